@@ -1,0 +1,24 @@
+"""The hot loops over bytes, in two forms behind one contract.
+
+`pure.py` is the form that always works; the compiled twin (built from `native/`) is used where it was built,
+unless TIERMQ_PURE=1. May import `tiermq.message`. Must never know files, threads or configuration.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING or os.environ.get("TIERMQ_PURE", "0") not in ("", "0"):
+    from tiermq.kernel.pure import *  # noqa: F403
+
+    KERNEL = "pure"
+else:
+    try:
+        from tiermq.kernel.compiled import *  # noqa: F403
+
+        KERNEL = "compiled"
+    except ModuleNotFoundError:
+        from tiermq.kernel.pure import *  # noqa: F403
+
+        KERNEL = "pure"
