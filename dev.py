@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""One entry for people who work on TierMQ. Needs only Python 3.11 with pip; everything else goes into .venv here.
+
+  python3 dev.py demo            write a store, kill it, recover it, prove that nothing acknowledged was lost
+  python3 dev.py test            ruff, mypy --strict, the test suite, and its store half again in pure Python
+  python3 dev.py test -k recover tests/store    any pytest arguments: then one pass over just that
+  python3 dev.py test -m slow    the slow lane; -m interop the lane that needs Java or other foreign programs
+  python3 dev.py lint            only ruff and mypy;  lint --fix repairs what can be repaired
+  python3 dev.py bench put       a benchmark: put, get, dispatch, recover or index
+
+The first run makes .venv and installs the pinned versions of constraints.txt (about half a minute). Later runs start
+at once, and install again only when pyproject.toml, constraints.txt, setup.py or native/ have changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+VENV = HERE / ".venv"
+PYTHON = VENV / "bin" / "python"
+STAMP = VENV / "tiermq-installed"
+# Rooms that work through the kernel: their tests run twice, over the compiled kernel and over the pure one.
+KERNEL_ROOMS = ("kernel", "files", "commitlog", "consumequeue", "index", "store")
+
+
+def main(arguments: list[str]) -> int:
+    command, rest = (arguments[0], arguments[1:]) if arguments else ("-h", [])
+    if command not in ("demo", "test", "lint", "bench"):
+        print(__doc__)
+        if command in ("-h", "--help", "help"):
+            return 0
+        print(f"dev.py: there is no command {command!r}", file=sys.stderr)
+        return 2
+    if sys.version_info < (3, 11):
+        print(f"dev.py: Python 3.11 or newer is needed, this is {sys.version.split()[0]}", file=sys.stderr)
+        return 2
+    os.chdir(HERE)
+    prepare()
+    if command == "test":
+        return report(lint_steps([]) + test_steps(rest))
+    if command == "lint":
+        return report(lint_steps(rest))
+    # From here on this process is the command: signals and the exit code are its own.
+    return os.execv(PYTHON, [str(PYTHON), "-m", "tiermq.cli", command, *rest])
+
+
+def prepare() -> None:
+    """Make .venv and install into it, unless that has been done for these very build files."""
+    if not PYTHON.exists():
+        print("dev.py: making .venv", flush=True)
+        venv.create(VENV, with_pip=importlib.util.find_spec("ensurepip") is not None)
+    if STAMP.exists() and STAMP.read_text() == build_hash():
+        return
+    print("dev.py: installing (this happens again only when the build files change)", flush=True)
+    own_pip = subprocess.run([PYTHON, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0
+    pip = [PYTHON, "-m", "pip"] if own_pip else [sys.executable, "-m", "pip", "--python", PYTHON]
+    install = [*pip, "install", "--quiet", "--disable-pip-version-check", "-c", "constraints.txt"]
+    # The build's own needs come first and pinned, so that the build is as repeatable as the environment.
+    subprocess.run([*install, "setuptools", "Cython"], check=True)
+    subprocess.run([*install, "--no-build-isolation", "-e", ".[test]"], check=True)
+    STAMP.write_text(build_hash())
+
+
+def build_hash() -> str:
+    digest = hashlib.sha256(sys.version.encode())
+    for path in [*map(Path, ("pyproject.toml", "constraints.txt", "setup.py")), *sorted(Path("native").glob("*.*"))]:
+        if path.suffix not in (".c", ".so", ".html"):  # Products of the build, not its sources.
+            digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def lint_steps(rest: list[str]) -> list[tuple[str, bool]]:
+    fix = "--fix" in rest
+    return [
+        step("ruff check", ["-m", "ruff", "check", *(["--fix"] if fix else []), "."]),
+        step("ruff format", ["-m", "ruff", "format", *([] if fix else ["--check"]), "."]),
+        step("mypy --strict", ["-m", "mypy", "--strict", "src"]),
+    ]
+
+
+def test_steps(rest: list[str]) -> list[tuple[str, bool]]:
+    if rest:
+        return [step("pytest " + " ".join(rest), ["-m", "pytest", *rest])]
+    steps = [step("pytest", ["-m", "pytest", "-n", "2"])]
+    rooms = [f"tests/{room}" for room in KERNEL_ROOMS if (HERE / "tests" / room).is_dir()]
+    if not list(HERE.glob("src/tiermq/kernel/compiled*.so")):
+        print("dev.py: the kernel was not compiled here, so that was the pure pass; no second one", flush=True)
+    elif rooms:
+        steps.append(step("pytest, pure kernel", ["-m", "pytest", "-n", "2", *rooms], TIERMQ_PURE="1"))
+    return steps
+
+
+def step(name: str, arguments: list[str], **environment: str) -> tuple[str, bool]:
+    print(f"\n== {name}", flush=True)
+    started = time.monotonic()
+    code = subprocess.run([PYTHON, *arguments], env={**os.environ, **environment}, check=False).returncode
+    return f"{name} ({time.monotonic() - started:.0f} s)", code == 0
+
+
+def report(steps: list[tuple[str, bool]]) -> int:
+    print("\n== summary")
+    for name, passed in steps:
+        print(f"{'ok    ' if passed else 'FAILED'} {name}")
+    return 0 if all(passed for _, passed in steps) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
