@@ -65,6 +65,8 @@ def prepare() -> None:
     install = [*pip, "install", "--quiet", "--disable-pip-version-check", "-c", "constraints.txt"]
     # The build's own needs come first and pinned, so that the build is as repeatable as the environment.
     subprocess.run([*install, "setuptools", "Cython"], check=True)
+    for stale in HERE.glob("src/tiermq/kernel/compiled*.so"):
+        stale.unlink()  # A kernel of older sources must not survive a build that fails.
     subprocess.run([*install, "--no-build-isolation", "-e", ".[test]"], check=True)
     STAMP.write_text(build_hash())
 

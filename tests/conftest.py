@@ -55,7 +55,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         reasons[reason] = reasons.get(reason, 0) + 1
     left_out = terminalreporter.config.pluginmanager.get_plugin("lane-counter").count
     if left_out:
-        chosen = terminalreporter.config.option.markexpr or terminalreporter.config.option.keyword
+        option = terminalreporter.config.option
+        chosen = " and ".join(filter(None, [option.markexpr, option.keyword]))
         reasons[f"another lane: this run takes only {chosen!r}"] = left_out
     if reasons:
         terminalreporter.section("not run, by reason")

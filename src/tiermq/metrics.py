@@ -1,0 +1,216 @@
+"""Numbers that a running process shows to the outside: counters, gauges, histograms, in Prometheus' text format.
+
+    store_puts = registry.counter("rocketmq_messages_in_total", "Messages put.", labels=("topic",))
+    orders = store_puts.labels("orders")      # look a child up once, outside the loop
+    orders.add(1)                             # cheap: one lock, one addition
+    print(registry.render_prometheus())
+
+Invariants: a name belongs to one metric for the life of its registry; a child exists from its first lookup and is
+never dropped, so that a rate over it never jumps; reading never blocks an update for longer than one addition.
+Every object may be used from any thread.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+import re
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+LATENCY_SECONDS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+
+
+class CounterChild:
+    """One number that only grows."""
+
+    __slots__ = ("_lock", "_value")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._value: float = 0
+
+    def add(self, amount: float = 1) -> None:
+        if amount < 0:
+            raise ValueError(f"a counter only grows, it was asked to add {amount}: use a gauge for what goes down")
+        with self._lock:
+            self._value += amount
+
+    @property
+    def value(self) -> float:
+        return self._value
+
+    def samples(self) -> list[tuple[str, str, float]]:
+        return [("", "", self._value)]
+
+
+class GaugeChild:
+    """One number that goes up and down, set by its owner or asked from a function when it is shown."""
+
+    __slots__ = ("_lock", "_read", "_value")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._value: float = 0
+        self._read: Callable[[], float] | None = None
+
+    def set(self, value: float) -> None:
+        self._value = value
+
+    def add(self, amount: float) -> None:
+        with self._lock:
+            self._value += amount
+
+    def set_function(self, read: Callable[[], float]) -> None:
+        """Ask `read` at each rendering. It runs in the thread that renders, so it must be quick and must not block."""
+        self._read = read
+
+    @property
+    def value(self) -> float:
+        return self._value if self._read is None else self._read()
+
+    def samples(self) -> list[tuple[str, str, float]]:
+        return [("", "", self.value)]
+
+
+class HistogramChild:
+    """How often a value fell at or below each bound."""
+
+    __slots__ = ("_bounds", "_counts", "_lock", "_sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._lock = threading.Lock()
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(self._bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        at = bisect.bisect_left(self._bounds, value)
+        with self._lock:
+            self._counts[at] += 1
+            self._sum += value
+
+    @property
+    def count(self) -> int:
+        return sum(self._counts)
+
+    @property
+    def sum(self) -> float:
+        return self._sum
+
+    def samples(self) -> list[tuple[str, str, float]]:
+        with self._lock:
+            counts, total = list(self._counts), self._sum
+        rows: list[tuple[str, str, float]] = []
+        below = 0
+        for bound, count in zip((*self._bounds, math.inf), counts, strict=True):
+            below += count
+            rows.append(("_bucket", f'le="{_number(bound)}"', below))
+        return [*rows, ("_sum", "", total), ("_count", "", below)]
+
+
+class _Sampled(Protocol):
+    def samples(self) -> list[tuple[str, str, float]]:
+        """Rows of (suffix of the name, extra label, value)."""
+        ...
+
+
+Child = TypeVar("Child", bound=_Sampled)
+
+
+class Metric(Generic[Child]):
+    """A named metric and its children, one for each combination of label values."""
+
+    def __init__(self, kind: str, name: str, text: str, labels: Sequence[str], make: Callable[[], Child]) -> None:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"a metric is named by letters, digits, '_' and ':', found {name!r}")
+        for label in labels:
+            if not _LABEL.fullmatch(label) or label.startswith("__") or label == "le":
+                raise ValueError(f"metric {name}: a label is named by letters, digits and '_', found {label!r}")
+        self.kind = kind
+        self.name = name
+        self.text = text
+        self.label_names = tuple(labels)
+        self._make = make
+        self._children: dict[tuple[str, ...], Child] = {}
+        self._lock = threading.Lock()
+
+    def labels(self, *values: object) -> Child:
+        """The child of these label values, in the order of the metric's label names."""
+        key = tuple(str(value) for value in values)
+        child = self._children.get(key)
+        if child is None:
+            if len(key) != len(self.label_names):
+                raise ValueError(f"metric {self.name} has labels {self.label_names}, found values {key}")
+            with self._lock:
+                child = self._children.setdefault(key, self._make())
+        return child
+
+    def render(self) -> list[str]:
+        lines = [f"# HELP {self.name} {_escaped(self.text, quotes=False)}", f"# TYPE {self.name} {self.kind}"]
+        with self._lock:
+            children = sorted(self._children.items())
+        for values, child in children:
+            own = [f'{name}="{_escaped(value)}"' for name, value in zip(self.label_names, values, strict=True)]
+            for suffix, extra, value in child.samples():
+                inside = ",".join([*own, extra] if extra else own)
+                braces = f"{{{inside}}}" if inside else ""
+                lines.append(f"{self.name}{suffix}{braces} {_number(value)}")
+        return lines
+
+
+class Registry:
+    """The metrics of one process or one store, shown together in the order of their names."""
+
+    def __init__(self) -> None:
+        self._metrics: dict[str, Metric[Any]] = {}
+        self._lock = threading.Lock()
+
+    def counter(self, name: str, text: str, labels: Sequence[str] = ()) -> Metric[CounterChild]:
+        return self._register(Metric("counter", name, text, labels, CounterChild))
+
+    def gauge(
+        self, name: str, text: str, labels: Sequence[str] = (), function: Callable[[], float] | None = None
+    ) -> Metric[GaugeChild]:
+        """A gauge; `function`, for a gauge without labels, is asked for the value at each rendering."""
+        metric = self._register(Metric("gauge", name, text, labels, GaugeChild))
+        if function is not None:
+            metric.labels().set_function(function)
+        return metric
+
+    def histogram(
+        self, name: str, text: str, labels: Sequence[str] = (), bounds: Sequence[float] = LATENCY_SECONDS
+    ) -> Metric[HistogramChild]:
+        if not bounds or any(left >= right for left, right in itertools.pairwise(bounds)):
+            raise ValueError(f"metric {name}: bounds are ascending and at least one, found {tuple(bounds)}")
+        return self._register(Metric("histogram", name, text, labels, lambda: HistogramChild(bounds)))
+
+    def _register(self, metric: Metric[Child]) -> Metric[Child]:
+        with self._lock:
+            if metric.name in self._metrics:
+                raise ValueError(f"metric {metric.name} exists already: keep the object that made it and use that")
+            self._metrics[metric.name] = metric
+        return metric
+
+    def render_prometheus(self) -> str:
+        """All metrics in Prometheus' text format, version 0.0.4."""
+        with self._lock:
+            metrics = sorted(self._metrics.items())
+        return "".join(f"{line}\n" for _, metric in metrics for line in metric.render())
+
+
+def _number(value: float) -> str:
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    if math.isnan(value):
+        return "NaN"
+    return str(int(value)) if value == int(value) and abs(value) < 2**53 else repr(float(value))
+
+
+def _escaped(text: str, *, quotes: bool = True) -> str:
+    text = text.replace("\\", "\\\\").replace("\n", "\\n")
+    return text.replace('"', '\\"') if quotes else text
