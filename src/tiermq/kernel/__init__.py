@@ -18,7 +18,9 @@ else:
         from tiermq.kernel.compiled import *  # noqa: F403
 
         KERNEL = "compiled"
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as error:
+        if error.name != "tiermq.kernel.compiled":
+            raise
         from tiermq.kernel.pure import *  # noqa: F403
 
         KERNEL = "pure"

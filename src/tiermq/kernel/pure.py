@@ -2,6 +2,28 @@
 
 from __future__ import annotations
 
+from tiermq.kernel.appending import Appender, Message, PutResult, PutResults, QueueHandle
+from tiermq.kernel.building import Builder, IndexTail, scan
+from tiermq.kernel.gathering import TransferLimits, gather
+from tiermq.kernel.reasons import Refusal, Stop
 from tiermq.kernel.tails import QueueTail, Segments, Tail
+from tiermq.message.crc import crc32
 
-__all__ = ["QueueTail", "Segments", "Tail"]
+__all__ = [
+    "Appender",
+    "Builder",
+    "IndexTail",
+    "Message",
+    "PutResult",
+    "PutResults",
+    "QueueHandle",
+    "QueueTail",
+    "Refusal",
+    "Segments",
+    "Stop",
+    "Tail",
+    "TransferLimits",
+    "crc32",
+    "gather",
+    "scan",
+]

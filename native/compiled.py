@@ -1,0 +1,1418 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False, binding=False
+"""The kernel, compiled: Cython in pure-Python mode, with the same names and meaning as `tiermq/kernel/pure.py`.
+
+Critical sections. Everything between reading a tail's position and publishing the new one runs without calling
+Python code and without releasing the interpreter lock, so the interpreter lock *is* the writer lock of an Appender.
+Loops that only one thread may run at a time (dispatch, scan) release it.
+
+Sharing. `tail_t` and `queue_t` live inside their Python objects; a Builder keeps references to the objects whose
+structs its table points to. A Tail that is pinned keeps its buffer until it is unpinned, whatever `detach` says.
+"""
+
+import cython
+from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t
+from cython.cimports.libc.stdlib import calloc, free, malloc
+from cython.cimports.libc.string import memchr, memcmp, memcpy
+from cython.cimports.native import (
+    abs_hash,
+    ascii_only,
+    clock_now_ms,
+    copy_short,
+    crc_of,
+    crc_prepare,
+    head_t,
+    load16,
+    load32,
+    load64,
+    observe,
+    pending_t,
+    prefetch_read,
+    prefetch_write,
+    publish,
+    queue_t,
+    spread,
+    store16,
+    store32,
+    store64,
+    tail_t,
+    u8,
+)
+
+from tiermq.errors import CorruptRecord
+from tiermq.kernel.message_values import offset_message_id, prepare_message, properties_of
+from tiermq.status import PutStatus
+
+__all__ = [
+    "Appender",
+    "Builder",
+    "IndexTail",
+    "Message",
+    "PutResult",
+    "PutResults",
+    "QueueHandle",
+    "QueueTail",
+    "Refusal",
+    "Segments",
+    "Stop",
+    "Tail",
+    "TransferLimits",
+    "crc32",
+    "gather",
+    "scan",
+]
+
+from tiermq.kernel.reasons import Refusal, Stop  # noqa: E402
+
+crc_prepare(1)
+
+MAGIC_V1 = cython.declare(uint32_t, 0xDAA320A7)
+MAGIC_V2 = cython.declare(uint32_t, 0xDAA320AB)
+MAGIC_BLANK = cython.declare(uint32_t, 0xCBD43194)
+FIXED_BYTES = cython.declare(cython.int, 91)
+CRC_PROPERTY_BYTES = cython.declare(cython.int, 20)
+UNIT_BYTES = cython.declare(cython.int, 20)
+PENDING_MAX = cython.declare(cython.int, 64)
+
+PUT_OK = cython.declare(object, PutStatus.PUT_OK)
+CLOSED = cython.declare(object, Refusal.CLOSED)
+UNBOUND = cython.declare(object, Refusal.UNBOUND)
+
+# Values of kernel.reasons as C constants; asserted equal at import.
+ROOM = cython.declare(cython.int, -1)
+BODY_TOO_LARGE = cython.declare(cython.int, -2)
+PROPERTIES_TOO_LARGE = cython.declare(cython.int, -3)
+RECORD_TOO_LARGE = cython.declare(cython.int, -4)
+OFFSET_MOVED = cython.declare(cython.int, -5)
+assert Refusal.ROOM.value == -1 and Refusal.BODY_TOO_LARGE.value == -2
+assert Refusal.PROPERTIES_TOO_LARGE.value == -3 and Refusal.RECORD_TOO_LARGE.value == -4
+assert Refusal.OFFSET_MOVED.value == -5
+STOP_END = cython.declare(cython.int, 0)
+STOP_BLANK = cython.declare(cython.int, 1)
+STOP_SLOW = cython.declare(cython.int, 2)
+STOP_CORRUPT = cython.declare(cython.int, 3)
+STOP_HALF = cython.declare(cython.int, 4)
+assert Stop.END == 0 and Stop.BLANK == 1 and Stop.SLOW == 2 and Stop.CORRUPT == 3 and Stop.HALF == 4
+
+
+def crc32(data) -> int:
+    """CRC-32 (IEEE) of a buffer, as zlib's."""
+    view: cython.const[cython.uchar][::1] = data
+    size: cython.Py_ssize_t = view.shape[0]
+    if size == 0:
+        return 0
+    return crc_of(cython.address(view[0]), size)
+
+
+@cython.final
+@cython.cclass
+class Tail:
+    t: tail_t
+    view: cython.Py_buffer
+    attached: cython.bint
+    detaching: cython.bint
+    pins: cython.int
+
+    def __cinit__(self, buffer, base: int64_t, size: int64_t):
+        PyObject_GetBuffer(buffer, cython.address(self.view), PyBUF_WRITABLE)
+        self.attached = True
+        if self.view.len < size:
+            raise ValueError(f"a tail of {size} bytes needs a buffer of at least that, found {self.view.len}")
+        self.t.data = cython.cast(cython.pointer(u8), self.view.buf)
+        self.t.base = base
+        self.t.size = size
+
+    def __dealloc__(self):
+        if self.attached:
+            PyBuffer_Release(cython.address(self.view))
+
+    @cython.cfunc
+    def pin(self) -> cython.void:
+        self.pins += 1
+
+    @cython.cfunc
+    def unpin(self) -> cython.void:
+        self.pins -= 1
+        if self.detaching and self.pins == 0:
+            self.let_go()
+
+    @cython.cfunc
+    def let_go(self) -> cython.void:
+        self.t.data = cython.NULL
+        self.attached = False
+        PyBuffer_Release(cython.address(self.view))
+
+    def detach(self):
+        self.t.limit = 0
+        if not self.attached:
+            return
+        self.detaching = True
+        if self.pins == 0:
+            self.let_go()
+
+    @property
+    def base(self):
+        return self.t.base
+
+    @property
+    def size(self):
+        return self.t.size
+
+    @property
+    def position(self):
+        return observe(cython.address(self.t.position))
+
+    @position.setter
+    def position(self, value: int64_t):
+        publish(cython.address(self.t.position), value)
+
+    @property
+    def limit(self):
+        return self.t.limit
+
+    @limit.setter
+    def limit(self, value: int64_t):
+        self.t.limit = value if self.attached and not self.detaching else 0
+
+    def append(self, data) -> bool:
+        view: cython.const[cython.uchar][::1] = data
+        length: int64_t = view.shape[0]
+        if self.t.data == cython.NULL or self.t.position + length > self.t.limit:
+            return False
+        if length:
+            memcpy(self.t.data + self.t.position, cython.address(view[0]), length)
+        publish(cython.address(self.t.position), self.t.position + length)
+        return True
+
+    def read(self, position: int64_t, length: int64_t):
+        if position < 0 or length < 0 or self.t.data == cython.NULL:
+            return None
+        if position + length > observe(cython.address(self.t.position)):
+            return None
+        return PyBytes_FromStringAndSize(cython.cast(cython.p_char, self.t.data + position), length)
+
+
+@cython.final
+@cython.cclass
+class Segments:
+    views = cython.declare(list, visibility="readonly")
+    file_size = cython.declare(int64_t, visibility="readonly")
+
+    def __init__(self, views, file_size: int64_t):
+        self.views = list(views)
+        self.file_size = file_size
+
+    @cython.cfunc
+    def locate(self, offset: int64_t) -> Tail:
+        count: cython.Py_ssize_t = len(self.views)
+        if count == 0:
+            return None
+        view: Tail = cython.cast(Tail, self.views[0])
+        if offset < view.t.base:
+            return None
+        at: cython.Py_ssize_t = (offset - view.t.base) // self.file_size
+        if at < count:
+            view = cython.cast(Tail, self.views[at])
+            if view.t.base <= offset and offset < view.t.base + self.file_size:
+                return view
+        for item in self.views:
+            view = cython.cast(Tail, item)
+            if view.t.base <= offset and offset < view.t.base + self.file_size:
+                return view
+        return None
+
+    def find(self, offset: int64_t):
+        return self.locate(offset)
+
+    def read(self, offset: int64_t, length: int64_t):
+        view: Tail = self.locate(offset)
+        return None if view is None else view.read(offset - view.t.base, length)
+
+
+@cython.final
+@cython.cclass
+class QueueTail:
+    q: queue_t
+    topic = cython.declare(str, visibility="readonly")
+    topic_bytes: bytes
+    tail_object: Tail
+
+    def __init__(self, topic: str, queue_id: int32_t):
+        self.topic = topic
+        self.topic_bytes = topic.encode()
+        self.q.topic = cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(self.topic_bytes))
+        self.q.topic_length = len(self.topic_bytes)
+        self.q.queue_id = queue_id
+        self.q.max_physical = -1
+        # The hash of "topic#", from which every key's hash goes on. Topics that are not ASCII never reach the fast path.
+        self.q.topic_hash = hash_on(
+            hash_on(0, self.q.topic, self.q.topic_length), cython.cast(cython.pointer(cython.const[u8]), b"#"), 1
+        )
+
+    @property
+    def queue_id(self):
+        return self.q.queue_id
+
+    @property
+    def tail(self):
+        return self.tail_object
+
+    @tail.setter
+    def tail(self, value: Tail):
+        self.tail_object = value
+        self.q.tail = cython.NULL if value is None else cython.address(value.t)
+
+    @property
+    def max_physical_offset(self):
+        return self.q.max_physical
+
+    @max_physical_offset.setter
+    def max_physical_offset(self, value: int64_t):
+        self.q.max_physical = value
+
+    @property
+    def last_store_timestamp_ms(self):
+        return self.q.last_store_ms
+
+    @last_store_timestamp_ms.setter
+    def last_store_timestamp_ms(self, value: int64_t):
+        self.q.last_store_ms = value
+
+
+@cython.final
+@cython.cclass
+class Message:
+    topic = cython.declare(str, visibility="readonly")
+    body = cython.declare(bytes, visibility="readonly")
+    encoded_properties = cython.declare(bytes, visibility="readonly")
+    born_host = cython.declare(bytes, visibility="readonly")
+    queue_id = cython.declare(int32_t, visibility="readonly")
+    flag = cython.declare(int32_t, visibility="readonly")
+    sys_flag = cython.declare(int32_t, visibility="readonly")
+    reconsume_times = cython.declare(int32_t, visibility="readonly")
+    born_timestamp_ms = cython.declare(int64_t, visibility="readonly")
+    prepared_transaction_offset = cython.declare(int64_t, visibility="readonly")
+    waits_for_store = cython.declare(cython.bint, visibility="readonly")
+
+    def __init__(
+        self,
+        topic,
+        body,
+        queue_id=0,
+        *,
+        keys=(),
+        tags="",
+        properties=None,
+        encoded_properties=None,
+        flag=0,
+        sys_flag=0,
+        born_timestamp_ms=0,
+        born_host=b"",
+        reconsume_times=0,
+        prepared_transaction_offset=0,
+    ):
+        values = prepare_message(
+            topic, body, queue_id, keys, tags, properties, encoded_properties, flag, sys_flag,
+            born_timestamp_ms, born_host, reconsume_times, prepared_transaction_offset,
+        )  # fmt: skip
+        self.topic, self.body, self.encoded_properties, self.born_host, self.waits_for_store = values
+        self.queue_id = queue_id
+        self.flag = flag
+        self.sys_flag = sys_flag
+        self.reconsume_times = reconsume_times
+        self.born_timestamp_ms = born_timestamp_ms
+        self.prepared_transaction_offset = prepared_transaction_offset
+
+    @property
+    def properties(self):
+        return properties_of(self.encoded_properties)
+
+    def __repr__(self):
+        return f"Message(topic={self.topic!r}, queue_id={self.queue_id}, body=<{len(self.body)} bytes>)"
+
+
+@cython.freelist(64)
+@cython.final
+@cython.cclass
+class PutResult:
+    status = cython.declare(object, visibility="readonly")
+    host: bytes
+    physical_offset = cython.declare(int64_t, visibility="readonly")
+    queue_offset = cython.declare(int64_t, visibility="readonly")
+    store_timestamp_ms = cython.declare(int64_t, visibility="readonly")
+    size = cython.declare(int64_t, visibility="readonly")
+    count = cython.declare(int32_t, visibility="readonly")
+
+    def __init__(self, status, host=b"", physical_offset=-1, queue_offset=-1, store_timestamp_ms=0, size=0, count=1):
+        self.status = status
+        self.host = host
+        self.physical_offset = physical_offset
+        self.queue_offset = queue_offset
+        self.store_timestamp_ms = store_timestamp_ms
+        self.size = size
+        self.count = count
+
+    @property
+    def ok(self):
+        return self.status is PUT_OK
+
+    @property
+    def end_offset(self):
+        return self.physical_offset + self.size
+
+    @property
+    def message_id(self):
+        return offset_message_id(self.host, self.physical_offset) if self.physical_offset >= 0 else None
+
+    def with_status(self, status):
+        return PutResult(
+            status, self.host, self.physical_offset, self.queue_offset, self.store_timestamp_ms, self.size, self.count
+        )
+
+    def __repr__(self):
+        return (
+            f"PutResult(status={self.status.name}, queue_offset={self.queue_offset}, "
+            f"physical_offset={self.physical_offset}, size={self.size})"
+        )
+
+
+@cython.cfunc
+@cython.inline
+def stored(host: bytes, physical: int64_t, queue_offset: int64_t, now: int64_t, size: int64_t, count: int32_t) -> PutResult:
+    result: PutResult = PutResult.__new__(PutResult)
+    result.status = PUT_OK
+    result.host = host
+    result.physical_offset = physical
+    result.queue_offset = queue_offset
+    result.store_timestamp_ms = now
+    result.size = size
+    result.count = count
+    return result
+
+
+@cython.final
+@cython.cclass
+class PutResults:
+    """The results of one put_many, made one by one only when looked at. Row: physical offset, queue offset, size."""
+
+    rows: bytes
+    others: dict
+    host: bytes
+    length: cython.Py_ssize_t
+    store_timestamp_ms = cython.declare(int64_t, visibility="readonly")
+    end_offset = cython.declare(int64_t, visibility="readonly")
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        at: cython.Py_ssize_t = index
+        if at < 0:
+            at += self.length
+        if at < 0 or at >= self.length:
+            raise IndexError(f"result {index} of {self.length}")
+        if self.others is not None:
+            other = self.others.get(at)
+            if other is not None:
+                return other
+        row: cython.pointer(int64_t) = cython.cast(cython.pointer(int64_t), PyBytes_AS_STRING(self.rows)) + 3 * at
+        return stored(self.host, row[0], row[1], self.store_timestamp_ms, row[2], 1)
+
+    def __iter__(self):
+        at: cython.Py_ssize_t
+        for at in range(self.length):
+            yield self[at]
+
+    @property
+    def others_by_index(self):
+        return self.others or {}
+
+    @property
+    def all_ok(self):
+        return self.others is None or all(result.ok for result in self.others.values())
+
+    def with_status(self, status):
+        """The same results with every stored one marked as `status` (a flush that timed out)."""
+        changed: PutResults = PutResults.__new__(PutResults)
+        changed.rows = self.rows
+        changed.host = self.host
+        changed.length = self.length
+        changed.store_timestamp_ms = self.store_timestamp_ms
+        changed.end_offset = self.end_offset
+        changed.others = {at: (r.with_status(status) if r.ok else r) for at, r in enumerate(self)}
+        return changed
+
+
+@cython.final
+@cython.cclass
+class QueueHandle:
+    """A queue of one store, looked up once: the cheapest way to put."""
+
+    topic = cython.declare(str, visibility="readonly")
+    topic_bytes: bytes
+    queue_id = cython.declare(int32_t, visibility="readonly")
+    next_offset = cython.declare(int64_t, visibility="public")
+    appender: Appender
+
+    def __init__(self, appender: Appender, topic: str, queue_id: int32_t, next_offset: int64_t = 0):
+        self.appender = appender
+        self.topic = topic
+        self.topic_bytes = topic.encode()
+        self.queue_id = queue_id
+        self.next_offset = next_offset
+
+    def put(self, body, properties=b""):
+        """Put `body` with already encoded properties. Same checks and statuses as a put of a Message."""
+        a: Appender = self.appender
+        if type(body) is not bytes or type(properties) is not bytes or a.gate or a.waits:
+            return a.put(Message(self.topic, body, self.queue_id, encoded_properties=properties))
+        now: int64_t = a.now()
+        done: int64_t = a.write(self, body, properties, 0, 0, 0, a.host, 0, 0, now, 1)
+        if done < 0:
+            return a.slow(Message(self.topic, body, self.queue_id, encoded_properties=properties), Refusal(done))
+        result: PutResult = stored(a.host, done, self.next_offset - 1, now, a.last_size, 1)
+        if a.idle:
+            a.idle = False
+            a.wake()
+        return result
+
+
+@cython.final
+@cython.cclass
+class Appender:
+    gate = cython.declare(cython.bint, visibility="public")
+    idle = cython.declare(cython.bint, visibility="public")
+    waits = cython.declare(cython.bint, visibility="public")
+    max_body_bytes = cython.declare(int64_t, visibility="public")
+    puts = cython.declare(int64_t, visibility="readonly")
+    stored_bytes = cython.declare(int64_t, visibility="readonly")
+    last_size: int64_t
+    last_sampled: int64_t
+    crc_property: cython.bint
+    auto_version: cython.bint
+    active: Tail
+    t: cython.pointer(tail_t)
+    queues: dict
+    host: bytes
+    slow: object
+    wake: object
+    clock: object
+    sample: object
+
+    def __init__(self, host, *, slow, wake, clock=None, sample=None, max_body_bytes=4194304, crc_property=False,
+                 auto_version=True, lock=None):  # fmt: skip
+        self.host = host
+        self.slow = slow
+        self.wake = wake
+        self.clock = clock
+        self.sample = sample
+        self.max_body_bytes = max_body_bytes
+        self.crc_property = crc_property
+        self.auto_version = auto_version
+        self.queues = {}
+        self.gate = True
+
+    @property
+    def tail(self):
+        return self.active
+
+    def attach(self, tail: Tail):
+        """Append to this file from now on."""
+        self.active = tail
+        self.t = cython.NULL if tail is None else cython.address(tail.t)
+
+    def roll(self, tail: Tail):
+        """End the active file with a blank record and go on in `tail`, as one step that no put can see the middle of."""
+        t: cython.pointer(tail_t) = self.t
+        if t != cython.NULL and t.data != cython.NULL and t.position < t.size:
+            store32(t.data + t.position, t.size - t.position)
+            store32(t.data + t.position + 4, MAGIC_BLANK)
+            publish(cython.address(t.position), t.size)
+        self.attach(tail)
+
+    def bind(self, handle: QueueHandle):
+        self.queues.setdefault(handle.topic, {})[handle.queue_id] = handle
+
+    def unbind(self, topic: str):
+        self.queues.pop(topic, None)
+
+    def handles(self) -> list:
+        return [handle for by_id in list(self.queues.values()) for handle in list(by_id.values())]
+
+    @cython.cfunc
+    @cython.inline
+    def find(self, topic: str, queue_id: int32_t) -> QueueHandle:
+        by_id = self.queues.get(topic)
+        if by_id is None:
+            return None
+        return cython.cast(dict, by_id).get(queue_id)
+
+    def handle(self, topic: str, queue_id: int32_t):
+        return self.find(topic, queue_id)
+
+    @cython.cfunc
+    @cython.inline
+    def now(self) -> int64_t:
+        return clock_now_ms() if self.clock is None else self.clock()
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def write(self, h: QueueHandle, body: bytes, properties: bytes, flag: int32_t, sys_flag: int32_t, born: int64_t,
+              born_host: bytes, reconsume: int32_t, prepared: int64_t, now: int64_t, count: int32_t) -> int64_t:  # fmt: skip
+        """Encode one record in place and publish it. Its physical offset, or a negative Refusal with nothing written."""
+        t: cython.pointer(tail_t) = self.t
+        body_length: int64_t = PyBytes_GET_SIZE(body)
+        properties_length: int64_t = PyBytes_GET_SIZE(properties)
+        topic_length: int64_t = PyBytes_GET_SIZE(h.topic_bytes)
+        born_length: int64_t = PyBytes_GET_SIZE(born_host)
+        host_length: int64_t = PyBytes_GET_SIZE(self.host)
+        source: cython.pointer(cython.const[u8]) = cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(properties))
+        separator: int64_t = 0
+        extra: int64_t = 0
+        if self.crc_property:
+            separator = 1 if properties_length and source[properties_length - 1] != 2 else 0
+            extra = CRC_PROPERTY_BYTES + separator
+        if properties_length + extra > 32767:
+            return PROPERTIES_TOO_LARGE
+        if body_length > self.max_body_bytes:
+            return BODY_TOO_LARGE
+        version2: int64_t = 1 if topic_length > 127 and self.auto_version else 0
+        total: int64_t = (
+            FIXED_BYTES - 16 + born_length + host_length + version2 + body_length + topic_length + properties_length + extra
+        )
+        if total > self.max_body_bytes + 65536:
+            return RECORD_TOO_LARGE
+        if t == cython.NULL or t.position + total + 8 > t.limit:
+            return ROOM
+        if born_length == 20:
+            sys_flag |= 0x10
+        if host_length == 20:
+            sys_flag |= 0x20
+        p: cython.pointer(u8) = t.data + t.position
+        physical: int64_t = t.base + t.position
+        transaction: int32_t = sys_flag & 0x0C
+        counted: cython.bint = transaction == 0 or transaction == 8
+        body_at: cython.pointer(cython.const[u8]) = cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(body))
+        store32(p, total)
+        store32(p + 4, MAGIC_V2 if version2 else MAGIC_V1)
+        store32(p + 8, crc_of(body_at, body_length) & 0x7FFFFFFF)
+        store32(p + 12, h.queue_id)
+        store32(p + 16, flag)
+        store64(p + 20, h.next_offset if counted else 0)
+        store64(p + 28, physical)
+        store32(p + 36, sys_flag)
+        store64(p + 40, born if born else now)
+        p += 48
+        copy_short(p, cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(born_host)), born_length)
+        p += born_length
+        store64(p, now)
+        p += 8
+        copy_short(p, cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(self.host)), host_length)
+        p += host_length
+        store32(p, reconsume)
+        store64(p + 4, prepared)
+        store32(p + 12, body_length)
+        p += 16
+        memcpy(p, body_at, body_length)
+        p += body_length
+        if version2:
+            store16(p, topic_length)
+            p += 2
+        else:
+            p[0] = topic_length
+            p += 1
+        copy_short(p, cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(h.topic_bytes)), topic_length)
+        p += topic_length
+        store16(p, properties_length + extra)
+        p += 2
+        copy_short(p, source, properties_length)
+        if extra:
+            p += properties_length
+            if separator:
+                p[0] = 2
+                p += 1
+            write_crc_property(p, crc_of(t.data + t.position, total - CRC_PROPERTY_BYTES) & 0x7FFFFFFF)
+        publish(cython.address(t.position), t.position + total)
+        if counted:
+            h.next_offset += count
+        self.puts += 1
+        self.stored_bytes += total
+        self.last_size = total
+        return physical
+
+    def put(self, message: Message):
+        """Store one message; anything unusual is `slow`'s: slow(message, refusal) -> PutResult."""
+        if self.gate:
+            return self.slow(message, CLOSED)
+        if self.sample is not None and self.puts - self.last_sampled >= 1024:
+            self.last_sampled = self.puts
+            return self.sample(message)
+        h: QueueHandle = self.find(message.topic, message.queue_id)
+        if h is None:
+            return self.slow(message, UNBOUND)
+        now: int64_t = self.now()
+        host: bytes = message.born_host
+        done: int64_t = self.write(
+            h, message.body, message.encoded_properties, message.flag, message.sys_flag, message.born_timestamp_ms,
+            host if PyBytes_GET_SIZE(host) else self.host, message.reconsume_times,
+            message.prepared_transaction_offset, now, 1,
+        )  # fmt: skip
+        if done < 0:
+            return self.slow(message, Refusal(done))
+        result: PutResult = stored(
+            self.host, done, 0 if message.sys_flag & 4 else h.next_offset - 1, now, self.last_size, 1
+        )
+        if self.idle:
+            self.idle = False
+            self.wake()
+        return result
+
+    def put_expecting(self, message: Message, expected_offset: int64_t, count: int32_t):
+        """Store `message` as `count` queue positions, only if its queue still stands at `expected_offset`.
+
+        For records whose properties carry their own queue offset. A PutResult, or the Refusal.
+        """
+        h: QueueHandle = self.find(message.topic, message.queue_id)
+        if self.gate:
+            return CLOSED
+        if h is None:
+            return UNBOUND
+        now: int64_t = self.now()
+        if h.next_offset != expected_offset:
+            return Refusal.OFFSET_MOVED
+        host: bytes = message.born_host
+        done: int64_t = self.write(
+            h, message.body, message.encoded_properties, message.flag, message.sys_flag, message.born_timestamp_ms,
+            host if PyBytes_GET_SIZE(host) else self.host, message.reconsume_times,
+            message.prepared_transaction_offset, now, count,
+        )  # fmt: skip
+        if done < 0:
+            return Refusal(done)
+        result: PutResult = stored(self.host, done, expected_offset, now, self.last_size, count)
+        if self.idle:
+            self.idle = False
+            self.wake()
+        return result
+
+    def put_many(self, messages):
+        """Store a list in one call: each message has its own result, one clock reading serves all."""
+        batch: list = messages if type(messages) is list else list(messages)
+        length: cython.Py_ssize_t = len(batch)
+        results: PutResults = PutResults.__new__(PutResults)
+        results.rows = PyBytes_FromStringAndSize(cython.NULL, length * 24)
+        results.length = length
+        results.host = self.host
+        now: int64_t = self.now()
+        results.store_timestamp_ms = now
+        results.end_offset = -1
+        row: cython.pointer(int64_t) = cython.cast(cython.pointer(int64_t), PyBytes_AS_STRING(results.rows))
+        at: cython.Py_ssize_t = 0
+        m: Message
+        h: QueueHandle = None
+        topic: str = None
+        host: bytes
+        done: int64_t
+        next_message: Message
+        while at < length:
+            if not isinstance(batch[at], Message):
+                raise TypeError(f"put_many takes Messages, found {type(batch[at]).__name__} at {at}")
+            m = cython.cast(Message, batch[at])
+            if at + 1 < length and isinstance(batch[at + 1], Message):
+                next_message = cython.cast(Message, batch[at + 1])
+                prefetch_read(PyBytes_AS_STRING(next_message.body))
+                prefetch_read(PyBytes_AS_STRING(next_message.encoded_properties))
+            if h is None or m.topic is not topic or m.queue_id != h.queue_id:
+                topic = m.topic
+                h = self.find(topic, m.queue_id)
+            if h is not None and not self.gate:
+                host = m.born_host
+                done = self.write(
+                    h, m.body, m.encoded_properties, m.flag, m.sys_flag, m.born_timestamp_ms,
+                    host if PyBytes_GET_SIZE(host) else self.host, m.reconsume_times,
+                    m.prepared_transaction_offset, now, 1,
+                )  # fmt: skip
+                if done >= 0:
+                    row[0] = done
+                    row[1] = 0 if m.sys_flag & 4 else h.next_offset - 1
+                    row[2] = self.last_size
+                    results.end_offset = done + self.last_size
+                    row += 3
+                    at += 1
+                    continue
+            result = self.put_slowly(m, h)
+            if results.others is None:
+                results.others = {}
+            results.others[at] = result
+            if result.physical_offset >= 0:
+                results.end_offset = result.end_offset
+            h = None
+            row += 3
+            at += 1
+        if self.idle and length:
+            self.idle = False
+            self.wake()
+        return results
+
+    @cython.cfunc
+    def put_slowly(self, message: Message, h: QueueHandle) -> object:
+        if self.gate:
+            return self.slow(message, CLOSED)
+        if h is None:
+            return self.slow(message, UNBOUND)
+        return self.slow(message, Refusal.ROOM)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def write_crc_property(p: cython.pointer(u8), value: uint32_t) -> cython.void:
+    """`__CRC32#` 0x01, ten digits least significant first, 0x02."""
+    memcpy(p, b"__CRC32#\x01", 9)
+    i: cython.int
+    for i in range(9, 19):
+        p[i] = 48 + value % 10
+        value = value // 10
+    p[19] = 2
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def crc_property_holds(p: cython.pointer(cython.const[u8]), total: int64_t) -> cython.bint:
+    expected: u8[20]
+    if total < CRC_PROPERTY_BYTES:
+        return False
+    write_crc_property(cython.address(expected[0]), crc_of(p, total - CRC_PROPERTY_BYTES) & 0x7FFFFFFF)
+    return memcmp(cython.address(expected[0]), p + total - CRC_PROPERTY_BYTES, CRC_PROPERTY_BYTES) == 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.inline
+@cython.exceptval(check=False)
+def hash_on(h: uint32_t, p: cython.pointer(cython.const[u8]), length: int64_t) -> uint32_t:
+    """Java's String hash continued over ASCII bytes."""
+    i: int64_t = 0
+    while i + 4 <= length:
+        h = h * 923521 + p[i] * 29791 + p[i + 1] * 961 + p[i + 2] * 31 + p[i + 3]
+        i += 4
+    while i < length:
+        h = h * 31 + p[i]
+        i += 1
+    return h
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def parse_head(p: cython.pointer(cython.const[u8]), available: int64_t, head: cython.pointer(head_t)) -> cython.int:
+    """Read a record's head: STOP_END when it is whole, STOP_BLANK, STOP_CORRUPT, STOP_HALF (sizes disagree)."""
+    if available < 8:
+        return STOP_CORRUPT
+    total: int64_t = cython.cast(int32_t, load32(p))
+    magic: uint32_t = load32(p + 4)
+    head.total = total
+    if magic == MAGIC_BLANK:
+        return STOP_BLANK
+    if magic != MAGIC_V1 and magic != MAGIC_V2:
+        return STOP_CORRUPT
+    if total < FIXED_BYTES or total > available:
+        return STOP_CORRUPT
+    sys_flag: int32_t = cython.cast(int32_t, load32(p + 36))
+    at: int64_t = 48 + (20 if sys_flag & 0x10 else 8)
+    head.sys_flag = sys_flag
+    store_at: int64_t = at
+    at += 8 + (20 if sys_flag & 0x20 else 8) + 12
+    if at + 4 > total:
+        return STOP_CORRUPT
+    body_length: int64_t = cython.cast(int32_t, load32(p + at))
+    at += 4
+    if body_length < 0 or at + body_length + 1 > total:
+        return STOP_CORRUPT
+    head.body_at = at
+    head.body_length = body_length
+    at += body_length
+    topic_length: int64_t
+    if magic == MAGIC_V1:
+        topic_length = p[at]
+        at += 1
+        if topic_length > 127:
+            return STOP_CORRUPT
+    else:
+        if at + 2 > total:
+            return STOP_CORRUPT
+        topic_length = load16(p + at)
+        at += 2
+        if topic_length > 32767:
+            return STOP_CORRUPT
+    if at + topic_length + 2 > total:
+        return STOP_CORRUPT
+    head.topic_at = at
+    head.topic_length = topic_length
+    at += topic_length
+    properties_length: int64_t = load16(p + at)
+    at += 2
+    if properties_length > 32767:
+        return STOP_CORRUPT
+    head.properties_at = at
+    head.properties_length = properties_length
+    at += properties_length
+    if at != total:
+        return STOP_HALF
+    head.crc = cython.cast(int32_t, load32(p + 8))
+    head.queue_id = cython.cast(int32_t, load32(p + 12))
+    head.queue_offset = cython.cast(int64_t, load64(p + 20))
+    head.physical_offset = cython.cast(int64_t, load64(p + 28))
+    head.store_ms = cython.cast(int64_t, load64(p + store_at))
+    head.prepared_offset = cython.cast(int64_t, load64(p + head.body_at - 12))
+    return STOP_END
+
+
+@cython.cfunc
+@cython.nogil
+@cython.inline
+@cython.exceptval(check=False)
+def body_holds(p: cython.pointer(cython.const[u8]), head: cython.pointer(head_t), crc_mode: cython.int) -> cython.bint:
+    if crc_mode == 1:
+        return head.body_length == 0 or (
+            cython.cast(int32_t, crc_of(p + head.body_at, head.body_length) & 0x7FFFFFFF) == head.crc
+        )
+    if crc_mode == 2:
+        return crc_property_holds(p, head.total)
+    return True
+
+
+def scan(view: Tail, start: int64_t, end: int64_t, crc_mode: cython.int = 1):
+    """Walk records from `start` while they are whole and in their place.
+
+    (position, stop, records, last record's position or -1, last store time, blank size): `position` is where the walk
+    stopped. crc_mode: 0 none, 1 body CRC, 2 the whole-record CRC property.
+    """
+    head: head_t
+    stop: cython.int = STOP_END
+    position: int64_t = start
+    records: int64_t = 0
+    last: int64_t = -1
+    last_ms: int64_t = 0
+    data: cython.pointer(cython.const[u8]) = view.t.data
+    base: int64_t = view.t.base
+    if data == cython.NULL:
+        return start, Stop.CORRUPT, 0, -1, 0, 0
+    if end > view.t.size:
+        end = view.t.size
+    view.pin()
+    with cython.nogil:
+        while position < end:
+            stop = parse_head(data + position, end - position, cython.address(head))
+            if stop != STOP_END:
+                break
+            if head.physical_offset != base + position or not body_holds(data + position, cython.address(head), crc_mode):
+                stop = STOP_CORRUPT
+                break
+            last = position
+            last_ms = head.store_ms
+            records += 1
+            position += head.total
+    view.unpin()
+    return position, Stop(stop), records, last, last_ms, (head.total if stop == STOP_BLANK else 0)
+
+
+@cython.final
+@cython.cclass
+class IndexTail:
+    """The open index file as the kernel sees it. All state is in the file's own header; one thread writes."""
+
+    view: cython.Py_buffer
+    attached: cython.bint
+    data: cython.pointer(u8)
+    slots = cython.declare(int64_t, visibility="readonly")
+    entries = cython.declare(int64_t, visibility="readonly")
+    entry_limit = cython.declare(int64_t, visibility="public")
+
+    def __cinit__(self, buffer, slots: int64_t, entries: int64_t):
+        PyObject_GetBuffer(buffer, cython.address(self.view), PyBUF_WRITABLE)
+        self.attached = True
+        if self.view.len < 40 + 4 * slots + 20 * entries:
+            raise ValueError("the buffer is smaller than the index file that it should hold")
+        self.data = cython.cast(cython.pointer(u8), self.view.buf)
+        self.slots = slots
+        self.entries = entries
+
+    def __dealloc__(self):
+        self.detach()
+
+    def detach(self):
+        if self.attached:
+            self.attached = False
+            self.entry_limit = 0
+            self.data = cython.NULL
+            PyBuffer_Release(cython.address(self.view))
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.inline
+    @cython.exceptval(check=False)
+    def room(self) -> int64_t:
+        """How many entries can still be put without asking for blocks or another file."""
+        count: int64_t = cython.cast(int32_t, load32(self.data + 36))
+        if count < 1:
+            count = 1
+        top: int64_t = self.entries if self.entries < self.entry_limit else self.entry_limit
+        return top - count
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def put_pending(self, pending: cython.pointer(pending_t), length: cython.int) -> cython.void:
+        """Put entries whose slots were prefetched. The caller has checked `room`."""
+        data: cython.pointer(u8) = self.data
+        count: int64_t = cython.cast(int32_t, load32(data + 36))
+        if count < 1:
+            count = 1
+        slot_count: int32_t = cython.cast(int32_t, load32(data + 32))
+        begin_ms: int64_t = cython.cast(int64_t, load64(data))
+        entry: cython.pointer(u8) = data + 40 + 4 * self.slots + 20 * count
+        slot: cython.pointer(u8)
+        previous: int32_t
+        seconds: int64_t
+        i: cython.int
+        for i in range(length):
+            if count <= 1:
+                begin_ms = pending[i].store_ms
+                store64(data, begin_ms)
+                store64(data + 16, pending[i].physical_offset)
+            slot = data + 40 + 4 * cython.cast(int64_t, pending[i].slot)
+            previous = cython.cast(int32_t, load32(slot))
+            if previous <= 0 or previous >= count:
+                previous = 0
+                slot_count += 1
+            seconds = (pending[i].store_ms - begin_ms) // 1000 if begin_ms > 0 and pending[i].store_ms > begin_ms else 0
+            if seconds > 2147483647:
+                seconds = 2147483647
+            store32(entry, pending[i].hash)
+            store64(entry + 4, pending[i].physical_offset)
+            store32(entry + 12, seconds)
+            store32(entry + 16, previous)
+            entry += 20
+            count += 1
+            store32(data + 36, count)
+            store32(slot, count - 1)
+        store32(data + 32, slot_count)
+        if length:
+            store64(data + 8, pending[length - 1].store_ms)
+            store64(data + 24, pending[length - 1].physical_offset)
+
+    def put_many(self, hashes, offsets, timestamps_ms) -> int:
+        """Put keys given as three equally long arrays (i32, i64, i64). How many fitted."""
+        h: cython.const[cython.int][::1] = hashes
+        o: cython.const[cython.longlong][::1] = offsets
+        m: cython.const[cython.longlong][::1] = timestamps_ms
+        length: cython.Py_ssize_t = h.shape[0]
+        if o.shape[0] != length or m.shape[0] != length:
+            raise ValueError("hashes, offsets and timestamps must be equally long")
+        if self.data == cython.NULL:
+            return 0
+        free_entries: int64_t = self.room()
+        if length > free_entries:
+            length = free_entries if free_entries > 0 else 0
+        ring: pending_t[64]
+        at: cython.Py_ssize_t = 0
+        fill: cython.int
+        with cython.nogil:
+            while at < length:
+                fill = 0
+                while fill < 64 and at < length:
+                    ring[fill].hash = h[at]
+                    ring[fill].physical_offset = o[at]
+                    ring[fill].store_ms = m[at]
+                    ring[fill].slot = h[at] % self.slots
+                    prefetch_write(self.data + 40 + 4 * cython.cast(int64_t, ring[fill].slot))
+                    fill += 1
+                    at += 1
+                self.put_pending(cython.address(ring[0]), fill)
+        return length
+
+
+@cython.final
+@cython.cclass
+class Builder:
+    """Walks the commit log and builds queue units and index entries until a record needs the slow path."""
+
+    table: cython.pointer(cython.pointer(queue_t))
+    table_size: int64_t
+    objects: dict
+    touched: cython.pointer(queue_t)
+    index = cython.declare(IndexTail, visibility="public")
+    last_store_timestamp_ms = cython.declare(int64_t, visibility="public")
+    records = cython.declare(int64_t, visibility="public")
+
+    def __cinit__(self):
+        self.objects = {}
+        self.table_size = 0
+        self.table = cython.NULL
+        self.touched = cython.NULL
+
+    def __dealloc__(self):
+        free(self.table)
+
+    def add(self, queue: QueueTail):
+        """Let the fast path append to this queue. Only ordinary queues with an ASCII topic may be added."""
+        key = (queue.topic, queue.q.queue_id)
+        if key in self.objects and self.objects[key] is queue:
+            return
+        self.objects[key] = queue
+        self.rebuild()
+
+    def remove(self, topic: str, queue_id: int32_t):
+        self.take_touched()
+        if self.objects.pop((topic, queue_id), None) is not None:
+            self.rebuild()
+
+    def clear(self):
+        self.take_touched()
+        self.objects.clear()
+        self.rebuild()
+
+    @cython.cfunc
+    def rebuild(self):
+        size: int64_t = 64
+        while size < 4 * len(self.objects):
+            size *= 2
+        table: cython.pointer(cython.pointer(queue_t)) = cython.cast(
+            cython.pointer(cython.pointer(queue_t)), calloc(size, cython.sizeof(cython.pointer(queue_t)))
+        )
+        if table == cython.NULL:
+            raise MemoryError
+        at: int64_t
+        for item in self.objects.values():
+            queue: QueueTail = item
+            at = spread(queue.q.topic, queue.q.topic_length, queue.q.queue_id) & (size - 1)
+            while table[at] != cython.NULL:
+                at = (at + 1) & (size - 1)
+            table[at] = cython.address(queue.q)
+        free(self.table)
+        self.table = table
+        self.table_size = size
+
+    def take_touched(self) -> list:
+        """The queues that got units since the last call, as (QueueTail, next queue offset)."""
+        found = []
+        q: cython.pointer(queue_t) = self.touched
+        self.touched = cython.NULL
+        following: cython.pointer(queue_t)
+        while q != cython.NULL:
+            following = q.touched_next
+            q.touched = 0
+            q.touched_next = cython.NULL
+            key = (q.topic[: q.topic_length].decode(), q.queue_id)
+            found.append((self.objects[key], q.next_arrival))
+            q = following
+        return found
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.inline
+    @cython.exceptval(check=False)
+    def lookup(self, topic: cython.pointer(cython.const[u8]), length: int32_t, queue_id: int32_t) -> cython.pointer(queue_t):
+        if self.table_size == 0:
+            return cython.NULL
+        mask: int64_t = self.table_size - 1
+        at: int64_t = spread(topic, length, queue_id) & mask
+        q: cython.pointer(queue_t) = self.table[at]
+        while q != cython.NULL:
+            if q.queue_id == queue_id and q.topic_length == length and memcmp(q.topic, topic, length) == 0:
+                return q
+            at = (at + 1) & mask
+            q = self.table[at]
+        return cython.NULL
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def build(self, p: cython.pointer(cython.const[u8]), head: cython.pointer(head_t),
+              pending: cython.pointer(pending_t), waiting: cython.pointer(cython.int),
+              index_room: cython.pointer(int64_t), use_index: cython.bint) -> cython.bint:  # fmt: skip
+        """Append the record's unit and queue its keys. False, with nothing done, when the slow path must do it."""
+        transaction: int32_t = head.sys_flag & 0x0C
+        q: cython.pointer(queue_t) = self.lookup(p + head.topic_at, head.topic_length, head.queue_id)
+        if q == cython.NULL:
+            return False
+        props: cython.pointer(cython.const[u8]) = p + head.properties_at
+        end: cython.pointer(cython.const[u8]) = props + head.properties_length
+        tags: cython.pointer(cython.const[u8]) = cython.NULL
+        keys: cython.pointer(cython.const[u8]) = cython.NULL
+        unique: cython.pointer(cython.const[u8]) = cython.NULL
+        tags_length: int64_t = 0
+        keys_length: int64_t = 0
+        unique_length: int64_t = 0
+        stop: cython.pointer(cython.const[u8])
+        middle: cython.pointer(cython.const[u8])
+        name_length: int64_t
+        while props < end:
+            stop = cython.cast(cython.pointer(cython.const[u8]), memchr(props, 2, end - props))
+            if stop == cython.NULL:
+                stop = end
+            middle = cython.cast(cython.pointer(cython.const[u8]), memchr(props, 1, stop - props))
+            if middle != cython.NULL and middle != props and middle + 1 != stop:
+                name_length = middle - props
+                if name_length == 4:
+                    if memcmp(props, b"TAGS", 4) == 0:
+                        tags = middle + 1
+                        tags_length = stop - tags
+                    elif memcmp(props, b"KEYS", 4) == 0:
+                        keys = middle + 1
+                        keys_length = stop - keys
+                elif name_length == 8:
+                    if memcmp(props, b"UNIQ_KEY", 8) == 0:
+                        unique = middle + 1
+                        unique_length = stop - unique
+                elif name_length == 20:
+                    if memcmp(props, b"INNER_MULTI_DISPATCH", 20) == 0:
+                        return False
+            props = stop + 1
+        counted: cython.bint = transaction == 0 or transaction == 8
+        t: cython.pointer(tail_t) = q.tail
+        if counted:
+            if t == cython.NULL or t.data == cython.NULL:
+                return False
+            if head.physical_offset + head.total <= q.max_physical:
+                return False
+            if head.queue_offset * UNIT_BYTES != t.base + t.position or t.position + UNIT_BYTES > t.limit:
+                return False
+        if not ascii_only(tags, tags_length):
+            return False
+        if use_index and transaction != 12:
+            if not self.queue_keys(
+                q, head, keys, keys_length, unique, unique_length, pending, waiting, index_room
+            ):
+                return False
+        if counted:
+            unit: cython.pointer(u8) = t.data + t.position
+            store64(unit, head.physical_offset)
+            store32(unit + 8, head.total)
+            store64(unit + 12, cython.cast(int64_t, cython.cast(int32_t, hash_on(0, tags, tags_length))))
+            q.max_physical = head.physical_offset + head.total
+            q.last_store_ms = head.store_ms
+            q.next_arrival = head.queue_offset + 1
+            publish(cython.address(t.position), t.position + UNIT_BYTES)
+            if not q.touched:
+                q.touched = 1
+                q.touched_next = self.touched
+                self.touched = q
+        return True
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.inline
+    @cython.exceptval(check=False)
+    def queue_keys(self, q: cython.pointer(queue_t), head: cython.pointer(head_t),
+                   keys: cython.pointer(cython.const[u8]), keys_length: int64_t,
+                   unique: cython.pointer(cython.const[u8]), unique_length: int64_t,
+                   pending: cython.pointer(pending_t), waiting: cython.pointer(cython.int),
+                   index_room: cython.pointer(int64_t)) -> cython.bint:  # fmt: skip
+        """Hash the record's keys into `pending`; all of them, or none and False."""
+        if not ascii_only(keys, keys_length) or not ascii_only(unique, unique_length):
+            return False
+        count: int64_t = 1 if unique_length else 0
+        i: int64_t
+        for i in range(keys_length):
+            if keys[i] != 32 and (i == 0 or keys[i - 1] == 32):
+                count += 1
+        if count == 0:
+            return True
+        if count > index_room[0] or count > PENDING_MAX:
+            return False
+        if waiting[0] + count > PENDING_MAX:
+            self.index.put_pending(pending, waiting[0])
+            waiting[0] = 0
+        if unique_length:
+            self.pend(hash_on(q.topic_hash, unique, unique_length), head, pending + waiting[0])
+            waiting[0] += 1
+        i = 0
+        start: int64_t
+        while i < keys_length:
+            if keys[i] == 32:
+                i += 1
+                continue
+            start = i
+            while i < keys_length and keys[i] != 32:
+                i += 1
+            self.pend(hash_on(q.topic_hash, keys + start, i - start), head, pending + waiting[0])
+            waiting[0] += 1
+        index_room[0] -= count
+        return True
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.inline
+    @cython.exceptval(check=False)
+    def pend(self, h: uint32_t, head: cython.pointer(head_t), place: cython.pointer(pending_t)) -> cython.void:
+        value: int32_t = abs_hash(h)
+        place.hash = value
+        place.slot = value % self.index.slots
+        place.physical_offset = head.physical_offset
+        place.store_ms = head.store_ms
+        prefetch_write(self.index.data + 40 + 4 * cython.cast(int64_t, place.slot))
+
+    def dispatch(self, view: Tail, start: int64_t, end: int64_t, crc_mode: cython.int = 0):
+        """Build units and entries for the records of [start, end) of one file: (position, stop).
+
+        Stop.SLOW: the record at `position` needs the slow path. Stop.BLANK: the file ends there.
+        """
+        head: head_t
+        ring: pending_t[64]
+        waiting: cython.int = 0
+        stop: cython.int = STOP_END
+        position: int64_t = start
+        use_index: cython.bint = self.index is not None and self.index.data != cython.NULL
+        index_room: int64_t = self.index.room() if use_index else 0
+        index_end: int64_t = -1
+        if use_index and cython.cast(int32_t, load32(self.index.data + 36)) > 1:
+            index_end = cython.cast(int64_t, load64(self.index.data + 24))
+        data: cython.pointer(cython.const[u8]) = view.t.data
+        base: int64_t = view.t.base
+        if data == cython.NULL:
+            return start, Stop.CORRUPT
+        if end > view.t.size:
+            end = view.t.size
+        view.pin()
+        with cython.nogil:
+            while position < end:
+                stop = parse_head(data + position, end - position, cython.address(head))
+                if stop != STOP_END:
+                    break
+                if head.physical_offset != base + position or (
+                    crc_mode != 0 and not body_holds(data + position, cython.address(head), crc_mode)
+                ):
+                    stop = STOP_CORRUPT
+                    break
+                # A record at the index's end may be half indexed: the index service decides.
+                if use_index and head.physical_offset == index_end:
+                    stop = STOP_SLOW
+                    break
+                if not self.build(
+                    data + position, cython.address(head), cython.address(ring[0]), cython.address(waiting),
+                    cython.address(index_room), use_index and head.physical_offset > index_end,
+                ):  # fmt: skip
+                    stop = STOP_SLOW
+                    break
+                self.last_store_timestamp_ms = head.store_ms
+                self.records += 1
+                position += head.total
+            if waiting:
+                self.index.put_pending(cython.address(ring[0]), waiting)
+        view.unpin()
+        return position, Stop(stop)
+
+
+@cython.final
+@cython.cclass
+class TransferLimits:
+    """How much one get may return, by whether the records are expected in memory."""
+
+    memory_bytes = cython.declare(int64_t, visibility="public")
+    memory_count = cython.declare(int64_t, visibility="public")
+    disk_bytes = cython.declare(int64_t, visibility="public")
+    disk_count = cython.declare(int64_t, visibility="public")
+    memory_window_bytes = cython.declare(int64_t, visibility="public")
+    filter_bytes = cython.declare(int64_t, visibility="public")
+
+    def __init__(self, memory_bytes, memory_count, disk_bytes, disk_count, memory_window_bytes, filter_bytes):
+        self.memory_bytes = memory_bytes
+        self.memory_count = memory_count
+        self.disk_bytes = disk_bytes
+        self.disk_count = disk_count
+        self.memory_window_bytes = memory_window_bytes
+        self.filter_bytes = filter_bytes
+
+
+def gather(queue: Tail, first_unit: int64_t, log: Segments, max_physical: int64_t, max_messages: int64_t,
+           max_bytes: int64_t, limits: TransferLimits):  # fmt: skip
+    """Copy the records that the units from `first_unit` of one queue file point to, as far as the limits allow.
+
+    (data, count, units examined, last physical offset examined or -1, whether a record was already removed)
+    """
+    units: int64_t = observe(cython.address(queue.t.position)) // UNIT_BYTES
+    scan_bytes: int64_t = max_messages * UNIT_BYTES
+    if scan_bytes < limits.filter_bytes:
+        scan_bytes = limits.filter_bytes
+    if queue.t.data == cython.NULL or first_unit >= units:
+        return b"", 0, 0, -1, False
+    unit: cython.pointer(cython.const[u8]) = queue.t.data + first_unit * UNIT_BYTES
+    most: int64_t = units - first_unit
+    if most > max_messages:
+        most = max_messages
+    if most < 1:
+        most = 1
+    few: cython.pointer(cython.const[u8])[64]
+    records: cython.pointer(cython.pointer(cython.const[u8])) = few
+    if most > 64:
+        records = cython.cast(
+            cython.pointer(cython.pointer(cython.const[u8])), malloc(most * cython.sizeof(cython.pointer(u8)))
+        )
+        if records == cython.NULL:
+            raise MemoryError
+    count: int64_t = 0
+    examined: int64_t = 0
+    total: int64_t = 0
+    last_physical: int64_t = -1
+    removed_before: int64_t = -1
+    physical: int64_t
+    size: int64_t
+    at: int64_t
+    line: int64_t
+    source: cython.pointer(cython.const[u8])
+    bad: int64_t = -1
+    view: Tail = None
+    while first_unit + examined < units and examined * UNIT_BYTES < scan_bytes:
+        physical = cython.cast(int64_t, load64(unit))
+        size = cython.cast(int32_t, load32(unit + 8))
+        if count:
+            if count >= max_messages or total + size > max_bytes:
+                break
+            if max_physical - physical <= limits.memory_window_bytes:
+                if total + size > limits.memory_bytes or count >= limits.memory_count:
+                    break
+            elif total + size > limits.disk_bytes or count >= limits.disk_count:
+                break
+        if total >= max_bytes or count >= most:
+            break
+        last_physical = physical
+        examined += 1
+        unit += UNIT_BYTES
+        if physical < removed_before:
+            continue
+        if view is None or physical < view.t.base or physical >= view.t.base + view.t.size:
+            view = log.locate(physical)
+        at = 0 if view is None else physical - view.t.base
+        if view is None or view.t.data == cython.NULL or size < FIXED_BYTES or at + size > observe(cython.address(view.t.position)):
+            removed_before = physical - physical % log.file_size + log.file_size
+            continue
+        source = view.t.data + at
+        for line in range(0, size, 64):
+            prefetch_read(source + line)
+        records[count] = source
+        count += 1
+        total += size
+    data: bytes = PyBytes_FromStringAndSize(cython.NULL, total)
+    to: cython.pointer(u8) = cython.cast(cython.pointer(u8), PyBytes_AS_STRING(data))
+    left: int64_t = total
+    i: int64_t
+    for i in range(count):
+        source = records[i]
+        size = cython.cast(int32_t, load32(source))
+        if size < FIXED_BYTES or size > left or (load32(source + 4) != MAGIC_V1 and load32(source + 4) != MAGIC_V2):
+            bad = i
+            break
+        memcpy(to, source, size)
+        to += size
+        left -= size
+    if records != few:
+        free(records)
+    if bad >= 0 or left != 0:
+        raise CorruptRecord(
+            f"queue unit {first_unit + (bad if bad >= 0 else 0)} points to commit-log bytes that are not the record "
+            f"it describes (last physical offset examined: {last_physical}); run `tiermq store check`"
+        )
+    return data, count, examined, last_physical, removed_before >= 0

@@ -1,0 +1,158 @@
+/* What the compiled kernel needs and Cython cannot say: big-endian loads and stores, a release store for published
+ * positions, prefetch, the millisecond clock and a CRC-32 (IEEE, reflected) by carry-less multiplication with a table
+ * fallback chosen at run time. No state besides the CRC tables, which are filled once at import.
+ */
+#ifndef TIERMQ_NATIVE_H
+#define TIERMQ_NATIVE_H
+
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+
+typedef unsigned char u8;
+
+/* The writing (or reading) end of one mapped file. `position` is published last. */
+typedef struct {
+    u8 *data;
+    int64_t base, size, position, limit;
+} tail_t;
+
+/* Where the next unit of one consume queue goes. `tail` is NULL while the queue needs the slow path. */
+typedef struct queue_s {
+    tail_t *tail;
+    int64_t max_physical, last_store_ms, next_arrival;
+    const u8 *topic;
+    struct queue_s *touched_next;
+    int32_t topic_length, queue_id, topic_hash, touched;
+} queue_t;
+
+/* A parsed record head: positions are relative to the record's first byte. */
+typedef struct {
+    int64_t queue_offset, physical_offset, store_ms, prepared_offset;
+    int32_t total, queue_id, sys_flag, body_at, body_length, topic_at, topic_length, properties_at, properties_length, crc;
+} head_t;
+
+/* An index entry that waits for its slot's cache line. */
+typedef struct {
+    int64_t physical_offset, store_ms;
+    int32_t hash, slot;
+} pending_t;
+
+static inline uint32_t load32(const u8 *p) { uint32_t v; memcpy(&v, p, 4); return __builtin_bswap32(v); }
+static inline uint64_t load64(const u8 *p) { uint64_t v; memcpy(&v, p, 8); return __builtin_bswap64(v); }
+static inline uint16_t load16(const u8 *p) { uint16_t v; memcpy(&v, p, 2); return __builtin_bswap16(v); }
+static inline void store32(u8 *p, uint32_t v) { v = __builtin_bswap32(v); memcpy(p, &v, 4); }
+static inline void store64(u8 *p, uint64_t v) { v = __builtin_bswap64(v); memcpy(p, &v, 8); }
+static inline void store16(u8 *p, uint16_t v) { v = __builtin_bswap16(v); memcpy(p, &v, 2); }
+static inline void publish(int64_t *place, int64_t value) { __atomic_store_n(place, value, __ATOMIC_RELEASE); }
+static inline int64_t observe(const int64_t *place) { return __atomic_load_n(place, __ATOMIC_ACQUIRE); }
+static inline void prefetch_read(const void *p) { __builtin_prefetch(p, 0, 3); }
+static inline void prefetch_write(const void *p) { __builtin_prefetch(p, 1, 3); }
+
+static inline int64_t clock_now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* Short copies dominate (topic, properties), and a call to memcpy costs more than they do. */
+static inline void copy_short(u8 *to, const u8 *from, int64_t length) {
+    if (length > 128) { memcpy(to, from, (size_t)length); return; }
+    while (length >= 16) { memcpy(to, from, 16); to += 16; from += 16; length -= 16; }
+    if (length & 8) { memcpy(to, from, 8); to += 8; from += 8; }
+    if (length & 4) { memcpy(to, from, 4); to += 4; from += 4; }
+    if (length & 2) { memcpy(to, from, 2); to += 2; from += 2; }
+    if (length & 1) { *to = *from; }
+}
+
+static inline int ascii_only(const u8 *p, int64_t length) {
+    uint64_t w;
+    for (; length >= 8; p += 8, length -= 8) { memcpy(&w, p, 8); if (w & 0x8080808080808080ull) return 0; }
+    for (; length > 0; p++, length--) if (*p & 0x80) return 0;
+    return 1;
+}
+
+/* |hash| as RocketMQ's index takes it: the one value without a positive twin becomes 0. */
+static inline int32_t abs_hash(uint32_t h) { int32_t v = (int32_t)h; return v >= 0 ? v : h == 0x80000000u ? 0 : -v; }
+
+/* A spread of (topic, queue id) good enough for a small open-addressing table. */
+static inline uint32_t spread(const u8 *topic, int32_t length, int32_t queue_id) {
+    uint64_t h = (uint64_t)length * 0x9E3779B97F4A7C15ull ^ (uint64_t)(uint32_t)queue_id * 0xC2B2AE3D27D4EB4Full;
+    int32_t i = 0;
+    for (; i + 8 <= length; i += 8) { uint64_t w; memcpy(&w, topic + i, 8); h = (h ^ w) * 0x9FB21C651E98DF25ull; h ^= h >> 29; }
+    for (; i < length; i++) h = (h ^ topic[i]) * 0x100000001B3ull;
+    h ^= h >> 32;
+    return (uint32_t)(h * 0x9E3779B97F4A7C15ull >> 32);
+}
+
+static uint32_t crc_table[8][256];
+static int crc_has_clmul = 0;
+
+static uint32_t crc_by_table(uint32_t crc, const u8 *p, int64_t n) {
+    while (n >= 8) {
+        uint32_t a, b;
+        memcpy(&a, p, 4); memcpy(&b, p + 4, 4); /* Little-endian hosts only; setup.py does not build elsewhere. */
+        a ^= crc;
+        crc = crc_table[7][a & 255] ^ crc_table[6][a >> 8 & 255] ^ crc_table[5][a >> 16 & 255] ^ crc_table[4][a >> 24]
+            ^ crc_table[3][b & 255] ^ crc_table[2][b >> 8 & 255] ^ crc_table[1][b >> 16 & 255] ^ crc_table[0][b >> 24];
+        p += 8; n -= 8;
+    }
+    while (n-- > 0) crc = crc >> 8 ^ crc_table[0][(crc ^ *p++) & 255];
+    return crc;
+}
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+/* Folding as in Intel's paper on CRC by PCLMULQDQ: four 128-bit lanes, then one, then a Barrett reduction.
+ * `n` is at least 64 and a multiple of 16. */
+__attribute__((target("pclmul,sse4.1"))) static uint32_t crc_by_clmul(uint32_t crc, const u8 *p, int64_t n) {
+    const __m128i fold4 = _mm_set_epi64x(0x01c6e41596, 0x0154442bd4), fold1 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0);
+    const __m128i mask = _mm_setr_epi32(~0, 0, ~0, 0);
+    const __m128i *q = (const __m128i *)p;
+    __m128i a = _mm_xor_si128(_mm_loadu_si128(q), _mm_cvtsi32_si128((int)crc)), b = _mm_loadu_si128(q + 1);
+    __m128i c = _mm_loadu_si128(q + 2), d = _mm_loadu_si128(q + 3), t;
+#define FOLD(x, k, y) _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(x, k, 0x00), _mm_clmulepi64_si128(x, k, 0x11)), y)
+    for (q += 4, n -= 64; n >= 64; q += 4, n -= 64) {
+        a = FOLD(a, fold4, _mm_loadu_si128(q)); b = FOLD(b, fold4, _mm_loadu_si128(q + 1));
+        c = FOLD(c, fold4, _mm_loadu_si128(q + 2)); d = FOLD(d, fold4, _mm_loadu_si128(q + 3));
+    }
+    a = FOLD(a, fold1, b); a = FOLD(a, fold1, c); a = FOLD(a, fold1, d);
+    for (; n >= 16; q++, n -= 16) a = FOLD(a, fold1, _mm_loadu_si128(q));
+#undef FOLD
+    t = _mm_clmulepi64_si128(a, fold1, 0x10);
+    a = _mm_xor_si128(_mm_srli_si128(a, 8), t);
+    t = _mm_srli_si128(a, 4);
+    a = _mm_xor_si128(_mm_clmulepi64_si128(_mm_and_si128(a, mask), _mm_cvtsi64_si128(0x0163cd6124), 0x00), t);
+    const __m128i barrett = _mm_set_epi64x(0x01f7011641, 0x01db710641);
+    t = _mm_and_si128(_mm_clmulepi64_si128(_mm_and_si128(a, mask), barrett, 0x10), mask);
+    a = _mm_xor_si128(a, _mm_clmulepi64_si128(t, barrett, 0x00));
+    return (uint32_t)_mm_extract_epi32(a, 1);
+}
+static inline int clmul_supported(void) { __builtin_cpu_init(); return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1"); }
+#else
+static uint32_t crc_by_clmul(uint32_t crc, const u8 *p, int64_t n) { return crc_by_table(crc, p, n); }
+static inline int clmul_supported(void) { return 0; }
+#endif
+
+static void crc_prepare(int allow_clmul) {
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t c = i;
+        for (int k = 0; k < 8; k++) c = c & 1 ? c >> 1 ^ 0xEDB88320u : c >> 1;
+        crc_table[0][i] = c;
+    }
+    for (int k = 1; k < 8; k++)
+        for (int i = 0; i < 256; i++) crc_table[k][i] = crc_table[k - 1][i] >> 8 ^ crc_table[0][crc_table[k - 1][i] & 255];
+    crc_has_clmul = allow_clmul && clmul_supported();
+}
+
+static inline uint32_t crc_of(const u8 *p, int64_t n) {
+    uint32_t crc = 0xFFFFFFFFu;
+    if (n >= 64 && crc_has_clmul) {
+        int64_t whole = n & ~(int64_t)15;
+        crc = crc_by_clmul(crc, p, whole);
+        p += whole; n -= whole;
+    }
+    return ~crc_by_table(crc, p, n);
+}
+
+#endif

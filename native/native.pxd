@@ -1,0 +1,59 @@
+# What native.h offers to compiled.py.
+from libc.stdint cimport int32_t, int64_t, uint16_t, uint32_t, uint64_t
+
+cdef extern from "native.h" nogil:
+    ctypedef unsigned char u8
+    ctypedef struct tail_t:
+        u8 *data
+        int64_t base
+        int64_t size
+        int64_t position
+        int64_t limit
+    ctypedef struct queue_t:
+        tail_t *tail
+        int64_t max_physical
+        int64_t last_store_ms
+        int64_t next_arrival
+        const u8 *topic
+        queue_t *touched_next
+        int32_t topic_length
+        int32_t queue_id
+        int32_t topic_hash
+        int32_t touched
+    ctypedef struct head_t:
+        int64_t queue_offset
+        int64_t physical_offset
+        int64_t store_ms
+        int64_t prepared_offset
+        int32_t total
+        int32_t queue_id
+        int32_t sys_flag
+        int32_t body_at
+        int32_t body_length
+        int32_t topic_at
+        int32_t topic_length
+        int32_t properties_at
+        int32_t properties_length
+        int32_t crc
+    ctypedef struct pending_t:
+        int64_t physical_offset
+        int64_t store_ms
+        int32_t hash
+        int32_t slot
+    uint32_t load32(const u8 *p)
+    uint64_t load64(const u8 *p)
+    uint16_t load16(const u8 *p)
+    void store32(u8 *p, uint32_t v)
+    void store64(u8 *p, uint64_t v)
+    void store16(u8 *p, uint16_t v)
+    void publish(int64_t *place, int64_t value)
+    int64_t observe(const int64_t *place)
+    void prefetch_read(const void *p)
+    void prefetch_write(const void *p)
+    int64_t clock_now_ms()
+    void copy_short(u8 *to, const u8 *source, int64_t length)
+    uint32_t spread(const u8 *topic, int32_t length, int32_t queue_id)
+    void crc_prepare(int allow_clmul)
+    uint32_t crc_of(const u8 *p, int64_t n)
+    int ascii_only(const u8 *p, int64_t length)
+    int32_t abs_hash(uint32_t h)

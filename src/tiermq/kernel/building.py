@@ -1,0 +1,287 @@
+"""scan, IndexTail and Builder in pure Python: the walk over records that recovery and dispatch share."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from tiermq.kernel.reasons import Stop
+from tiermq.kernel.tails import QueueTail, Tail
+from tiermq.message.crc import crc32, verify_crc_property
+from tiermq.message.java_hash import java_hash, key_hash
+from tiermq.message.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from tiermq.message.properties import decode_properties
+
+FIXED_BYTES = 91
+UNIT_BYTES = 20
+_SIZE_MAGIC = struct.Struct(">ii")
+_HEAD = struct.Struct(">iiiiiqqi")  # total, magic, body CRC, queue id, flag, queue offset, physical offset, system flag
+_I32 = struct.Struct(">i")
+_U16 = struct.Struct(">H")
+_I64 = struct.Struct(">q")
+_UNIT = struct.Struct(">qiq")
+
+assert _HEAD.size == 40
+
+
+class Head:
+    """A record's head; positions are relative to the buffer that it was read from."""
+
+    __slots__ = (
+        "body_at",
+        "body_length",
+        "crc",
+        "physical_offset",
+        "properties_at",
+        "properties_length",
+        "queue_id",
+        "queue_offset",
+        "store_ms",
+        "sys_flag",
+        "topic_at",
+        "topic_length",
+        "total",
+    )
+
+
+def parse_head(buffer: Any, position: int, end: int, head: Head) -> Stop:
+    """Read a record's head: Stop.END when it is whole, else BLANK, CORRUPT or HALF (sizes disagree)."""
+    available = end - position
+    if available < 8:
+        return Stop.CORRUPT
+    head.total, magic = _SIZE_MAGIC.unpack_from(buffer, position)
+    if magic == MAGIC_BLANK:
+        return Stop.BLANK
+    total = head.total
+    if magic not in (MAGIC_V1, MAGIC_V2) or total < FIXED_BYTES or total > available:
+        return Stop.CORRUPT
+    _, _, head.crc, head.queue_id, _, head.queue_offset, head.physical_offset, sys_flag = _HEAD.unpack_from(
+        buffer, position
+    )
+    head.sys_flag = sys_flag
+    limit = position + total
+    at = position + 48 + (20 if sys_flag & 0x10 else 8)
+    store_at = at
+    at += 8 + (20 if sys_flag & 0x20 else 8) + 12
+    if at + 4 > limit:
+        return Stop.CORRUPT
+    head.body_length = _I32.unpack_from(buffer, at)[0]
+    head.body_at = at + 4
+    at = head.body_at + head.body_length
+    if head.body_length < 0 or at + 1 > limit:
+        return Stop.CORRUPT
+    if magic == MAGIC_V1:
+        head.topic_length = buffer[at]
+        at += 1
+    elif at + 2 > limit:
+        return Stop.CORRUPT
+    else:
+        head.topic_length = _U16.unpack_from(buffer, at)[0]
+        at += 2
+    head.topic_at = at
+    at += head.topic_length
+    if head.topic_length > (127 if magic == MAGIC_V1 else 32767) or at + 2 > limit:
+        return Stop.CORRUPT
+    head.properties_length = _U16.unpack_from(buffer, at)[0]
+    head.properties_at = at + 2
+    if head.properties_length > 32767:
+        return Stop.CORRUPT
+    if head.properties_at + head.properties_length != limit:
+        return Stop.HALF
+    head.store_ms = _I64.unpack_from(buffer, store_at)[0]
+    return Stop.END
+
+
+def body_holds(buffer: Any, position: int, head: Head, crc_mode: int) -> bool:
+    if crc_mode == 1:
+        body = buffer[head.body_at : head.body_at + head.body_length]
+        return head.body_length == 0 or crc32(body) & 0x7FFFFFFF == head.crc
+    if crc_mode == 2:
+        return verify_crc_property(buffer[position : position + head.total])
+    return True
+
+
+def scan(view: Tail, start: int, end: int, crc_mode: int = 1) -> tuple[int, Stop, int, int, int, int]:
+    """Walk records from `start` while they are whole and in their place.
+
+    (position, stop, records, last record's position or -1, last store time, blank size): `position` is where the walk
+    stopped. crc_mode: 0 none, 1 body CRC, 2 the whole-record CRC property.
+    """
+    buffer = view.buffer
+    if buffer is None:
+        return start, Stop.CORRUPT, 0, -1, 0, 0
+    end = min(end, view.size)
+    head = Head()
+    position, records, last, last_ms, stop = start, 0, -1, 0, Stop.END
+    while position < end:
+        stop = parse_head(buffer, position, end, head)
+        if stop is not Stop.END:
+            break
+        if head.physical_offset != view.base + position or not body_holds(buffer, position, head, crc_mode):
+            stop = Stop.CORRUPT
+            break
+        last, last_ms = position, head.store_ms
+        records += 1
+        position += head.total
+    return position, stop, records, last, last_ms, head.total if stop is Stop.BLANK else 0
+
+
+class IndexTail:
+    """The open index file as the kernel sees it. All state is in the file's own header; one thread writes."""
+
+    __slots__ = ("buffer", "entries", "entry_limit", "slots")
+
+    def __init__(self, buffer: Any, slots: int, entries: int) -> None:
+        if len(buffer) < 40 + 4 * slots + 20 * entries:
+            raise ValueError("the buffer is smaller than the index file that it should hold")
+        self.buffer: memoryview | None = memoryview(buffer)
+        self.slots = slots
+        self.entries = entries
+        self.entry_limit = 0
+
+    def detach(self) -> None:
+        self.entry_limit = 0
+        if self.buffer is not None:
+            self.buffer.release()
+            self.buffer = None
+
+    def room(self) -> int:
+        """How many entries can still be put without asking for blocks or another file."""
+        if self.buffer is None:
+            return 0
+        return min(self.entries, self.entry_limit) - max(1, int(_I32.unpack_from(self.buffer, 36)[0]))
+
+    def put(self, key: int, physical_offset: int, store_ms: int) -> None:
+        """Put one entry. The caller has checked `room`."""
+        buffer = self.buffer
+        assert buffer is not None
+        count = max(1, _I32.unpack_from(buffer, 36)[0])
+        if count <= 1:
+            _I64.pack_into(buffer, 0, store_ms)
+            _I64.pack_into(buffer, 16, physical_offset)
+        begin_ms = _I64.unpack_from(buffer, 0)[0]
+        slot_at = 40 + 4 * (key % self.slots)
+        previous = _I32.unpack_from(buffer, slot_at)[0]
+        if previous <= 0 or previous >= count:
+            previous = 0
+            _I32.pack_into(buffer, 32, _I32.unpack_from(buffer, 32)[0] + 1)
+        seconds = (store_ms - begin_ms) // 1000 if begin_ms > 0 and store_ms > begin_ms else 0
+        at = 40 + 4 * self.slots + 20 * count
+        _ENTRY.pack_into(buffer, at, key, physical_offset, min(seconds, 2**31 - 1), previous)
+        _I32.pack_into(buffer, 36, count + 1)
+        _I32.pack_into(buffer, slot_at, count)
+        _I64.pack_into(buffer, 8, store_ms)
+        _I64.pack_into(buffer, 24, physical_offset)
+
+    def put_many(self, hashes: Sequence[int], offsets: Sequence[int], timestamps_ms: Sequence[int]) -> int:
+        """Put keys given as three equally long arrays (i32, i64, i64). How many fitted."""
+        if not len(hashes) == len(offsets) == len(timestamps_ms):
+            raise ValueError("hashes, offsets and timestamps must be equally long")
+        fitting = min(len(hashes), max(0, self.room()))
+        for at in range(fitting):
+            self.put(int(hashes[at]), int(offsets[at]), int(timestamps_ms[at]))
+        return fitting
+
+
+_ENTRY = struct.Struct(">iqii")  # key hash, physical offset, seconds after the file's begin, previous entry of the slot
+assert _ENTRY.size == 20
+
+
+class Builder:
+    """Walks the commit log and builds queue units and index entries until a record needs the slow path."""
+
+    __slots__ = ("_queues", "_touched", "index", "last_store_timestamp_ms", "records")
+
+    def __init__(self) -> None:
+        self._queues: dict[tuple[bytes, int], QueueTail] = {}
+        self._touched: dict[tuple[bytes, int], int] = {}
+        self.index: IndexTail | None = None
+        self.last_store_timestamp_ms = 0
+        self.records = 0
+
+    def add(self, queue: QueueTail) -> None:
+        """Let the fast path append to this queue. Only ordinary queues with an ASCII topic may be added."""
+        self._queues[(queue.topic.encode(), queue.queue_id)] = queue
+
+    def remove(self, topic: str, queue_id: int) -> None:
+        self._queues.pop((topic.encode(), queue_id), None)
+        self._touched.pop((topic.encode(), queue_id), None)
+
+    def clear(self) -> None:
+        self._queues.clear()
+        self._touched.clear()
+
+    def take_touched(self) -> list[tuple[QueueTail, int]]:
+        """The queues that got units since the last call, as (QueueTail, next queue offset)."""
+        found = [(self._queues[key], next_offset) for key, next_offset in self._touched.items()]
+        self._touched.clear()
+        return found
+
+    def dispatch(self, view: Tail, start: int, end: int, crc_mode: int = 0) -> tuple[int, Stop]:
+        """Build units and entries for the records of [start, end) of one file: (position, stop).
+
+        Stop.SLOW: the record at `position` needs the slow path. Stop.BLANK: the file ends there.
+        """
+        buffer = view.buffer
+        if buffer is None:
+            return start, Stop.CORRUPT
+        end = min(end, view.size)
+        index_end = -1
+        index = self.index if self.index is not None and self.index.buffer is not None else None
+        if index is not None and index.buffer is not None and _I32.unpack_from(index.buffer, 36)[0] > 1:
+            index_end = _I64.unpack_from(index.buffer, 24)[0]
+        head = Head()
+        position = start
+        while position < end:
+            stop = parse_head(buffer, position, end, head)
+            if stop is not Stop.END:
+                return position, stop
+            if head.physical_offset != view.base + position or not body_holds(buffer, position, head, crc_mode):
+                return position, Stop.CORRUPT
+            if index is not None and head.physical_offset == index_end:
+                return position, Stop.SLOW  # It may be half indexed: the index service decides.
+            if not self._build(buffer, head, index if head.physical_offset > index_end else None):
+                return position, Stop.SLOW
+            self.last_store_timestamp_ms = head.store_ms
+            self.records += 1
+            position += head.total
+        return position, Stop.END
+
+    def _build(self, buffer: Any, head: Head, index: IndexTail | None) -> bool:
+        """Append the record's unit and put its keys. False, with nothing done, when the slow path must do it."""
+        topic = bytes(buffer[head.topic_at : head.topic_at + head.topic_length])
+        queue = self._queues.get((topic, head.queue_id))
+        if queue is None:
+            return False
+        encoded = bytes(buffer[head.properties_at : head.properties_at + head.properties_length])
+        if b"INNER_MULTI_DISPATCH\x01" in encoded or not encoded.isascii():
+            return False
+        properties = decode_properties(encoded)
+        kind = head.sys_flag & 0x0C
+        counted = kind in (0, 8)
+        tail = queue.tail
+        if counted:
+            if tail is None or tail.buffer is None:
+                return False
+            if head.physical_offset + head.total <= queue.max_physical_offset:
+                return False
+            if head.queue_offset * UNIT_BYTES != tail.base + tail.position or tail.position + UNIT_BYTES > tail.limit:
+                return False
+        if index is not None and kind != 12:
+            keys = [key for key in properties.get("KEYS", "").split(" ") if key]
+            unique = properties.get("UNIQ_KEY", "")
+            if unique:
+                keys.insert(0, unique)
+            if len(keys) > index.room():
+                return False
+            for key in keys:
+                index.put(key_hash(f"{queue.topic}#{key}"), head.physical_offset, head.store_ms)
+        if counted and tail is not None:
+            code = java_hash(properties.get("TAGS", ""))
+            _UNIT.pack_into(tail.buffer, tail.position, head.physical_offset, head.total, code)  # type: ignore[arg-type]
+            queue.max_physical_offset = head.physical_offset + head.total
+            queue.last_store_timestamp_ms = head.store_ms
+            tail.position += UNIT_BYTES
+            self._touched[(topic, head.queue_id)] = head.queue_offset + 1
+        return True

@@ -1,0 +1,85 @@
+"""What both twins of `Message` and `PutResult` share: checking values, merging properties, ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tiermq.errors import IllegalMessage
+from tiermq.message.hosts import encode_host
+from tiermq.message.properties import decode_properties, delete_property, encode_properties, waits_for_store
+
+_CRC_PROPERTY = b"__CRC32#"
+_I32 = range(-(2**31), 2**31)
+_I64 = range(-(2**63), 2**63)
+
+
+def prepare_message(
+    topic: object,
+    body: object,
+    queue_id: object,
+    keys: str | Iterable[str],
+    tags: str,
+    properties: Mapping[str, str] | None,
+    encoded_properties: bytes | None,
+    flag: int,
+    sys_flag: int,
+    born_timestamp_ms: int,
+    born_host: str | bytes,
+    reconsume_times: int,
+    prepared_transaction_offset: int,
+) -> tuple[str, bytes, bytes, bytes, bool]:
+    """Check every value and give (topic, body, encoded properties, born host, waits for store).
+
+    Raises IllegalMessage for what no record can hold. Sizes are not checked here: their limits belong to a store.
+    """
+    if type(topic) is not str or not topic:
+        raise IllegalMessage(f"a topic is a non-empty str, found {topic!r}")
+    if not isinstance(body, (bytes, bytearray, memoryview)):
+        raise IllegalMessage(f"a body is bytes, found {type(body).__name__}")
+    if type(queue_id) is not int or not 0 <= queue_id < 2**31:
+        raise IllegalMessage(f"a queue id is an int from 0 to 2**31-1, found {queue_id!r}")
+    for name, value in (("flag", flag), ("sys_flag", sys_flag), ("reconsume_times", reconsume_times)):
+        if value not in _I32:
+            raise IllegalMessage(f"{name} must fit 32 bits, found {value!r}")
+    for name, value in (
+        ("born_timestamp_ms", born_timestamp_ms),
+        ("prepared_transaction_offset", prepared_transaction_offset),
+    ):
+        if value not in _I64:
+            raise IllegalMessage(f"{name} must fit 64 bits, found {value!r}")
+    encoded = merge_properties(keys, tags, properties, encoded_properties)
+    host = encode_host(born_host) if isinstance(born_host, str) else bytes(born_host)
+    if len(host) not in (0, 8, 20):
+        raise IllegalMessage(f"an encoded host has 8 or 20 bytes, found {len(host)}")
+    return topic, bytes(body), encoded, host, waits_for_store(encoded)
+
+
+def merge_properties(
+    keys: str | Iterable[str], tags: str, properties: Mapping[str, str] | None, encoded: bytes | None
+) -> bytes:
+    """One encoded property string out of the ways to give properties."""
+    if encoded is not None:
+        if keys or tags or properties:
+            raise IllegalMessage("give either encoded_properties or keys, tags and properties, not both")
+        merged = bytes(encoded)
+    else:
+        named = dict(properties or {})
+        joined = keys if isinstance(keys, str) else " ".join(keys)
+        if joined:
+            named["KEYS"] = joined
+        if tags:
+            named["TAGS"] = tags
+        merged = encode_properties(named)
+    if _CRC_PROPERTY in merged:
+        # A whole-record CRC belongs to one stored record; a re-sent message must not carry the old one along.
+        merged = delete_property(merged, _CRC_PROPERTY)
+    return merged
+
+
+def properties_of(encoded: bytes) -> dict[str, str]:
+    return decode_properties(encoded)
+
+
+def offset_message_id(store_host: bytes, physical_offset: int) -> str:
+    """Upper-case hex of address, port and offset: 32 digits for IPv4, 56 for IPv6."""
+    return (store_host + physical_offset.to_bytes(8, "big")).hex().upper()

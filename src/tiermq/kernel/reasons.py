@@ -1,0 +1,27 @@
+"""Why the kernel's fast paths stop: one small vocabulary for both twins."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Refusal(enum.Enum):
+    """Why a put left the fast path. Nothing was written."""
+
+    ROOM = -1  # The active file has no reserved room, or there is no active file.
+    BODY_TOO_LARGE = -2
+    PROPERTIES_TOO_LARGE = -3
+    RECORD_TOO_LARGE = -4
+    OFFSET_MOVED = -5  # Another producer took the queue offset that the caller had counted on.
+    UNBOUND = -6  # The appender has no handle for this queue yet.
+    CLOSED = -7  # The gate is closed: the store is not writable.
+
+
+class Stop(enum.IntEnum):
+    """Why a walk over records stopped."""
+
+    END = 0
+    BLANK = 1
+    SLOW = 2
+    CORRUPT = 3
+    HALF = 4  # Lengths inside the record disagree with its total size.
