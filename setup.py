@@ -1,19 +1,29 @@
 """Builds the optional compiled kernel: without a compiler, or without its source, the package runs in pure Python."""
 
+import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
 
 SOURCE = "native/compiled.py"
-DEPENDS = sorted(str(path) for path in Path("native").glob("native.*"))
 
-kernel = Extension(
-    "tiermq.kernel.compiled",
-    [SOURCE],
-    include_dirs=["native"],
-    depends=DEPENDS,
-    extra_compile_args=["-O3", "-fno-strict-aliasing"],
-    optional=True,
-)
 
-setup(ext_modules=[kernel] if Path(SOURCE).exists() else [])
+def kernel() -> list[Extension]:
+    """The kernel's extension, translated by Cython; nothing where it cannot be built."""
+    if not Path(SOURCE).exists() or sys.byteorder != "little":
+        return []
+    from Cython.Build import cythonize  # noqa: PLC0415 - a build requirement, absent when only metadata is asked for
+
+    extension = Extension(
+        "tiermq.kernel.compiled",
+        [SOURCE],
+        include_dirs=["native"],
+        depends=["native/native.h", "native/native.pxd"],
+        extra_compile_args=["-O3", "-fno-strict-aliasing"],
+        optional=True,
+    )
+    translated: list[Extension] = cythonize([extension], include_path=["native"], build_dir="build/native", quiet=True)
+    return translated
+
+
+setup(ext_modules=kernel())
