@@ -1,0 +1,119 @@
+"""Compressed bodies: zlib, LZ4 and zstd, chosen by SYSFLAG.
+
+The store keeps bodies as they came; this is for whoever reads them. LZ4 bodies are LZ4 *frames* whose blocks are
+independent: RocketMQ's reader (lz4-java's frame stream) refuses linked blocks. LZ4 and zstd bodies may be several
+frames in a row, as Java's streams read them.
+
+Decompression is bounded: a body of a few bytes can claim to be gigabytes.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import lz4.frame
+import zstandard
+
+from tiermq.errors import CorruptRecord
+from tiermq.message.system_flag import CompressionType, compression_type_number, is_compressed
+
+DECOMPRESSED_BYTES_MAX = 128 * 1024 * 1024
+COMPRESSION_LEVEL = 5  # The Java client's own.
+
+_ZSTD_BLOCK_BYTES_MAX = 128 * 1024
+_ZSTD_BLOCK_BYTES_MIN = 4  # Header and one repeated byte: this much input can make one whole block of output.
+
+
+def compress(body: bytes, kind: CompressionType, level: int = COMPRESSION_LEVEL) -> bytes:
+    """`body` as `kind` compresses it; LZ4 ignores `level`, as RocketMQ does."""
+    if kind is CompressionType.LZ4:
+        return bytes(lz4.frame.compress(body, block_linked=False, store_size=False))
+    if kind is CompressionType.ZSTD:
+        return zstandard.ZstdCompressor(level=level).compress(body)
+    return zlib.compress(body, level)
+
+
+def decompress(body: bytes, sys_flag: int, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> bytes:
+    """The body that the producer sent; `body` itself when SYSFLAG says that it is not compressed.
+
+    Raises CorruptRecord when the bytes are damaged, cut, followed by others, or would pass `max_bytes`.
+    """
+    if not is_compressed(sys_flag):
+        return body
+    number = compression_type_number(sys_flag)
+    try:
+        if number == CompressionType.LZ4:
+            return _decompress_lz4(body, max_bytes)
+        if number == CompressionType.ZSTD:
+            return _decompress_zstd(body, max_bytes)
+        if number in (CompressionType.ZLIB, CompressionType.ZLIB_LEGACY):
+            return _decompress_zlib(body, max_bytes)
+    except (zlib.error, zstandard.ZstdError, RuntimeError, EOFError, MemoryError) as error:
+        name = CompressionType(number).name
+        raise CorruptRecord(f"body of {len(body)} bytes: not a valid {name} stream: {error}") from error
+    raise CorruptRecord(f"body of {len(body)} bytes: compression type {number} of SYSFLAG {sys_flag:#x} is unknown")
+
+
+def _decompress_zlib(body: bytes, max_bytes: int) -> bytes:
+    stream = zlib.decompressobj()
+    result = stream.decompress(body, max_bytes + 1)
+    _check_bound(len(result), max_bytes)
+    # With exactly max_bytes of output the stream's check sum may still be unread.
+    result += stream.decompress(stream.unconsumed_tail, 1)
+    _check_bound(len(result), max_bytes)
+    _check_end(stream.eof, stream.unused_data)
+    return result
+
+
+def _decompress_lz4(body: bytes, max_bytes: int) -> bytes:
+    pieces: list[bytes] = []
+    total = 0
+    while True:
+        stream = lz4.frame.LZ4FrameDecompressor()
+        rest = body
+        step_bytes = max(65536, 8 * len(body))  # The stream allocates its whole step before it starts.
+        while not stream.eof:
+            piece = stream.decompress(rest, max_length=min(step_bytes, max_bytes - total + 1))
+            rest = b""
+            total += len(piece)
+            _check_bound(total, max_bytes)
+            pieces.append(piece)
+            if not piece and not stream.eof:
+                _check_end(ended=False, rest=b"")
+        if not stream.unused_data:
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        body = stream.unused_data
+
+
+def _decompress_zstd(body: bytes, max_bytes: int) -> bytes:
+    """Fed in steps that cannot make more than about what is still allowed, since the stream has no bound of its own."""
+    pieces: list[bytes] = []
+    total = 0
+    decompressor = zstandard.ZstdDecompressor()
+    while True:
+        stream = decompressor.decompressobj()
+        at = 0
+        while not stream.eof:
+            if at >= len(body):
+                _check_end(ended=False, rest=b"")
+            step = max(64, (max_bytes - total) // (_ZSTD_BLOCK_BYTES_MAX // _ZSTD_BLOCK_BYTES_MIN))
+            piece = stream.decompress(body[at : at + step])
+            at += step
+            total += len(piece)
+            _check_bound(total, max_bytes)
+            pieces.append(piece)
+        body = stream.unused_data + body[at:]
+        if not body:
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _check_bound(found_bytes: int, max_bytes: int) -> None:
+    if found_bytes > max_bytes:
+        raise CorruptRecord(f"compressed body: expected at most {max_bytes} bytes when decompressed, found more")
+
+
+def _check_end(ended: bool, rest: bytes) -> None:
+    if not ended:
+        raise CorruptRecord("compressed body: the stream is cut before its end")
+    if rest:
+        raise CorruptRecord(f"compressed body: {len(rest)} foreign bytes follow the end of the stream")

@@ -1,0 +1,43 @@
+"""Java's `String.hashCode` and the two numbers that RocketMQ makes of it.
+
+h = 31 * h + unit over UTF-16 code units, wrapping at 32 bits, signed. Collisions are expected: whoever looks a tag or
+key up by its hash compares the real text afterwards.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from operator import mul
+
+_BLOCK = 64
+_POWERS = tuple(tuple(pow(31, power, 1 << 32) for power in reversed(range(size))) for size in range(_BLOCK + 1))
+"""_POWERS[n] are the weights of n units: 31^(n-1), ..., 31, 1."""
+_UTF_16 = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
+
+
+def java_hash(text: str) -> int:
+    """Signed 32-bit hash, as Java computes it."""
+    if text.isascii():
+        units: bytes | memoryview = text.encode("ascii")
+    else:
+        units = memoryview(text.encode(_UTF_16, "surrogatepass")).cast("H")
+    value = 0
+    for start in range(0, len(units), _BLOCK):
+        block = units[start : start + _BLOCK]
+        # One multiplication per unit, inside the interpreter's own loops, is twice as fast as Horner's rule spelled out.
+        powers = _POWERS[len(block)]
+        value = (value * powers[0] * 31 + sum(map(mul, block, powers))) & 0xFFFFFFFF
+    return value - (1 << 32) if value & 0x80000000 else value
+
+
+def key_hash(text: str) -> int:
+    """The hash of an index key (`topic#key`): never negative; Java's one number without an absolute value becomes 0."""
+    value = abs(java_hash(text))
+    return 0 if value == 1 << 31 else value
+
+
+@lru_cache(maxsize=4096)
+def tags_code(tags: str | None) -> int:
+    """What a consume-queue unit keeps of a tag; 0 for no tag. Cached, since a topic has few tags."""
+    return java_hash(tags) if tags else 0

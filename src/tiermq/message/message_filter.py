@@ -1,0 +1,67 @@
+"""Which messages a get returns: asked first about a consume-queue unit, then about the record.
+
+A unit knows only the hash of a tag, so a filter that says yes to a unit is asked again with the record, where the real
+tag is.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from tiermq.errors import CorruptRecord, IllegalMessage
+from tiermq.message.java_hash import java_hash
+from tiermq.message.layout import ReadableBuffer
+from tiermq.message.properties import get_property
+from tiermq.message.record_head import HeadKind, read_head
+
+EVERYTHING = "*"
+TAG_SEPARATOR = "||"
+
+
+@runtime_checkable
+class MessageFilter(Protocol):
+    """Says which messages pass. Must not block, and may be asked by any thread."""
+
+    def matches_unit(self, tags_code: int | None, ext_unit: object | None) -> bool:
+        """False only if no message with this unit can pass. `tags_code` is None when it is not known."""
+        ...
+
+    def matches_record(self, record: ReadableBuffer) -> bool:
+        """Whether the message in `record`, one whole record, passes. Raises CorruptRecord if it cannot be read."""
+        ...
+
+
+class TagFilter:
+    """A tag expression: `*` (or nothing) for all messages, or tags joined with `||`."""
+
+    __slots__ = ("_codes", "_tags", "expression")
+
+    def __init__(self, expression: str | None = EVERYTHING) -> None:
+        self.expression = (expression or "").strip() or EVERYTHING
+        self._tags: frozenset[bytes] | None = None
+        self._codes: frozenset[int] = frozenset()
+        if self.expression == EVERYTHING:
+            return
+        tags = {tag.strip() for tag in self.expression.split(TAG_SEPARATOR)} - {""}
+        if not tags:
+            raise IllegalMessage(f"a tag expression is * or tags joined with ||, found {expression!r}")
+        self._tags = frozenset(tag.encode("utf-8", "surrogatepass") for tag in tags)
+        self._codes = frozenset(java_hash(tag) for tag in tags)
+
+    def matches_unit(self, tags_code: int | None, ext_unit: object | None = None) -> bool:  # noqa: ARG002
+        if self._tags is None or tags_code is None:
+            return True
+        # A tags code is an int's hash in a long; other longs (deliver times) are cut to an int, as RocketMQ does.
+        return ((tags_code + (1 << 31)) & 0xFFFFFFFF) - (1 << 31) in self._codes
+
+    def matches_record(self, record: ReadableBuffer) -> bool:
+        if self._tags is None:
+            return True
+        head = read_head(record)
+        if head.kind is not HeadKind.OK:
+            raise CorruptRecord(f"record at {head.reason or 'byte 0: a blank record'}")
+        start = head.properties_position
+        return get_property(bytes(record[start : start + head.properties_length]), b"TAGS") in self._tags
+
+    def __repr__(self) -> str:
+        return f"TagFilter({self.expression!r})"

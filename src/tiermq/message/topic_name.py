@@ -1,0 +1,127 @@
+"""Topic and group names: which are legal, which are the system's.
+
+Legal is `^[%|a-zA-Z0-9_-]+$`, at most 127 characters for a topic (255 for retry and dead-letter topics, whose names
+contain a group's) and 120 for a group. Topics become directory names, so nothing else may pass.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tiermq.errors import IllegalMessage
+
+TOPIC_CHARACTERS_MAX = 127
+RETRY_TOPIC_CHARACTERS_MAX = 255
+GROUP_CHARACTERS_MAX = 120
+
+RETRY_PREFIX = "%RETRY%"
+DEAD_LETTER_PREFIX = "%DLQ%"
+LIGHT_QUEUE_PREFIX = "%LMQ%"
+SYSTEM_PREFIX = "rmq_sys_"
+REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+AUTO_CREATE_TOPIC = "TBW102"
+BENCHMARK_TOPIC = "BenchmarkTest"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OPERATION_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRANSACTION_CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"
+
+SYSTEM_TOPICS = frozenset(
+    {
+        AUTO_CREATE_TOPIC,
+        SCHEDULE_TOPIC,
+        BENCHMARK_TOPIC,
+        HALF_TOPIC,
+        TRACE_TOPIC,
+        OPERATION_HALF_TOPIC,
+        TRANSACTION_CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+        CHECKPOINT_TOPIC,
+    }
+)
+
+NOT_FOR_CLIENTS = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        OPERATION_HALF_TOPIC,
+        TRANSACTION_CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+    }
+)
+"""System topics that a client may not send to: the broker keeps its own state in them."""
+
+_LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
+_RULE = "only letters and digits of ASCII and the four characters % | _ - may occur"
+
+
+def topic_problem(topic: str) -> str | None:
+    """Why `topic` is not a legal topic name; None when it is."""
+    retry = topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+    return _problem("topic", topic, RETRY_TOPIC_CHARACTERS_MAX if retry else TOPIC_CHARACTERS_MAX)
+
+
+def group_problem(group: str) -> str | None:
+    """Why `group` is not a legal group name; None when it is."""
+    return _problem("group", group, GROUP_CHARACTERS_MAX)
+
+
+def _problem(kind: str, name: str, characters_max: int) -> str | None:
+    if not name or name.isspace():
+        return f"the {kind} is blank"
+    if _LEGAL.fullmatch(name) is None:
+        return f"the {kind} {name!r} contains illegal characters: {_RULE}"
+    if len(name) > characters_max:
+        return f"the {kind} has {len(name)} characters, more than {characters_max}: {name!r}"
+    return None
+
+
+def check_topic(topic: str) -> None:
+    """Raise IllegalMessage, with the reason, unless `topic` is legal."""
+    problem = topic_problem(topic)
+    if problem is not None:
+        raise IllegalMessage(problem)
+
+
+def check_group(group: str) -> None:
+    """Raise IllegalMessage, with the reason, unless `group` is legal."""
+    problem = group_problem(group)
+    if problem is not None:
+        raise IllegalMessage(problem)
+
+
+def is_system_topic(topic: str) -> bool:
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
+
+
+def is_retry_topic(topic: str) -> bool:
+    return topic.startswith(RETRY_PREFIX)
+
+
+def is_dead_letter_topic(topic: str) -> bool:
+    return topic.startswith(DEAD_LETTER_PREFIX)
+
+
+def is_light_queue(name: str) -> bool:
+    return name.startswith(LIGHT_QUEUE_PREFIX)
+
+
+def may_multi_dispatch(topic: str) -> bool:
+    """Whether messages of `topic` may also be dispatched to the light queues that they name."""
+    return not topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX)) and topic != SCHEDULE_TOPIC
+
+
+def retry_topic(group: str) -> str:
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    return DEAD_LETTER_PREFIX + group
