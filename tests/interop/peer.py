@@ -58,6 +58,11 @@ class Peer:
         answer = self._ask({"op": "read", "topic": topic, "queue": queue, "from": start, "expression": expression})
         return [_with_bytes_body(message) for message in answer]
 
+    def send_back(self, topic: str, queue: int, offset: int, group: str, delay_level: int) -> None:
+        """Give one message back as `group`'s failure: the broker stores it under `%RETRY%<group>` after the delay."""
+        place = {"topic": topic, "queue": queue, "offset": offset}
+        self._ask({"op": "send_back", **place, "group": group, "delay_level": delay_level})
+
     def query(self, topic: str, key: str, max_messages: int = 64) -> list[Described]:
         answer = self._ask({"op": "query", "topic": topic, "key": key, "max": max_messages})
         return [_with_bytes_body(message) for message in answer]

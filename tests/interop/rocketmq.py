@@ -204,9 +204,15 @@ class Cluster:
     """A name server and one broker over `store`. Leaving the context stops whatever still runs, cleanly."""
 
     def __init__(
-        self, distribution: Distribution, store: Path, scratch: Path, settings: Mapping[str, object] = SMALL_FILES
+        self,
+        distribution: Distribution,
+        store: Path,
+        scratch: Path,
+        settings: Mapping[str, object] = SMALL_FILES,
+        host: str = "127.0.0.1",
     ) -> None:
         self._distribution = distribution
+        self._host = host
         self._scratch = scratch
         self._name_server_port = free_port()
         self._broker_port = free_port_with_neighbours()
@@ -226,8 +232,8 @@ class Cluster:
             "brokerName": BROKER_NAME,
             "brokerId": 0,
             "brokerRole": "ASYNC_MASTER",
-            "brokerIP1": "127.0.0.1",
-            "bindAddress": "127.0.0.1",
+            "brokerIP1": self._host,
+            "bindAddress": self._host,
             "listenPort": self._broker_port,
             "haListenPort": self._broker_port + 1,
             "namesrvAddr": f"127.0.0.1:{self._name_server_port}",
@@ -265,7 +271,7 @@ class Cluster:
 
     @property
     def broker_address(self) -> str:
-        return f"127.0.0.1:{self._broker_port}"
+        return f"{self._host}:{self._broker_port}"
 
     def peer(self) -> Peer:
         """RocketMQ's client against this cluster; one per cluster, closed with it."""

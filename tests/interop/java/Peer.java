@@ -59,6 +59,8 @@ public final class Peer {
                 return sending.transaction(command);
             case "read":
                 return reading.all(command);
+            case "send_back":
+                return reading.sendBack(command);
             default:
                 throw new IllegalArgumentException("unknown command " + command.getString("op"));
         }

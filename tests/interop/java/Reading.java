@@ -42,6 +42,15 @@ final class Reading {
         return messages;
     }
 
+    /** What a consumer does with a message it could not handle: the broker stores it again for the group's retry. */
+    boolean sendBack(JSONObject command) throws Exception {
+        MessageQueue queue = address.queue(command.getString("topic"), command.getIntValue("queue"));
+        PullResult page = consumer.pull(queue, "*", command.getLongValue("offset"), 1);
+        consumer.sendMessageBack(page.getMsgFoundList().get(0), command.getIntValue("delay_level"), address.brokerName,
+            command.getString("group"));
+        return true;
+    }
+
     void close() {
         consumer.shutdown();
     }

@@ -19,6 +19,7 @@ import org.apache.rocketmq.common.message.MessageConst;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /** The producers: one per way of compression, and one for transactions. */
+@SuppressWarnings("deprecation")
 final class Sending {
     private final Address address;
     private final Map<String, DefaultMQProducer> producers = new HashMap<>();
