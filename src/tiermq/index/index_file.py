@@ -1,0 +1,322 @@
+"""Index file: a hash table on disk, from key hash to the places of records in the commit log.
+
+    0                                40                        40 + 4*slots
+    +--------------------------------+-------------------------+---------------------------- - -
+    | header                         | slots, i32 each         | entries, 20 bytes each
+    +--------------------------------+-------------------------+---------------------------- - -
+
+    header  i64 begin timestamp | i64 end timestamp | i64 begin physical | i64 end physical | i32 slots used | i32 count
+    entry   i32 key hash | i64 physical offset | i32 seconds since begin timestamp | i32 previous entry of the slot
+
+All big-endian. Invariants:
+
+* The map is the only state. The kernel's fast path writes the same bytes, so the header is read anew at each use.
+* `count` is the number of the next entry. It starts at 1 (0 on disk means 1), entry 0 is never used, so a file holds
+  entry_count_max - 1 entries.
+* A slot holds the number of its newest entry; each entry holds the number of an *older* one. Numbers therefore only
+  fall along a chain, which is what ends every walk, however damaged the file is.
+* Physical offsets of entries never decrease and lie between the header's begin and end.
+* An entry is written first, its slot second, the header last. A process killed in between leaves a slot that points at
+  entry number `count`; opening the file takes that back, because otherwise the next entry, of another slot, would
+  be written there and cut off the slot's older entries.
+* Entry numbers below `entry_limit` have disk blocks, as have the header and all slots once `entry_limit` is not 0.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from typing import NamedTuple
+
+from tiermq.errors import IllegalMessage, StoreDamaged, TierMQError
+from tiermq.files.file_access import FileAccess, Region
+
+HEADER = struct.Struct(
+    ">"
+    "q"  # begin_timestamp_ms     store time of the first entry
+    "q"  # end_timestamp_ms       store time of the newest entry
+    "q"  # begin_physical_offset  record of the first entry
+    "q"  # end_physical_offset    record of the newest entry
+    "i"  # slot_count             slots that are in use
+    "i"  # entry_count            number of the next entry; 0 means 1
+)
+SLOT = struct.Struct(">i")
+ENTRY = struct.Struct(
+    ">"
+    "i"  # key_hash
+    "q"  # physical_offset
+    "i"  # time_diff_s       whole seconds since the header's begin timestamp
+    "i"  # previous          number of the slot's next older entry, 0: none
+)
+HEADER_BYTES = HEADER.size
+SLOT_BYTES = SLOT.size
+ENTRY_BYTES = ENTRY.size
+assert (HEADER_BYTES, SLOT_BYTES, ENTRY_BYTES) == (40, 4, 20)
+
+TIME_DIFF_S_MAX = 0x7FFFFFFF
+KEY_HASH_MAX = 0x7FFFFFFF
+TIME_TOLERANCE_MS = 999
+"""An entry's time is cut to whole seconds, so its record is up to this much younger than the entry says."""
+
+RESERVE_ENTRIES = 1 << 16
+"""How many entries get disk blocks at a time (1.25 MiB)."""
+
+
+class IndexHeader(NamedTuple):
+    """The header as it stands; `entry_count` is the number of the next entry, at least 1."""
+
+    begin_timestamp_ms: int
+    end_timestamp_ms: int
+    begin_physical_offset: int
+    end_physical_offset: int
+    slot_count: int
+    entry_count: int
+
+    def is_time_matched(self, begin_ms: int, end_ms: int) -> bool:
+        """Whether an entry of the file can lie in the time range."""
+        # The end is the newest entry's time; it lies before the beginning when the clock was set back in between.
+        oldest_ms = min(self.begin_timestamp_ms, self.end_timestamp_ms)
+        newest_ms = max(self.begin_timestamp_ms, self.end_timestamp_ms)
+        return self.entry_count > 1 and begin_ms <= newest_ms and end_ms >= oldest_ms
+
+
+def index_file_bytes(slot_count_max: int, entry_count_max: int) -> int:
+    """The size of an index file."""
+    return HEADER_BYTES + slot_count_max * SLOT_BYTES + entry_count_max * ENTRY_BYTES
+
+
+class IndexFile:
+    """One index file. Entries are put by the dispatching thread only; anyone may select.
+
+    `destroy` and `close` wait for a running `select` or `sync` and make later ones do nothing.
+    """
+
+    __slots__ = (
+        "_access", "_entries_at", "_lock", "_region", "_sync_lock",
+        "buffer", "entry_count_max", "entry_limit", "path", "slot_count_max",
+    )  # fmt: skip
+
+    def __init__(
+        self, access: FileAccess, path: str, region: Region, slot_count_max: int, entry_count_max: int
+    ) -> None:
+        self._access = access
+        self._region = region
+        self._lock = threading.Lock()
+        self._sync_lock = threading.Lock()  # Apart from the other, since a sync takes long and must not stop selects.
+        self._entries_at = HEADER_BYTES + slot_count_max * SLOT_BYTES
+        self.path = path
+        self.buffer: memoryview | None = memoryview(region.buffer)
+        self.slot_count_max = slot_count_max
+        self.entry_count_max = entry_count_max
+        self.entry_limit = 0
+
+    @classmethod
+    def create(
+        cls, access: FileAccess, path: str, slot_count_max: int, entry_count_max: int, previous: IndexHeader | None
+    ) -> IndexFile:
+        """A new file with disk blocks for its header, all slots and the first entries.
+
+        It begins and ends where `previous` ends, so that "already indexed" can be told before its first entry.
+        Raises DiskFull, and leaves no file, when there is no room.
+        """
+        region = access.create(path, index_file_bytes(slot_count_max, entry_count_max))
+        file = cls(access, path, region, slot_count_max, entry_count_max)
+        try:
+            file._reserve(1)
+        except TierMQError:
+            file.destroy()
+            raise
+        end_ms, end_offset = (previous.end_timestamp_ms, previous.end_physical_offset) if previous else (0, 0)
+        HEADER.pack_into(file._map(), 0, end_ms, end_ms, end_offset, end_offset, 0, 1)
+        return file
+
+    @classmethod
+    def open(cls, access: FileAccess, path: str, slot_count_max: int, entry_count_max: int) -> IndexFile:
+        """An existing file. Raises StoreDamaged when its size or header cannot be those of such a file."""
+        region = access.open(path, index_file_bytes(slot_count_max, entry_count_max))
+        file = cls(access, path, region, slot_count_max, entry_count_max)
+        try:
+            file._check_header()
+            file._take_back_torn_entry()
+        except TierMQError:
+            file.close()
+            raise
+        return file
+
+    @property
+    def header(self) -> IndexHeader:
+        """The header as the map has it now."""
+        values = HEADER.unpack_from(self._map(), 0)
+        return IndexHeader._make((*values[:5], max(1, values[5])))
+
+    def snapshot(self) -> IndexHeader | None:
+        """The header, for threads that do not own the file; None once it was closed."""
+        with self._lock:
+            return None if self.buffer is None else self.header
+
+    @property
+    def name(self) -> str:
+        """The file's name without its directory."""
+        return os.path.basename(self.path)
+
+    @property
+    def is_full(self) -> bool:
+        return self.header.entry_count >= self.entry_count_max
+
+    @property
+    def is_closed(self) -> bool:
+        return self.buffer is None
+
+    def put_key(self, key_hash: int, physical_offset: int, store_timestamp_ms: int) -> bool:
+        """Add one entry; False, and nothing written, when the file is full. Durable only after `sync`.
+
+        Raises DiskFull, with nothing written, when the file system has no room for the entry.
+        """
+        if not 0 <= key_hash <= KEY_HASH_MAX or physical_offset < 0:
+            raise IllegalMessage(
+                f"an index entry needs a key hash in 0..{KEY_HASH_MAX} and a physical offset >= 0, "
+                f"found {key_hash} and {physical_offset}; hash keys with key_hash()"
+            )
+        header = self.header
+        number = header.entry_count
+        if number >= self.entry_count_max:
+            return False
+        if number >= self.entry_limit:
+            self._reserve(number)
+        buffer = self._map()
+        slot_at = HEADER_BYTES + (key_hash % self.slot_count_max) * SLOT_BYTES
+        previous = SLOT.unpack_from(buffer, slot_at)[0]
+        if not 0 < previous < number:
+            previous = 0
+        if number <= 1:
+            # RocketMQ overwrites begin at the first entry, yet computes that entry's seconds from the begin it
+            # overwrites (the end of the previous file). Read back, the entry would lie in the future: ours is 0.
+            begin_ms, begin_offset, time_diff_s = store_timestamp_ms, physical_offset, 0
+        else:
+            begin_ms, begin_offset = header.begin_timestamp_ms, header.begin_physical_offset
+            time_diff_s = _time_diff_s(begin_ms, store_timestamp_ms)
+        entry_at = self._entries_at + number * ENTRY_BYTES
+        ENTRY.pack_into(buffer, entry_at, key_hash, physical_offset, time_diff_s, previous)
+        SLOT.pack_into(buffer, slot_at, number)
+        slot_count = header.slot_count + (1 if previous == 0 else 0)
+        HEADER.pack_into(buffer, 0, begin_ms, store_timestamp_ms, begin_offset, physical_offset, slot_count, number + 1)
+        return True
+
+    def select(self, key_hash: int, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
+        """Physical offsets put for `key_hash` in the time range, newest first, at most `max_count`.
+
+        An entry knows its second only: records up to a second outside the range come along, none inside is missed.
+        Collisions of the hash come along too. The caller knows the records and drops both.
+        """
+        with self._lock:
+            if self.buffer is None or key_hash < 0:
+                return []
+            header = self.header
+            slot_at = HEADER_BYTES + (key_hash % self.slot_count_max) * SLOT_BYTES
+            number = SLOT.unpack_from(self.buffer, slot_at)[0]
+            # A put in progress has set its slot and not yet the count: its entry is complete and may be read.
+            if number > header.entry_count:
+                return []
+            return self._walk_chain(number, header, key_hash, max_count, begin_ms, end_ms)
+
+    def _walk_chain(
+        self, number: int, header: IndexHeader, key_hash: int, max_count: int, begin_ms: int, end_ms: int
+    ) -> list[int]:
+        buffer = self._map()
+        found: list[int] = []
+        while 0 < number < self.entry_count_max and len(found) < max_count:
+            entry_at = self._entries_at + number * ENTRY_BYTES
+            entry_hash, physical_offset, time_diff_s, previous = ENTRY.unpack_from(buffer, entry_at)
+            if time_diff_s < 0:
+                break
+            entry_ms = header.begin_timestamp_ms + time_diff_s * 1000
+            if entry_ms + TIME_TOLERANCE_MS < begin_ms:
+                break
+            in_file = header.begin_physical_offset <= physical_offset <= header.end_physical_offset
+            if entry_hash == key_hash and entry_ms <= end_ms and in_file:
+                found.append(physical_offset)
+            if previous >= number:
+                break  # A sound chain only leads to older entries; this one is damaged.
+            number = previous
+        return found
+
+    def is_time_matched(self, begin_ms: int, end_ms: int) -> bool:
+        """Whether an entry of this file can lie in the time range."""
+        return self.header.is_time_matched(begin_ms, end_ms)
+
+    def trailing_entries(self, physical_offset: int) -> int:
+        """How many of the newest entries belong to the record at `physical_offset`."""
+        buffer = self._map()
+        newest = min(self.header.entry_count, self.entry_count_max) - 1
+        number = newest
+        while number > 0 and ENTRY.unpack_from(buffer, self._entries_at + number * ENTRY_BYTES)[1] == physical_offset:
+            number -= 1
+        return newest - number
+
+    def sync(self) -> None:
+        """Make everything put so far durable. Does nothing on a closed file."""
+        with self._sync_lock:
+            if self.buffer is not None:
+                self._region.sync()
+                if self.is_full:
+                    self._region.close_descriptor()  # Nothing is written here any more: a map is enough to read.
+
+    def close(self) -> None:
+        """Unmap the file. Later selects find nothing."""
+        with self._sync_lock, self._lock:
+            if self.buffer is not None:
+                self.entry_limit = 0
+                self.buffer.release()
+                self.buffer = None
+                self._region.close()
+
+    def destroy(self) -> None:
+        """Close the file and remove it from the disk."""
+        self.close()
+        self._access.remove(self.path)
+
+    def _map(self) -> memoryview:
+        if self.buffer is None:
+            raise StoreDamaged(f"expected an open index file, found {self.path} closed; open the store again")
+        return self.buffer
+
+    def _reserve(self, number: int) -> None:
+        """Give blocks to the header and slots (once) and to entries from `number` on, then move `entry_limit`."""
+        limit = min(self.entry_count_max, max(number, self.entry_limit) + RESERVE_ENTRIES)
+        start = 0 if self.entry_limit == 0 else self._entries_at + self.entry_limit * ENTRY_BYTES
+        self._region.reserve(start, self._entries_at + limit * ENTRY_BYTES - start)
+        self.entry_limit = limit
+
+    def _check_header(self) -> None:
+        header = self.header
+        sound = (
+            header.entry_count <= self.entry_count_max
+            and header.slot_count >= 0
+            and header.begin_timestamp_ms >= 0
+            and header.end_timestamp_ms >= 0
+            and 0 <= header.begin_physical_offset <= header.end_physical_offset
+        )
+        if not sound:
+            raise StoreDamaged(
+                f"expected the header of an index file with at most {self.entry_count_max} entries, found {header} "
+                f"in {self.path}; move the file away and rebuild the index"
+            )
+
+    def _take_back_torn_entry(self) -> None:
+        """Undo the slot of an entry whose header was never written (see the invariants)."""
+        buffer = self._map()
+        number = self.header.entry_count
+        if number >= self.entry_count_max or buffer.readonly:
+            return
+        key_hash, _, _, previous = ENTRY.unpack_from(buffer, self._entries_at + number * ENTRY_BYTES)
+        slot_at = HEADER_BYTES + (max(0, key_hash) % self.slot_count_max) * SLOT_BYTES
+        if SLOT.unpack_from(buffer, slot_at)[0] == number:
+            SLOT.pack_into(buffer, slot_at, previous if 0 < previous < number else 0)
+
+
+def _time_diff_s(begin_ms: int, store_timestamp_ms: int) -> int:
+    """Whole seconds from the file's beginning to a record; 0 when the clock went back or the beginning is unknown."""
+    if begin_ms <= 0 or store_timestamp_ms <= begin_ms:
+        return 0
+    return min((store_timestamp_ms - begin_ms) // 1000, TIME_DIFF_S_MAX)

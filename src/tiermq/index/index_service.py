@@ -1,0 +1,285 @@
+"""All index files of a store: putting keys, rolling, querying, loading and cleaning.
+
+Which records are already indexed. Records arrive in the order of the commit log, and after a crash some arrive again.
+
+* A record before the newest indexed one is skipped.
+* The newest indexed one may have been cut short: a record has several keys, and a crash (or a full disk) can fall
+  between them. Its entries are the newest ones in the file, in the order of its keys, so they are counted, and the
+  keys after that many are put. Nothing is doubled and nothing is lost. (RocketMQ puts all keys of that record again.)
+
+After an unclean stop a file is trusted only if it was made durable as a whole: its newest entry is not younger than the
+time in the checkpoint. Others are removed, and `load` tells from where on the commit log has to be indexed again.
+(RocketMQ leaves those entries lost unless told otherwise.)
+
+Threads: `put`, `put_keys_batch` and `current` belong to the dispatching thread. Everything else is for anyone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from tiermq.clock import Clock
+from tiermq.errors import StoreClosed, StoreDamaged
+from tiermq.files.file_access import FileAccess
+from tiermq.index.index_file import IndexFile
+from tiermq.index.index_name import is_index_name, next_index_name
+from tiermq.index.index_request import IndexRequest, QueryOffsets
+from tiermq.message.java_hash import key_hash
+
+log = logging.getLogger(__name__)
+
+QUERY_COUNT_MAX = 64
+"""RocketMQ's maxMsgsNumBatch."""
+
+Task = Callable[[], None]
+
+
+class IndexService:
+    """The index of one store.
+
+    `checkpoint(end_timestamp_ms)` is called when everything up to that store time is durable.
+    `background(task)` runs the flushing of a full file; by default each gets a thread that `close` waits for.
+    """
+
+    def __init__(
+        self,
+        access: FileAccess,
+        directory: str,
+        slot_count_max: int,
+        entry_count_max: int,
+        clock: Clock,
+        checkpoint: Callable[[int], None],
+        *,
+        background: Callable[[Task], None] | None = None,
+        query_count_max: int = QUERY_COUNT_MAX,
+    ) -> None:
+        self._access = access
+        self._directory = directory
+        self._slot_count_max = slot_count_max
+        self._entry_count_max = entry_count_max
+        self._clock = clock
+        self._checkpoint = checkpoint
+        self._background = background or self._in_thread
+        self._query_count_max = query_count_max
+        self._lock = threading.Lock()  # Guards replacing `_files`; the tuple itself never changes.
+        self._files: tuple[IndexFile, ...] = ()
+        self._sync_lock = threading.Lock()  # Held while files are synced and the checkpoint is told.
+        self._synced_name = ""  # Files up to this name are full and durable.
+        self._flushing: list[threading.Thread] = []
+        self._closed = False
+
+    @property
+    def files(self) -> tuple[IndexFile, ...]:
+        """The files, oldest first."""
+        return self._files
+
+    def load(self, last_exit_ok: bool, index_safe_timestamp_ms: int) -> int | None:
+        """Open the files of the directory. Returns the physical offset from which records must be indexed again.
+
+        None: nothing is missing. Raises StoreDamaged for a file that is foreign or damaged; after an unclean stop the
+        newest file is removed instead, since it is rebuilt anyway.
+        """
+        names = sorted(info.name for info in self._access.list_files(self._directory) if is_index_name(info.name))
+        kept: list[IndexFile] = []
+        try:
+            for at, name in enumerate(names):
+                file = self._open_if_durable(name, last_exit_ok, name == names[-1], index_safe_timestamp_ms)
+                if file is None:
+                    self._remove(names[at:])
+                    break
+                kept.append(file)
+        except StoreDamaged:
+            for file in kept:
+                file.close()
+            raise
+        with self._lock:
+            self._files = tuple(kept)
+        if last_exit_ok:
+            return None
+        return kept[-1].header.end_physical_offset if kept else 0
+
+    def _open_if_durable(
+        self, name: str, last_exit_ok: bool, is_newest: bool, safe_timestamp_ms: int
+    ) -> IndexFile | None:
+        """The opened file; None when it has to be rebuilt, and with it every younger one."""
+        path = os.path.join(self._directory, name)
+        try:
+            file = IndexFile.open(self._access, path, self._slot_count_max, self._entry_count_max)
+        except StoreDamaged as error:
+            if last_exit_ok or not is_newest:
+                raise
+            log.warning("the newest index file was cut short by a crash: %s", error)
+            return None
+        header = file.header
+        if last_exit_ok or (header.end_timestamp_ms <= safe_timestamp_ms and header.entry_count > 1):
+            return file
+        file.close()
+        return None
+
+    def _remove(self, names: list[str]) -> None:
+        for name in names:
+            log.info("index file %s in %s was not durable at the crash; it is rebuilt", name, self._directory)
+            self._access.remove(os.path.join(self._directory, name))
+        # Durably: a file that came back after the next crash could pass for an older, durable one.
+        self._access.sync_directory(self._directory)
+
+    def put(self, request: IndexRequest) -> int:
+        """Index one record. Returns how many entries were added: 0 when it was indexed before or has no keys.
+
+        Raises DiskFull, after which the same record can be put again.
+        """
+        hashes = [key_hash(f"{request.topic}#{key}") for key in request.keys]
+        return self._put_record(hashes, request.physical_offset, request.store_timestamp_ms)
+
+    def put_keys_batch(self, hashes: Sequence[int], offsets: Sequence[int], timestamps_ms: Sequence[int]) -> int:
+        """Index many records, one key each row; rows of one record are neighbours. Returns how many were added."""
+        added = 0
+        for physical_offset, rows in groupby(range(len(hashes)), key=offsets.__getitem__):
+            numbers = list(rows)
+            added += self._put_record([hashes[row] for row in numbers], physical_offset, timestamps_ms[numbers[0]])
+        return added
+
+    def _put_record(self, hashes: list[int], physical_offset: int, store_timestamp_ms: int) -> int:
+        if not hashes:
+            return 0
+        rest = hashes[self._already_put(physical_offset, len(hashes)) :]
+        for hash_ in rest:
+            while not self.current().put_key(hash_, physical_offset, store_timestamp_ms):
+                continue  # Full: current() gives the next file.
+        return len(rest)
+
+    def _already_put(self, physical_offset: int, key_count: int) -> int:
+        """How many of a record's keys have entries; a record's entries may lie on both sides of a roll."""
+        if not self._files:
+            return 0
+        if physical_offset < self._files[-1].header.end_physical_offset:
+            return key_count
+        total = 0
+        for file in reversed(self._files):
+            count = file.trailing_entries(physical_offset)
+            total += count
+            if count < file.header.entry_count - 1:
+                break
+        return total
+
+    def current(self) -> IndexFile:
+        """The file that takes the next entry; made now if there is none or the newest is full. Raises DiskFull."""
+        if self._closed:
+            raise StoreClosed(f"expected an open index, found {self._directory} closed; open the store again")
+        last = self._files[-1] if self._files else None
+        if last is not None and not last.is_full:
+            return last
+        name = next_index_name(self._clock.now_ms(), last.name if last else None)
+        file = IndexFile.create(
+            self._access,
+            os.path.join(self._directory, name),
+            self._slot_count_max,
+            self._entry_count_max,
+            last.header if last else None,
+        )
+        with self._lock:
+            self._files = (*self._files, file)
+        if last is not None:
+            self.flush_full_file(last)
+        return file
+
+    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryOffsets:
+        """Candidates for a key, newest first. The caller compares keys and times with the records."""
+        wanted = min(max_count, self._query_count_max)
+        hash_ = key_hash(f"{topic}#{key}")
+        offsets: list[int] = []
+        last_update: tuple[int, int] | None = None
+        for file in reversed(self._files):
+            header = file.snapshot()
+            if header is None:  # Removed since we took the list.
+                continue
+            if last_update is None:
+                last_update = (header.end_timestamp_ms, header.end_physical_offset)
+            if len(offsets) >= wanted:
+                break
+            if header.is_time_matched(begin_ms, end_ms):
+                offsets += file.select(hash_, wanted - len(offsets), begin_ms, end_ms)
+            if header.begin_timestamp_ms < begin_ms:
+                break
+        return QueryOffsets(offsets, *(last_update or (0, 0)))
+
+    def delete_expired(self, min_physical_offset: int) -> int:
+        """Remove leading files whose records are all gone from the commit log, never the newest. Returns how many."""
+        with self._lock:
+            expired = 0
+            for file in self._files[:-1]:
+                header = file.snapshot()
+                if header is not None and header.end_physical_offset >= min_physical_offset:
+                    break
+                expired += 1
+            gone, self._files = self._files[:expired], self._files[expired:]
+        for file in gone:
+            file.destroy()
+        return len(gone)
+
+    def flush_full_file(self, file: IndexFile) -> None:
+        """Make a full file durable, in the background, and then say so to the checkpoint."""
+        self._background(lambda: self._flush_and_checkpoint(file))
+
+    def _flush_and_checkpoint(self, file: IndexFile) -> None:
+        try:
+            self._sync_through(file)
+        except Exception:
+            # The outermost edge of a thread. The file stays correct in memory, and without a checkpoint it is rebuilt
+            # after a crash; close() syncs it again and lets the error through.
+            log.exception("flushing the full index file %s failed", file.path)
+
+    def _sync_through(self, last: IndexFile) -> None:
+        """Sync the files up to `last`, then tell the checkpoint.
+
+        In this order, one at a time: the checkpoint's time vouches for *all* older files.
+        """
+        with self._sync_lock:
+            header = last.snapshot()
+            for file in self._files:
+                if file.name > self._synced_name:
+                    file.sync()
+                if file is last:
+                    break
+            if header is not None:
+                if header.entry_count >= self._entry_count_max:
+                    self._synced_name = max(self._synced_name, last.name)
+                self._checkpoint(header.end_timestamp_ms)
+
+    def _in_thread(self, task: Task) -> None:
+        self._flushing = [thread for thread in self._flushing if thread.is_alive()]
+        thread = threading.Thread(target=task, name="flush-index")
+        self._flushing.append(thread)
+        thread.start()
+
+    def flush(self) -> None:
+        """Make every entry durable and tell the checkpoint."""
+        if self._files:
+            self._sync_through(self._files[-1])
+
+    def close(self) -> None:
+        """Wait for background flushes, make everything durable, unmap. Harmless when repeated."""
+        if self._closed:
+            return
+        self._join_flushes()
+        self.flush()
+        self._closed = True
+        for file in self._files:
+            file.close()
+
+    def destroy(self) -> None:
+        """Remove every index file."""
+        self._join_flushes()
+        with self._lock:
+            gone, self._files = self._files, ()
+        for file in gone:
+            file.destroy()
+
+    def _join_flushes(self) -> None:
+        for thread in self._flushing:
+            thread.join()
+        self._flushing.clear()
