@@ -28,6 +28,7 @@ from cython.cimports.native import (
     load64,
     observe,
     pending_t,
+    plain_properties,
     prefetch_read,
     prefetch_write,
     publish,
@@ -78,6 +79,7 @@ PENDING_MAX = cython.declare(cython.int, 64)
 PUT_OK = cython.declare(object, PutStatus.PUT_OK)
 CLOSED = cython.declare(object, Refusal.CLOSED)
 UNBOUND = cython.declare(object, Refusal.UNBOUND)
+SPECIAL = cython.declare(object, Refusal.SPECIAL)
 
 # Values of kernel.reasons as C constants; asserted equal at import.
 ROOM = cython.declare(cython.int, -1)
@@ -294,6 +296,7 @@ class Message:
     born_timestamp_ms = cython.declare(int64_t, visibility="readonly")
     prepared_transaction_offset = cython.declare(int64_t, visibility="readonly")
     waits_for_store = cython.declare(cython.bint, visibility="readonly")
+    special = cython.declare(cython.bint, visibility="readonly")
 
     def __init__(
         self,
@@ -316,7 +319,7 @@ class Message:
             topic, body, queue_id, keys, tags, properties, encoded_properties, flag, sys_flag,
             born_timestamp_ms, born_host, reconsume_times, prepared_transaction_offset,
         )  # fmt: skip
-        self.topic, self.body, self.encoded_properties, self.born_host, self.waits_for_store = values
+        self.topic, self.body, self.encoded_properties, self.born_host, self.waits_for_store, self.special = values
         self.queue_id = queue_id
         self.flag = flag
         self.sys_flag = sys_flag
@@ -465,7 +468,11 @@ class QueueHandle:
     def put(self, body, properties=b""):
         """Put `body` with already encoded properties. Same checks and statuses as a put of a Message."""
         a: Appender = self.appender
-        if type(body) is not bytes or type(properties) is not bytes or a.gate or a.waits:
+        if type(body) is not bytes or type(properties) is not bytes or a.gate or a.waits or not (
+            plain_properties(
+                cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(properties)), PyBytes_GET_SIZE(properties)
+            )
+        ):
             return a.put(Message(self.topic, body, self.queue_id, encoded_properties=properties))
         now: int64_t = a.now()
         done: int64_t = a.write(self, body, properties, 0, 0, 0, a.host, 0, 0, now, 1)
@@ -648,6 +655,8 @@ class Appender:
         if self.sample is not None and self.puts - self.last_sampled >= 1024:
             self.last_sampled = self.puts
             return self.sample(message)
+        if message.special:
+            return self.slow(message, SPECIAL)
         h: QueueHandle = self.find(message.topic, message.queue_id)
         if h is None:
             return self.slow(message, UNBOUND)
@@ -697,13 +706,15 @@ class Appender:
 
     def put_many(self, messages):
         """Store a list in one call: each message has its own result, one clock reading serves all."""
-        batch: list = messages if type(messages) is list else list(messages)
+        return self.put_many_at(messages if type(messages) is list else list(messages), self.now())
+
+    @cython.cfunc
+    def put_many_at(self, batch: list, now: int64_t) -> PutResults:
         length: cython.Py_ssize_t = len(batch)
         results: PutResults = PutResults.__new__(PutResults)
         results.rows = PyBytes_FromStringAndSize(cython.NULL, length * 24)
         results.length = length
         results.host = self.host
-        now: int64_t = self.now()
         results.store_timestamp_ms = now
         results.end_offset = -1
         row: cython.pointer(int64_t) = cython.cast(cython.pointer(int64_t), PyBytes_AS_STRING(results.rows))
@@ -725,7 +736,7 @@ class Appender:
             if h is None or m.topic is not topic or m.queue_id != h.queue_id:
                 topic = m.topic
                 h = self.find(topic, m.queue_id)
-            if h is not None and not self.gate:
+            if h is not None and not self.gate and not m.special:
                 host = m.born_host
                 done = self.write(
                     h, m.body, m.encoded_properties, m.flag, m.sys_flag, m.born_timestamp_ms,
@@ -758,9 +769,62 @@ class Appender:
     def put_slowly(self, message: Message, h: QueueHandle) -> object:
         if self.gate:
             return self.slow(message, CLOSED)
+        if message.special:
+            return self.slow(message, SPECIAL)
         if h is None:
             return self.slow(message, UNBOUND)
-        return self.slow(message, Refusal.ROOM)
+        return self.put(message)
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def size_of(self, m: Message, topic_length: int64_t) -> int64_t:
+        """The bytes of the record that `m` will be."""
+        born_length: int64_t = PyBytes_GET_SIZE(m.born_host)
+        properties_length: int64_t = PyBytes_GET_SIZE(m.encoded_properties)
+        host_length: int64_t = PyBytes_GET_SIZE(self.host)
+        extra: int64_t = 0
+        if self.crc_property:
+            extra = CRC_PROPERTY_BYTES
+            if properties_length and cython.cast(cython.pointer(u8), PyBytes_AS_STRING(m.encoded_properties))[properties_length - 1] != 2:
+                extra += 1
+        return (
+            FIXED_BYTES - 16 + (born_length if born_length else host_length) + host_length
+            + (1 if topic_length > 127 and self.auto_version else 0)
+            + PyBytes_GET_SIZE(m.body) + topic_length + properties_length + extra
+        )  # fmt: skip
+
+    def record_bytes(self, message: Message) -> int:
+        """The bytes of the record that a message will be."""
+        return self.size_of(message, len(message.topic.encode()))
+
+    def put_together(self, messages: list):
+        """Store messages of one queue next to each other in one file, with one store time; PutResults, or the Refusal
+        of the first that cannot be stored, with nothing written. No other put comes between them."""
+        if self.gate:
+            return CLOSED
+        if not messages:
+            return Refusal.EMPTY
+        m: Message = messages[0]
+        h: QueueHandle = self.find(m.topic, m.queue_id)
+        if h is None:
+            return UNBOUND
+        now: int64_t = self.now()
+        total: int64_t = 0
+        size: int64_t
+        topic_length: int64_t = PyBytes_GET_SIZE(h.topic_bytes)
+        for item in messages:
+            m = item
+            if PyBytes_GET_SIZE(m.encoded_properties) + (21 if self.crc_property else 0) > 32767:
+                return Refusal.PROPERTIES_TOO_LARGE
+            if PyBytes_GET_SIZE(m.body) > self.max_body_bytes:
+                return Refusal.BODY_TOO_LARGE
+            size = self.size_of(m, topic_length)
+            if size > self.max_body_bytes + 65536:
+                return Refusal.RECORD_TOO_LARGE
+            total += size
+        if self.t == cython.NULL or self.t.position + total + 8 > self.t.limit:
+            return Refusal.ROOM
+        return self.put_many_at(messages, now)
 
 
 @cython.cfunc
@@ -1177,8 +1241,8 @@ class Builder:
             if t == cython.NULL or t.data == cython.NULL:
                 return False
             if head.physical_offset + head.total <= q.max_physical:
-                return False
-            if head.queue_offset * UNIT_BYTES != t.base + t.position or t.position + UNIT_BYTES > t.limit:
+                counted = False  # It has its unit already: a record that is dispatched again.
+            elif head.queue_offset * UNIT_BYTES != t.base + t.position or t.position + UNIT_BYTES > t.limit:
                 return False
         if not ascii_only(tags, tags_length):
             return False

@@ -75,6 +75,20 @@ static inline int ascii_only(const u8 *p, int64_t length) {
 /* |hash| as RocketMQ's index takes it: the one value without a positive twin becomes 0. */
 static inline int32_t abs_hash(uint32_t h) { int32_t v = (int32_t)h; return v >= 0 ? v : h == 0x80000000u ? 0 : -v; }
 
+/* Whether encoded properties carry nothing that a put must look at: no inner-batch, CRC or WAIT property. */
+static inline int plain_properties(const u8 *p, int64_t length) {
+    const u8 *end = p + length;
+    while (p < end) {
+        if (*p == 'I' && end - p >= 6 && memcmp(p, "INNER_", 6) == 0) return 0;
+        if (*p == '_' && end - p >= 8 && memcmp(p, "__CRC32#", 8) == 0) return 0;
+        if (*p == 'W' && end - p >= 5 && memcmp(p, "WAIT\x01", 5) == 0) return 0;
+        p = (const u8 *)memchr(p, 2, (size_t)(end - p));
+        if (!p) return 1;
+        p++;
+    }
+    return 1;
+}
+
 /* A spread of (topic, queue id) good enough for a small open-addressing table. */
 static inline uint32_t spread(const u8 *topic, int32_t length, int32_t queue_id) {
     uint64_t h = (uint64_t)length * 0x9E3779B97F4A7C15ull ^ (uint64_t)(uint32_t)queue_id * 0xC2B2AE3D27D4EB4Full;

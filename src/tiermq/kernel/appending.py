@@ -40,6 +40,7 @@ class Message:
         "prepared_transaction_offset",
         "queue_id",
         "reconsume_times",
+        "special",
         "sys_flag",
         "topic",
         "waits_for_store",
@@ -62,10 +63,11 @@ class Message:
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
     ) -> None:
-        self.topic, self.body, self.encoded_properties, self.born_host, self.waits_for_store = prepare_message(
+        values = prepare_message(
             topic, body, queue_id, keys, tags, properties, encoded_properties, flag, sys_flag,
             born_timestamp_ms, born_host, reconsume_times, prepared_transaction_offset,
         )  # fmt: skip
+        self.topic, self.body, self.encoded_properties, self.born_host, self.waits_for_store, self.special = values
         self.queue_id = queue_id
         self.flag = flag
         self.sys_flag = sys_flag
@@ -267,6 +269,8 @@ class Appender:
         if self._sample is not None and self.puts - self._last_sampled >= SAMPLE_EVERY:
             self._last_sampled = self.puts
             return self._sample(message)
+        if message.special:
+            return self._slow(message, Refusal.SPECIAL)
         try:
             handle = self._queues[message.topic][message.queue_id]
         except KeyError:
@@ -297,8 +301,10 @@ class Appender:
 
     def put_many(self, messages: Iterable[Message]) -> PutResults:
         """Store a list in one call: each message has its own result, one clock reading serves all."""
+        return self._put_many_at(messages, self._clock())
+
+    def _put_many_at(self, messages: Iterable[Message], now: int) -> PutResults:
         results: list[PutResult] = []
-        now = self._clock()
         for at, message in enumerate(messages):
             if type(message) is not Message:
                 raise TypeError(f"put_many takes Messages, found {type(message).__name__} at {at}")
@@ -306,8 +312,8 @@ class Appender:
             if self.gate:
                 results.append(self._slow(message, Refusal.CLOSED))
                 continue
-            if handle is None:
-                results.append(self._slow(message, Refusal.UNBOUND))
+            if message.special or handle is None:
+                results.append(self._slow(message, Refusal.SPECIAL if message.special else Refusal.UNBOUND))
                 continue
             result = self._write(handle, message, now, -1, 1)
             results.append(self._slow(message, result) if isinstance(result, Refusal) else result)
@@ -315,6 +321,41 @@ class Appender:
             self.idle = False
             self._wake()
         return PutResults(results, now)
+
+    def record_bytes(self, message: Message) -> int:
+        """The bytes of the record that a message will be."""
+        properties = message.encoded_properties
+        extra = 20 + (properties[-1:] not in (b"", b"\x02")) if self._crc_property else 0
+        topic_length = len(message.topic.encode())
+        return (
+            FIXED_BYTES - 16 + len(message.born_host or self._host) + len(self._host) + topic_length
+            + (topic_length > 127 and self._auto_version) + len(message.body) + len(properties) + extra
+        )  # fmt: skip
+
+    def put_together(self, messages: list[Message]) -> PutResults | Refusal:
+        """Store messages of one queue next to each other in one file, with one store time; PutResults, or the Refusal
+        of the first that cannot be stored, with nothing written. No other put comes between them."""
+        if self.gate:
+            return Refusal.CLOSED
+        if not messages:
+            return Refusal.EMPTY
+        if self.handle(messages[0].topic, messages[0].queue_id) is None:
+            return Refusal.UNBOUND
+        total = 0
+        for message in messages:
+            size = self.record_bytes(message)
+            if len(message.encoded_properties) + (21 if self._crc_property else 0) > PROPERTIES_BYTES_MAX:
+                return Refusal.PROPERTIES_TOO_LARGE
+            if len(message.body) > self.max_body_bytes:
+                return Refusal.BODY_TOO_LARGE
+            if size > self.max_body_bytes + RECORD_SLACK_BYTES:
+                return Refusal.RECORD_TOO_LARGE
+            total += size
+        now = self._clock()
+        with self._lock:  # Reentrant: the single writes below take it again.
+            if self.tail is None or self.tail.position + total + BLANK_BYTES > self.tail.limit:
+                return Refusal.ROOM
+            return self._put_many_at(messages, now)
 
     def _write(
         self, handle: QueueHandle, message: Message, now: int, expected_offset: int, count: int

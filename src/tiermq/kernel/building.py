@@ -265,8 +265,8 @@ class Builder:
             if tail is None or tail.buffer is None:
                 return False
             if head.physical_offset + head.total <= queue.max_physical_offset:
-                return False
-            if head.queue_offset * UNIT_BYTES != tail.base + tail.position or tail.position + UNIT_BYTES > tail.limit:
+                counted = False  # It has its unit already: a record that is dispatched again.
+            elif head.queue_offset * UNIT_BYTES != tail.base + tail.position or tail.position + UNIT_BYTES > tail.limit:
                 return False
         if index is not None and kind != 12:
             keys = [key for key in properties.get("KEYS", "").split(" ") if key]

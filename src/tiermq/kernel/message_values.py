@@ -9,6 +9,8 @@ from tiermq.message.hosts import encode_host
 from tiermq.message.properties import decode_properties, delete_property, encode_properties, waits_for_store
 
 _CRC_PROPERTY = b"__CRC32#"
+_INNER = b"INNER_"  # Start of every property that ties a message to its queue offset.
+INNER_BATCH_FLAG = 0x80
 _I32 = range(-(2**31), 2**31)
 _I64 = range(-(2**63), 2**63)
 
@@ -27,8 +29,8 @@ def prepare_message(
     born_host: str | bytes,
     reconsume_times: int,
     prepared_transaction_offset: int,
-) -> tuple[str, bytes, bytes, bytes, bool]:
-    """Check every value and give (topic, body, encoded properties, born host, waits for store).
+) -> tuple[str, bytes, bytes, bytes, bool, bool]:
+    """Check every value and give (topic, body, encoded properties, born host, waits for store, special).
 
     Raises IllegalMessage for what no record can hold. Sizes are not checked here: their limits belong to a store.
     """
@@ -51,7 +53,8 @@ def prepare_message(
     host = encode_host(born_host) if isinstance(born_host, str) else bytes(born_host)
     if len(host) not in (0, 8, 20):
         raise IllegalMessage(f"an encoded host has 8 or 20 bytes, found {len(host)}")
-    return topic, bytes(body), encoded, host, waits_for_store(encoded)
+    special = bool(sys_flag & INNER_BATCH_FLAG) or _INNER in encoded
+    return topic, bytes(body), encoded, host, waits_for_store(encoded), special
 
 
 def merge_properties(

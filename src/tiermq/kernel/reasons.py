@@ -15,6 +15,8 @@ class Refusal(enum.Enum):
     OFFSET_MOVED = -5  # Another producer took the queue offset that the caller had counted on.
     UNBOUND = -6  # The appender has no handle for this queue yet.
     CLOSED = -7  # The gate is closed: the store is not writable.
+    SPECIAL = -8  # An inner batch or a multi-dispatch message: its properties depend on its queue offset.
+    EMPTY = -9  # A batch without messages.
 
 
 class Stop(enum.IntEnum):
