@@ -494,6 +494,7 @@ class Appender:
     max_body_bytes = cython.declare(int64_t, visibility="public")
     puts = cython.declare(int64_t, visibility="readonly")
     stored_bytes = cython.declare(int64_t, visibility="readonly")
+    last_store_timestamp_ms = cython.declare(int64_t, visibility="readonly")
     last_size: int64_t
     last_sampled: int64_t
     crc_property: cython.bint
@@ -646,6 +647,7 @@ class Appender:
         self.puts += 1
         self.stored_bytes += total
         self.last_size = total
+        self.last_store_timestamp_ms = now
         return physical
 
     def put(self, message: Message):

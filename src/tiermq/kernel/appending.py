@@ -196,6 +196,7 @@ class Appender:
         "_wake",
         "gate",
         "idle",
+        "last_store_timestamp_ms",
         "max_body_bytes",
         "puts",
         "stored_bytes",
@@ -234,6 +235,7 @@ class Appender:
         self.waits = False
         self.puts = 0
         self.stored_bytes = 0
+        self.last_store_timestamp_ms = 0
         self.tail: Tail | None = None
 
     def attach(self, tail: Tail | None) -> None:
@@ -402,6 +404,7 @@ class Appender:
             handle.next_offset += count
             self.puts += 1
             self.stored_bytes += total
+            self.last_store_timestamp_ms = now
         return PutResult(PUT_OK, host, physical, queue_offset, now, total, count or 1)
 
     def _shape_of(
@@ -471,4 +474,5 @@ class Appender:
             handle.next_offset += count
             self.puts += 1
             self.stored_bytes += total
+            self.last_store_timestamp_ms = now
         return PutResult(PUT_OK, host, tail.base + position, queue_offset, now, total, count or 1)

@@ -1,0 +1,78 @@
+"""Service: one background thread with a name, a wake-up and an orderly end.
+
+A service does its work in `run_once`, again and again, until it is stopped; what `run_once` returns is how long to rest
+(in seconds) unless someone wakes it. An exception does not end the thread: it is logged with its context, counted, and
+the next round is tried after a second, because a store whose flusher is gone is worse than one whose flusher complains.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+_log = logging.getLogger(__name__)
+
+REST_AFTER_ERROR_S = 1.0
+
+
+class Service:
+    """Owned by the store. `start` and `stop` are called by one thread; `wake` by any."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.error_count = 0
+        self.last_error: Exception | None = None
+        self._woken = threading.Event()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def run_once(self) -> float:
+        """Do what there is to do; return how long to rest in seconds."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Called once, in the thread, after the last `run_once`."""
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    @property
+    def running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Ask the thread to finish and wait until it has."""
+        self._stopping.set()
+        self._woken.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                rest_s = self.run_once()
+            except Exception as error:
+                self._note(error)
+                rest_s = REST_AFTER_ERROR_S
+            if rest_s > 0:
+                self._woken.wait(rest_s)
+            self._woken.clear()
+        try:
+            self.finish()
+        except Exception as error:
+            self._note(error)
+
+    def _note(self, error: Exception) -> None:
+        """The thread's edge: nothing above can handle it, so it is kept where `store stat` and tests look."""
+        self.error_count += 1
+        self.last_error = error
+        _log.exception("%s: a round failed, trying again", self.name)
