@@ -90,7 +90,7 @@ def send_batches_and_delays(peer: Peer) -> Facts:
     for message in workload.messages([("bulk", 2)], 6, 33):
         facts.append(sent(message, peer.send(message)))
     for number, message in enumerate(workload.messages([("later", 2)], 12, 34, large_every=6)):
-        delayed = {**message, "delay_level": (1, 18, 3)[number % 3]}
+        delayed = {**message, "delay_level": (1, 17, 18)[number % 3]}
         facts.append(sent(delayed, peer.send(delayed)))
     for number, message in enumerate(workload.messages([("ledger", 2)], 6, 35)):
         decision = ("commit", "rollback", "unknown")[number % 3]
@@ -147,7 +147,7 @@ RECIPES = (
         send_batches_and_delays,
         extra_queues=[
             (SCHEDULE_TOPIC, 0),
-            (SCHEDULE_TOPIC, 2),
+            (SCHEDULE_TOPIC, 16),
             (SCHEDULE_TOPIC, 17),
             (HALF_TOPIC, 0),
             (OPERATION_TOPIC, 0),
