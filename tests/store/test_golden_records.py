@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -30,13 +31,14 @@ from tiermq.message import (
     verify_crc_property,
 )
 from tiermq.message.system_flag import COMPRESSED, TransactionType, enters_consume_queue, is_inner_batch
-from tiermq.message.topic_name import SCHEDULE_TOPIC
+from tiermq.message.topic_name import HALF_TOPIC, SCHEDULE_TOPIC
 
 DELAY_MS = {1: 1_000, 17: 3_600_000, 18: 7_200_000}
 
 pytestmark = pytest.mark.parametrize("name", NAMES)
 
 
+@cache
 def messages(store: Golden) -> list[StoredMessage]:
     return [decode_record(data, expect_physical_offset=offset) for offset, data in store.records.items()]
 
@@ -87,13 +89,10 @@ def test_every_record_encodes_to_the_same_bytes_again(name: str) -> None:
 
 def test_every_message_that_was_acknowledged_lies_where_the_send_result_says(name: str) -> None:
     store = golden(name)
-    by_id = {message.message_id: message for message in messages(store)}
     for fact in store.sent:
+        record = acknowledged_record(store, fact)
+        message = unwrap_inner_batch(record)[fact["batch_index"] if is_inner_batch(record.sys_flag) else 0]
         assert fact["result"]["status"] == "SEND_OK"
-        ids = fact["result"]["offset_id"].split(",")
-        index = fact.get("batch_index", 0)
-        record = by_id[ids[index] if len(ids) > 1 else ids[0]]
-        message = unwrap_inner_batch(record)[index if is_inner_batch(record.sys_flag) else 0]
         assert f"UNIQ_KEY\x01{fact['unique_id']}\x02".encode() in message.encoded_properties
         if "batch_index" not in fact:
             # In a classic batch the store adds the batch's properties to each element's: the batch's id comes last.
@@ -103,6 +102,28 @@ def test_every_message_that_was_acknowledged_lies_where_the_send_result_says(nam
         assert message.tags == fact["tags"]
         assert message.flag == fact["flag"]
         assert message.properties.items() >= fact["properties"].items()
+
+
+def acknowledged_record(store: Golden, fact: Fact) -> StoredMessage:
+    """By offset id; one per element of a classic batch; the answer to a half message has only its queue offset."""
+    if "decision" in fact:
+        halves = (message for message in messages(store) if message.topic == HALF_TOPIC)
+        return next(message for message in halves if message.queue_offset == fact["result"]["offset"])
+    ids = fact["result"]["offset_id"].split(",")
+    own_id = ids[fact["batch_index"]] if len(ids) > 1 else ids[0]
+    return next(message for message in messages(store) if message.message_id == own_id)
+
+
+def test_exactly_the_committed_half_messages_are_stored_under_their_own_topic(name: str) -> None:
+    store = golden(name)
+    committed = {fact["unique_id"] for fact in store.sent if fact.get("decision") == "commit"}
+    halves = {message.physical_offset: message for message in messages(store) if message.topic == HALF_TOPIC}
+    finals = [m for m in messages(store) if m.transaction_type is TransactionType.COMMIT]
+    assert {message.unique_key for message in finals} == committed
+    for message in finals:
+        half = halves[message.prepared_transaction_offset]
+        assert (half.properties["REAL_TOPIC"], int(half.properties["REAL_QID"])) == (message.topic, message.queue_id)
+        assert half.body == message.body
 
 
 def test_every_full_commit_log_file_ends_with_one_blank_record(name: str) -> None:
