@@ -1,0 +1,81 @@
+"""Memory and file calls that Python lacks, or has only in a form that holds the interpreter lock.
+
+`mmap.madvise` and `mmap.flush` stall every thread of the process while the kernel works; the same calls through
+ctypes do not. Each function returns True when the kernel did it; `errno` of a refusal is not interesting to callers,
+because all of these are accelerations except `punch_hole`, whose caller has another way.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+from typing import Any
+
+MADV_WILLNEED = 3
+MADV_POPULATE_WRITE = 23  # Linux 5.14; older kernels answer EINVAL.
+
+_FALLOC_FL_KEEP_SIZE = 0x01
+_FALLOC_FL_PUNCH_HOLE = 0x02
+_NO_HOLES = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV})
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _function(name: str, *argument_types: Any) -> Any:
+    """A C function that returns int, or None where the C library lacks it."""
+    function = getattr(_libc, name, None)
+    if function is not None:
+        function.argtypes = argument_types
+        function.restype = ctypes.c_int
+    return function
+
+
+_madvise = _function("madvise", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_mlock = _function("mlock", ctypes.c_void_p, ctypes.c_size_t)
+_munlock = _function("munlock", ctypes.c_void_p, ctypes.c_size_t)
+_fallocate = _function("fallocate64", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64) or _function(
+    "fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64
+)
+
+
+def _pin(buffer: Any, start: int) -> ctypes.c_char | None:
+    """A C object at byte `start`; while it lives the map cannot be closed. None for a read-only map."""
+    try:
+        return ctypes.c_char.from_buffer(buffer, start)
+    except (TypeError, ValueError):  # Read-only, or already closed.
+        return None
+
+
+def advise(buffer: Any, start: int, length: int, advice: int) -> bool:
+    """madvise over the pages that hold `length` bytes at `start`."""
+    aligned = start - start % mmap.PAGESIZE
+    pinned = _pin(buffer, aligned)
+    if pinned is None or _madvise is None:
+        return False
+    return bool(_madvise(ctypes.addressof(pinned), start + length - aligned, advice) == 0)
+
+
+def lock_pages(buffer: Any, length: int) -> bool:
+    """mlock the first `length` bytes."""
+    pinned = _pin(buffer, 0)
+    return pinned is not None and _mlock is not None and _mlock(ctypes.addressof(pinned), length) == 0
+
+
+def unlock_pages(buffer: Any, length: int) -> bool:
+    """munlock the first `length` bytes."""
+    pinned = _pin(buffer, 0)
+    return pinned is not None and _munlock is not None and _munlock(ctypes.addressof(pinned), length) == 0
+
+
+def punch_hole(descriptor: int, start: int, length: int) -> bool:
+    """Give the blocks back, the bytes read as zero. False where the file system has no holes; raises other errors."""
+    if _fallocate is None:
+        return False
+    if _fallocate(descriptor, _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE, start, length) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _NO_HOLES:
+        return False
+    raise OSError(number, os.strerror(number))
