@@ -8,11 +8,7 @@ from __future__ import annotations
 
 import sys
 from functools import lru_cache
-from operator import mul
 
-_BLOCK = 64
-_POWERS = tuple(tuple(pow(31, power, 1 << 32) for power in reversed(range(size))) for size in range(_BLOCK + 1))
-"""_POWERS[n] are the weights of n units: 31^(n-1), ..., 31, 1."""
 _UTF_16 = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
 
 
@@ -23,11 +19,8 @@ def java_hash(text: str) -> int:
     else:
         units = memoryview(text.encode(_UTF_16, "surrogatepass")).cast("H")
     value = 0
-    for start in range(0, len(units), _BLOCK):
-        block = units[start : start + _BLOCK]
-        # One multiplication per unit, inside the interpreter's own loops, is twice as fast as Horner's rule spelled out.
-        powers = _POWERS[len(block)]
-        value = (value * powers[0] * 31 + sum(map(mul, block, powers))) & 0xFFFFFFFF
+    for unit in units:
+        value = (31 * value + unit) & 0xFFFFFFFF
     return value - (1 << 32) if value & 0x80000000 else value
 
 
