@@ -1,0 +1,385 @@
+"""Does a store directory agree with itself? Commit log against queues against index, every record, both ways.
+
+* every record is sound and lies where it says it lies; full files end with a blank record
+* every record that consumers may see has its unit at its queue offset, with its place, size and tags code
+* every unit whose record has not been deleted leads to a sound record of that queue and offset
+* every key of every record is in the index, every index entry leads to a record that has such a key, and the chains
+  of each index file are whole, so that lookups find what is there
+
+A *problem* is a contradiction that nothing will repair by itself. A *note* is something that the next start of the
+store repairs (a torn end, records not dispatched yet), or that is only worth knowing. After an orderly close
+there is nothing to repair, so what would be a note of a crashed or running store is then a problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tiermq.consumequeue import ext_unit, unit
+from tiermq.errors import CorruptRecord, StoreDamaged, StoreError
+from tiermq.index.index_request import index_keys
+from tiermq.message.inner_batch import inner_span
+from tiermq.message.java_hash import key_hash, tags_code
+from tiermq.message.properties import (
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    KEYS,
+    get_text_property,
+)
+from tiermq.message.record_head import RecordHead
+from tiermq.message.stored_message import StoredMessage
+from tiermq.message.system_flag import TransactionType, enters_consume_queue
+from tiermq.store.index_walk import IndexEntry
+from tiermq.store.log_walk import walk_log_file
+from tiermq.store.store_files import is_store
+from tiermq.store.store_view import LogView, QueueKey, QueueView, StoreView
+
+FINDINGS_KEPT_MAX = 1_000
+LIGHT_QUEUE_PREFIX = "%LMQ%"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # Its tags codes are delivery times.
+
+Progress = Callable[[int], None]
+Report = Callable[[str, str, str], None]
+
+
+class Finding(NamedTuple):
+    """One problem or note: what sort, where, and in words."""
+
+    kind: str
+    where: str
+    text: str
+
+
+@dataclass
+class CheckReport:
+    """What a check found. `problem_count` counts all; `problems` keeps the first thousand."""
+
+    directory: str
+    ended_cleanly: bool
+    counts: dict[str, int]
+    problems: list[Finding] = field(default_factory=list)
+    notes: list[Finding] = field(default_factory=list)
+    problem_count: int = 0
+    note_count: int = 0
+
+    @property
+    def is_clean(self) -> bool:
+        return self.problem_count == 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "directory": self.directory,
+            "clean": self.is_clean,
+            "ended_cleanly": self.ended_cleanly,
+            "counts": self.counts,
+            "problem_count": self.problem_count,
+            "problems": [finding._asdict() for finding in self.problems],
+            "note_count": self.note_count,
+            "notes": [finding._asdict() for finding in self.notes],
+        }
+
+
+def check_store(
+    root: Path,
+    *,
+    commit_log_paths: Sequence[Path] = (),
+    slot_count: int | None = None,
+    progress: Progress | None = None,
+) -> CheckReport:
+    """Walk everything. `progress` is told how many bytes of log and queues have been walked since it was last told.
+
+    Raises StoreError when `root` is no store directory.
+    """
+    if not is_store(root):
+        raise StoreError(f"{root}: expected a store directory (commitlog/, consumequeue/ or checkpoint), found none")
+    with StoreView.open(root, commit_log_paths) as view:
+        return _Check(view, slot_count, progress or (lambda _: None)).run()
+
+
+class _Check:
+    """One run. The log and the index are walked side by side: both are in the order of physical offsets."""
+
+    def __init__(self, view: StoreView, slot_count: int | None, progress: Progress) -> None:
+        self._view = view
+        self._progress = progress
+        self._slot_count = slot_count
+        names = (
+            "log_files",
+            "records",
+            "record_bytes",
+            "queues",
+            "units",
+            "units_expired",
+            "index_files",
+            "index_entries",
+        )
+        self._counts = dict.fromkeys(names, 0)
+        self._report = CheckReport(str(view.root), view.ended_cleanly, self._counts)
+        self._log_end = view.log.min_offset
+        self._log_damaged = False
+        self._units_end = max((_last_end(queue) for queue in view.queues.values()), default=-1)
+        self._index = _IndexCursor(self._all_index_entries(), view.log, self._problem, self._repairable)
+        self._batch_records: dict[QueueKey, set[int]] = {}
+
+    def run(self) -> CheckReport:
+        self._check_layout()
+        self._walk_log()
+        for key, queue in sorted(self._view.queues.items()):
+            self._walk_queue(key, queue)
+        return self._report
+
+    def _problem(self, kind: str, where: str, text: str) -> None:
+        self._report.problem_count += 1
+        if len(self._report.problems) < FINDINGS_KEPT_MAX:
+            self._report.problems.append(Finding(kind, where, text))
+
+    def _note(self, kind: str, where: str, text: str) -> None:
+        self._report.note_count += 1
+        if len(self._report.notes) < FINDINGS_KEPT_MAX:
+            self._report.notes.append(Finding(kind, where, text))
+
+    def _repairable(self, kind: str, where: str, text: str) -> None:
+        """What the next start repairs if the store was not closed in order; a problem if it was."""
+        if self._report.ended_cleanly:
+            self._problem(kind, where, text)
+        else:
+            self._note(kind, where, text)
+
+    def _check_layout(self) -> None:
+        self._counts["log_files"] = len(self._view.log.files)
+        self._counts["queues"] = len(self._view.queues)
+        for text in self._view.log.layout_problems():
+            self._problem("layout", "commitlog", text)
+        for (topic, queue_id), queue in sorted(self._view.queues.items()):
+            for text in queue.layout_problems():
+                self._problem("layout", f"queue {topic}/{queue_id}", text)
+
+    # The log, and beside it the index -------------------------------------------------------------------------
+
+    def _walk_log(self) -> None:
+        unfinished = ""
+        for file, each in zip(self._view.log.files, self._view.log.maps, strict=True):
+            ended = False
+            for item in walk_log_file(each.view, file.base_offset):
+                if unfinished:
+                    self._problem("log", unfinished, f"ends without a blank record, and {file.path.name} follows")
+                    unfinished = ""
+                if item.error:
+                    self._damaged_place(item.physical_offset, item.error)
+                elif item.message is None:
+                    ended = True
+                else:
+                    self._record(item.message)
+            unfinished = "" if ended else file.path.name
+            self._progress(len(each.view))
+        self._index.finish(self._log_end)
+
+    def _damaged_place(self, physical_offset: int, error: str) -> None:
+        where = f"commit log at {physical_offset}"
+        self._log_damaged = True
+        if physical_offset >= self._units_end:
+            # No queue knows a record here. RocketMQ does not erase what it cuts off, so this may also be old.
+            self._note("torn_end", where, f"bytes behind the last dispatched record are no record: {error}")
+        else:
+            self._problem("log", where, error)
+
+    def _record(self, message: StoredMessage) -> None:
+        self._counts["records"] += 1
+        self._counts["record_bytes"] += message.size
+        self._log_end = message.physical_offset + message.size
+        where = f"record at {message.physical_offset}"
+        try:
+            if enters_consume_queue(message.sys_flag):
+                self._check_units(message, where)
+            hashes = _key_hashes(message)
+        except CorruptRecord as error:
+            self._problem("record", where, str(error))
+            return
+        if self._view.indexes:
+            self._index.expect(message.physical_offset, hashes, where)
+
+    def _check_units(self, message: StoredMessage, where: str) -> None:
+        queue = self._view.queues.get((message.topic, message.queue_id))
+        place = f"queue {message.topic}/{message.queue_id} offset {message.queue_offset}"
+        if queue is None:
+            self._repairable("unit_missing", where, f"has no consume queue {message.topic}/{message.queue_id}")
+        elif queue.is_batch:  # It cannot be asked by offset: whether the unit exists shows in the queue's own walk.
+            self._batch_records.setdefault((message.topic, message.queue_id), set()).add(message.physical_offset)
+        else:
+            found = queue.unit_at(message.queue_offset)
+            if found is None:
+                self._repairable("unit_missing", where, f"has no unit: {place}")
+            elif (found.physical_offset, found.size) != (message.physical_offset, message.size):
+                self._problem("unit_wrong", where, f"{place} leads to {found.physical_offset}, {found.size} bytes")
+            else:
+                self._check_tags(message, found, where)
+        self._check_light_queues(message, where)
+
+    def _check_tags(self, message: StoredMessage, found: unit.Unit, where: str) -> None:
+        expected = tags_code(message.tags)
+        if message.topic == SCHEDULE_TOPIC or found.tags_code == expected:
+            return
+        if unit.is_ext_address(found.tags_code):
+            run = self._view.ext_queues.get((message.topic, message.queue_id))
+            place = run.find(unit.ext_offset(found.tags_code)) if run else None
+            if place is None:
+                self._problem("ext", where, f"its ext unit at {unit.ext_offset(found.tags_code)} is not there")
+                return
+            if ext_unit.decode(*place).tags_code == expected:
+                return
+        self._problem("tags", where, f"expected tags code {expected} in its unit, found {found.tags_code}")
+
+    def _check_light_queues(self, message: StoredMessage, where: str) -> None:
+        names = message.get_property(INNER_MULTI_DISPATCH)
+        offsets = message.get_property(INNER_MULTI_QUEUE_OFFSET)
+        if not names or not offsets:
+            return
+        for name, offset in zip(names.split(","), offsets.split(","), strict=False):
+            if name.startswith(LIGHT_QUEUE_PREFIX) and offset.isdigit():
+                queue = self._view.queues.get((name, 0))
+                found = queue.unit_at(int(offset)) if queue else None
+                if found is None or found.physical_offset != message.physical_offset:
+                    self._repairable("unit_missing", where, f"has no unit: queue {name}/0 offset {offset}")
+
+    def _all_index_entries(self) -> Iterator[IndexEntry]:
+        for file in self._view.indexes:
+            name = f"index {file.path.name}"
+            try:
+                index = self._view.open_index(file, self._slot_count)
+            except FileNotFoundError:
+                continue  # Deleted by a running store.
+            except StoreDamaged as error:
+                self._problem("index", name, str(error))
+                continue
+            self._counts["index_files"] += 1
+            self._counts["index_entries"] += index.header.entry_count - 1
+            for text in index.problems():
+                self._repairable("index", name, text)
+            yield from index.entries()
+
+    # Queues -----------------------------------------------------------------------------------------------------
+
+    def _walk_queue(self, key: QueueKey, queue: QueueView) -> None:
+        before = -1
+        without_unit = self._batch_records.get(key, set())
+        for queue_offset, physical_offset, size, count in _all_units(queue):
+            self._counts["units"] += 1
+            without_unit.discard(physical_offset)
+            place = f"queue {key[0]}/{key[1]} offset {queue_offset}"
+            if physical_offset < before:
+                self._problem("unit_order", place, f"physical offset {physical_offset} after {before}")
+            before = physical_offset
+            if physical_offset < self._view.log.min_offset:
+                self._counts["units_expired"] += 1
+            elif physical_offset >= self._log_end and not self._log_damaged:
+                self._repairable("unit_beyond", place, f"leads to {physical_offset}, the log ends at {self._log_end}")
+            else:
+                self._follow_unit(key, queue_offset, physical_offset, size, count)
+        for physical_offset in sorted(without_unit):
+            self._repairable("unit_missing", f"record at {physical_offset}", f"has no unit in queue {key[0]}/{key[1]}")
+        self._progress(sum(len(each.view) for each in queue.maps))
+
+    def _follow_unit(self, key: QueueKey, queue_offset: int, physical_offset: int, size: int, count: int) -> None:
+        place = f"queue {key[0]}/{key[1]} offset {queue_offset}"
+        head = self._view.log.head_at(physical_offset)
+        if head is None:
+            self._problem("unit_wrong", place, f"leads to {physical_offset}, where no sound record lies")
+            return
+        try:
+            belongs = self._belongs(head, key, queue_offset, size, count)
+        except CorruptRecord as error:
+            self._problem("record", f"record at {physical_offset}", str(error))
+            return
+        if not belongs:
+            owner = f"{head.topic.decode('utf-8', 'replace')}/{head.queue_id} offset {head.queue_offset}"
+            text = f"leads to {physical_offset}, {size} bytes; the record there is {owner}, {head.size} bytes"
+            self._problem("unit_wrong", place, text)
+
+    def _belongs(self, head: RecordHead, key: QueueKey, queue_offset: int, size: int, count: int) -> bool:
+        if head.size != size:
+            return False
+        if head.topic == key[0].encode() and head.queue_id == key[1]:
+            if not count:
+                return head.queue_offset == queue_offset
+            properties = self._view.log.properties_of(head.physical_offset, head)
+            return inner_span(properties, head.queue_offset) == (queue_offset, count)
+        names = get_text_property(self._view.log.properties_of(head.physical_offset, head), INNER_MULTI_DISPATCH)
+        return names is not None and key[0] in names.split(",")
+
+
+def _all_units(queue: QueueView) -> Iterator[tuple[int, int, int, int]]:
+    """(queue offset, physical offset, size, messages of the batch or 0) of every real unit."""
+    if queue.is_batch:
+        for batch in queue.batch_units():
+            yield batch.base_offset, batch.physical_offset, batch.size, batch.batch_size
+    else:
+        for queue_offset, found in queue.units():
+            yield queue_offset, found.physical_offset, found.size, 0
+
+
+def _last_end(queue: QueueView) -> int:
+    """The end of the newest record that a queue knows; offsets ascend, so its last unit tells."""
+    if queue.is_batch:
+        return max((batch.end_physical_offset for batch in queue.batch_units()), default=-1)
+    last = queue.unit_at(queue.end_bytes() // unit.UNIT_BYTES - 1)
+    return -1 if last is None else last.physical_offset + last.size
+
+
+def _key_hashes(message: StoredMessage) -> set[int]:
+    """The hashes that the index must hold for a record."""
+    if message.transaction_type is TransactionType.ROLLBACK:
+        return set()
+    keys = index_keys(message.unique_key, message.get_property(KEYS))
+    return {key_hash(f"{message.topic}#{key}") for key in keys}
+
+
+class _IndexCursor:
+    """Index entries, consumed in step with the log."""
+
+    def __init__(self, entries: Iterator[IndexEntry], log: LogView, problem: Report, repairable: Report) -> None:
+        self._entries = entries
+        self._log = log
+        self._problem = problem
+        self._repairable = repairable
+        self._next: IndexEntry | None = None
+        self._started = False
+
+    def _advance(self) -> None:
+        self._started = True
+        self._next = next(self._entries, None)
+
+    def expect(self, physical_offset: int, hashes: set[int], where: str) -> None:
+        """Compare the entries of one record with the hashes of its keys."""
+        if not self._started:
+            self._advance()
+        while self._next is not None and self._next.physical_offset < physical_offset:
+            self._stray(self._next, physical_offset)
+            self._advance()
+        found = set()
+        while self._next is not None and self._next.physical_offset == physical_offset:
+            found.add(self._next.key_hash)
+            self._advance()
+        if found - hashes:
+            text = f"{len(found - hashes)} index entries lead here, of keys that it does not have"
+            self._problem("index_wrong", where, text)
+        if hashes - found:
+            text = f"{len(hashes - found)} of its {len(hashes)} keys are not in the index"
+            self._repairable("key_missing", where, text)
+
+    def finish(self, log_end: int) -> None:
+        """What is left after the last record."""
+        if not self._started:
+            self._advance()
+        while self._next is not None:
+            self._stray(self._next, log_end)
+            self._advance()
+
+    def _stray(self, entry: IndexEntry, log_end: int) -> None:
+        """An entry whose record the walk did not pass: it was deleted, or lies behind damage, or never was."""
+        if entry.physical_offset < self._log.min_offset or self._log.head_at(entry.physical_offset) is not None:
+            return
+        report = self._repairable if entry.physical_offset >= log_end else self._problem
+        report("index_wrong", f"index entry {entry.number}", f"leads to {entry.physical_offset}: no record is there")

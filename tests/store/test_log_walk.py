@@ -1,0 +1,113 @@
+"""The offline walk over one commit-log file."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tiermq.message import encode_blank, encode_record
+from tiermq.store import log_walk
+from tiermq.store.log_walk import end_of_data, walk_log_file
+
+BASE = 65536
+
+
+def records(count: int, base: int = BASE) -> list[bytes]:
+    made: list[bytes] = []
+    for number in range(count):
+        offset = base + sum(map(len, made))
+        made.append(encode_record(topic="t", body=b"body %d" % number, queue_offset=number, physical_offset=offset))
+    return made
+
+
+def file_of(*parts: bytes, size: int = 4096) -> bytearray:
+    data = bytearray(b"".join(parts))
+    return data + bytes(size - len(data))
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_walk, "SECOND_LOOK_SECONDS", 0)
+
+
+def test_records_are_walked_up_to_the_unwritten_rest() -> None:
+    items = list(walk_log_file(memoryview(file_of(*records(3))), BASE))
+    assert [item.message.queue_offset for item in items if item.message] == [0, 1, 2]
+    assert not any(item.error for item in items)
+
+
+def test_a_blank_end_is_the_last_item() -> None:
+    made = records(2)
+    used = sum(map(len, made))
+    items = list(walk_log_file(memoryview(file_of(*made, encode_blank(4096 - used))), BASE))
+    assert (items[-1].message, items[-1].error, items[-1].size) == (None, "", 4096 - used)
+
+
+def test_a_record_with_a_damaged_body_is_reported_and_the_walk_goes_on_behind_it() -> None:
+    made = records(3)
+    data = file_of(*made)
+    data[len(made[0]) + 90] ^= 1
+    items = list(walk_log_file(memoryview(data), BASE))
+    assert [bool(item.error) for item in items] == [False, True, False]
+    assert "CRC" in items[1].error
+    assert items[1].physical_offset == BASE + len(made[0])
+
+
+def test_a_record_that_lies_where_it_does_not_belong_is_damage() -> None:
+    items = list(walk_log_file(memoryview(file_of(*records(1, base=0))), BASE))
+    assert len(items) == 1
+    assert "physical offset" in items[0].error
+
+
+def test_a_half_record_ends_the_walk() -> None:
+    made = records(2)
+    data = bytearray(made[0] + made[1][:-5])
+    items = list(walk_log_file(memoryview(data), BASE))
+    assert [bool(item.error) for item in items] == [False, True]
+
+
+def test_zeros_with_data_behind_them_are_damage() -> None:
+    made = records(3)
+    data = file_of(*made)
+    data[len(made[0]) : len(made[0]) + len(made[1])] = bytes(len(made[1]))
+    items = list(walk_log_file(memoryview(data), BASE))
+    assert "zeros" in items[-1].error
+
+
+def test_a_record_that_is_just_being_written_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = records(2)
+    data = file_of(made[0], made[1][:40])
+
+    def the_writer_finishes(_: float) -> None:
+        data[len(made[0]) : len(made[0]) + len(made[1])] = made[1]
+
+    monkeypatch.setattr(log_walk.time, "sleep", the_writer_finishes)
+    items = list(walk_log_file(memoryview(data), BASE))
+    assert [item.error for item in items] == ["", ""]
+
+
+def test_the_end_of_data_is_found_by_structure() -> None:
+    made = records(3)
+    assert end_of_data(memoryview(file_of(*made))) == sum(map(len, made))
+    assert end_of_data(memoryview(bytearray(100))) == 0
+
+
+def test_a_walk_beside_a_writer_sees_only_whole_records() -> None:
+    made = records(200)
+    data = bytearray(len(b"".join(made)) + 100)
+    view = memoryview(data)
+
+    def write() -> None:
+        at = 0
+        for record in made:
+            view[at + 4 : at + len(record)] = record[4:]
+            view[at : at + 4] = record[:4]  # The size comes last, so the record appears at once.
+            at += len(record)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen = [item for _ in range(5) for item in walk_log_file(view, BASE)]
+    writer.join()
+    assert all(item.message is None or item.message.body.startswith(b"body") for item in seen)
+    assert len(list(walk_log_file(view, BASE))) == 200

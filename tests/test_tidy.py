@@ -1,0 +1,248 @@
+"""The house stays clean: import direction, sizes, names, tests beside their sources, nothing left lying about.
+
+The order of the rooms is read from the table in ARCHITECTURE.md, so the map and the rule cannot drift apart.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src" / "tiermq"
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+STANDING_ALONE = {"errors", "status", "clock", "config", "metrics"}
+FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers"}
+# What a room must never know, where the order of the table alone would allow it.
+NEVER_KNOWS = {
+    "files": {"tiermq.message"},
+    "kernel": {"tiermq.config", "tiermq.metrics", "threading", "mmap", "socket"},
+    "message": {"tiermq.config", "tiermq.metrics", "mmap", "threading"},
+}
+# Reasons why a module has no test file of its own name. Everything else has one.
+TESTED_ELSEWHERE: dict[str, str] = {
+    "cli/__main__.py": "two lines that call main",
+    "kernel/pure.py": "only gathers names; tests/kernel imports everything through it",
+}
+TEXT_SUFFIXES = {".py", ".md", ".toml", ".txt", ".in", ".h", ".pxd", ".pyi", ".java", ".cfg", ".json"}
+TEXT_NAMES = {"LICENSE", "run"}  # Other files without a suffix may be store files, which are no text.
+IGNORED_PARTS = {".git", ".venv", "build", "dist", "__pycache__", ".cache", "out"}
+
+
+def python_files(*tops: str) -> list[Path]:
+    return sorted(path for top in tops for path in (ROOT / top).rglob("*.py") if not IGNORED_PARTS & set(path.parts))
+
+
+def text_files() -> Iterator[Path]:
+    for path in sorted(ROOT.rglob("*")):
+        relative = path.relative_to(ROOT)
+        hidden = any(part.startswith(".") and part != ".ci" for part in relative.parts)
+        generated = IGNORED_PARTS & set(relative.parts) or any(part.endswith(".egg-info") for part in relative.parts)
+        if (
+            path.is_file()
+            and (path.suffix in TEXT_SUFFIXES or path.name in TEXT_NAMES)
+            and not hidden
+            and not generated
+        ):
+            yield path
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def shown(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def rooms_in_order() -> list[str]:
+    table = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    return [name for line in table.splitlines() for name in re.findall(r"^\| `tiermq\.(\w+)` \|", line)]
+
+
+def room_of(path: Path) -> str:
+    """The room that a source file belongs to, or the module's own name when it stands alone."""
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Every module imported anywhere in a file, also inside functions and under TYPE_CHECKING."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                package = path.relative_to(SOURCE.parent).with_suffix("").parts[: -node.level]
+                base = ".".join([*package, *filter(None, [base])])
+            yield node.lineno, base
+            for alias in node.names:
+                yield node.lineno, f"{base}.{alias.name}"
+
+
+def test_the_map_lists_every_room_and_only_rooms_that_exist() -> None:
+    folders = {path.parent.name for path in SOURCE.glob("*/*.py")}
+    assert set(rooms_in_order()) == folders
+
+
+def test_modules_outside_rooms_are_the_ones_that_the_map_names() -> None:
+    alone = {path.stem for path in SOURCE.glob("*.py")} - {"__init__"}
+    assert alone == STANDING_ALONE
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in text for name in alone)
+
+
+def test_imports_point_one_way_between_rooms() -> None:
+    order = rooms_in_order()
+    wrong = []
+    for path in python_files("src"):
+        room = room_of(path)
+        if room == "__init__":
+            continue
+        for line, module in imports_of(path):
+            parts = module.split(".")
+            if parts[0] != "tiermq" or len(parts) < 2 or parts[1] not in order:
+                continue
+            if room in STANDING_ALONE or order.index(parts[1]) > order.index(room):
+                wrong.append(f"{shown(path)}:{line} imports {module}")
+    assert not wrong, "imports against the order of ARCHITECTURE.md"
+
+
+def test_no_room_imports_what_it_must_never_know() -> None:
+    wrong = [
+        f"{shown(path)}:{line} imports {module}"
+        for path in python_files("src")
+        for line, module in imports_of(path)
+        for never in NEVER_KNOWS.get(room_of(path), ())
+        if module == never or module.startswith(never + ".")
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("top", ["src", "tests", "benchmarks"])
+def test_files_are_small(top: str) -> None:
+    counts = {shown(path): len(path.read_text(encoding="utf-8").splitlines()) for path in python_files(top)}
+    assert {name: count for name, count in counts.items() if count > FILE_LINES_MAX} == {}
+
+
+@pytest.mark.parametrize("top", ["src", "tests", "benchmarks"])
+def test_functions_fit_a_screen(top: str) -> None:
+    long = {}
+    for path in python_files(top):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
+                lines = node.end_lineno - node.lineno + 1
+                if lines > FUNCTION_LINES_MAX:
+                    long[f"{shown(path)}:{node.lineno} {node.name}"] = lines
+    assert long == {}
+
+
+def test_no_module_is_named_after_nothing_in_particular() -> None:
+    names = python_files("src", "tests", "benchmarks")
+    assert [shown(path) for path in names if FORBIDDEN_NAMES & set(re.split(r"[_.]", path.stem))] == []
+    assert [shown(path) for path in names if FORBIDDEN_NAMES & set(path.parent.parts)] == []
+
+
+def test_every_module_says_what_it_is() -> None:
+    assert [
+        shown(path) for path in python_files("src", "tests", "benchmarks") if not ast.get_docstring(tree(path))
+    ] == []
+
+
+def test_every_room_has_a_front_door() -> None:
+    assert [room for room in rooms_in_order() if not (SOURCE / room / "__init__.py").exists()] == []
+
+
+def test_nothing_swallows_every_error() -> None:
+    silent = []
+    for path in python_files("src", "tests", "benchmarks"):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ExceptHandler):
+                broad = node.type is None or ast.unparse(node.type) in ("Exception", "BaseException")
+                empty = all(isinstance(statement, ast.Pass | ast.Continue) for statement in node.body)
+                if broad and empty:
+                    silent.append(f"{shown(path)}:{node.lineno}")
+            elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress"):
+                silent.extend(
+                    f"{shown(path)}:{node.lineno}"
+                    for argument in node.args
+                    if ast.unparse(argument) in ("Exception", "BaseException")
+                )
+    assert silent == []
+
+
+def found_in_texts(pattern: re.Pattern[str]) -> list[str]:
+    found = []
+    for path in text_files():
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            if pattern.search(line):
+                found.append(f"{shown(path)}:{number} {line.strip()[:80]}")
+    return found
+
+
+# The patterns are put together from pieces, so that this file does not find itself.
+
+
+def test_nothing_is_left_to_do_in_a_comment() -> None:
+    assert found_in_texts(re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME)\b")) == []
+
+
+def test_no_path_of_somebody_s_machine_is_written_down() -> None:
+    starts = ["/wo" + "rk/", "/ro" + "ot/", "/ho" + "me/", "/Us" + "ers/"]
+    assert found_in_texts(re.compile(r"(?<![\w.~-])(?:" + "|".join(starts) + ")")) == []
+
+
+def test_no_package_registry_is_addressed() -> None:
+    hosts = ["py" + "pi.org", "python" + "hosted.org", "npm" + "js.org", "npm" + "js.com", "maven" + ".org"]
+    hosts += ["maven." + "apache.org", "crates" + ".io", "proxy.go" + "lang.org", "deb" + "ian.org", "docker" + ".io"]
+    hosts += ["gh" + "cr.io", "ana" + "conda.org", "rub" + "ygems.org"]
+    assert found_in_texts(re.compile("|".join(re.escape(host) for host in hosts))) == []
+
+
+def test_every_module_of_a_room_has_its_test_where_a_reader_looks_for_it() -> None:
+    missing = []
+    for path in python_files("src"):
+        name = path.relative_to(SOURCE).as_posix()
+        if path.name == "__init__.py" or name in TESTED_ELSEWHERE:
+            continue
+        folder = ROOT / "tests" / path.relative_to(SOURCE).parent
+        if not list(folder.glob(f"test_{path.stem}.py")) and not list(folder.glob(f"test_{path.stem}_*.py")):
+            missing.append(name)
+    assert missing == [], "no tests/<room>/test_<module>.py, and no reason in TESTED_ELSEWHERE"
+
+
+def test_the_list_of_modules_tested_elsewhere_has_no_dead_entry() -> None:
+    assert [name for name in TESTED_ELSEWHERE if not (SOURCE / name).exists()] == []
+
+
+def test_test_files_have_unique_names() -> None:
+    names = [path.name for path in python_files("tests") if path.name.startswith("test_")]
+    assert sorted(names) == sorted(set(names))
+
+
+def headings_of(document: Path) -> set[str]:
+    text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    broken = []
+    for document in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            if re.match(r"[a-z]+:", target):
+                continue
+            name, _, fragment = target.partition("#")
+            goal = (document.parent / name).resolve() if name else document
+            if not goal.exists() or (fragment and fragment not in headings_of(goal)):
+                broken.append(f"{shown(document)} -> {target}")
+    assert broken == []
