@@ -1,0 +1,185 @@
+"""From rounds to ratios: medians, spread, the JSON object and the table for people.
+
+A ratio is median rate / median rate of rounds that alternated in one run; above 1 means TierMQ is faster.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One timed round of one side. `cpu_seconds` is the whole process, so noise shows as cpu far below wall time."""
+
+    messages: int
+    bytes: int
+    seconds: float
+    cpu_seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Messages per second of wall time."""
+        return self.messages / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a ratio must reach, and what it should reach."""
+
+    required: float | None
+    aim: float | None = None
+
+
+TARGETS: Mapping[str, Target] = {
+    "put_vs_java": Target(1.0, 1.4),
+    "put_handle_vs_java": Target(None, 1.4),
+    "put_pure_vs_java": Target(0.12),
+    "put_many_vs_java": Target(1.7, 2.0),
+    "put_many_vs_memcpy": Target(0.55, 0.7),
+    "group_commit_vs_single_flush": Target(100.0),
+    "group_commit_vs_raw": Target(None, 0.8),
+    "dispatch_vs_java": Target(2.5, 5.5),
+    "recover_vs_java": Target(0.9, 1.1),
+    "get_vs_java": Target(1.2, 1.5),
+    "index_put_vs_java": Target(2.0, 10.0),
+}
+
+
+def median_rate(rounds: Sequence[Round]) -> float:
+    """Median messages per second."""
+    return statistics.median(each.rate for each in rounds)
+
+
+def median_bytes_rate(rounds: Sequence[Round]) -> float:
+    """Median bytes per second."""
+    return statistics.median(each.bytes / each.seconds for each in rounds)
+
+
+def spread(rounds: Sequence[Round]) -> float:
+    """Half the distance between the slowest and the fastest round, as a share of the median rate."""
+    rates = [each.rate for each in rounds]
+    return (max(rates) - min(rates)) / 2 / statistics.median(rates)
+
+
+def core_share(rounds: Sequence[Round]) -> float:
+    """Median of process CPU time / wall time: below 1 the side waited, or somebody else used its core."""
+    return statistics.median(each.cpu_seconds / each.seconds for each in rounds)
+
+
+class Report:
+    """Collects the rounds of every side of one benchmark and states ratios between them."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.ratios: dict[str, float] = {}
+        self.rates: dict[str, float] = {}
+        self.spread: dict[str, float] = {}
+        self.core_share: dict[str, float] = {}
+        self.environment: dict[str, Any] = {}
+
+    def add(self, rounds_of_sides: Mapping[str, Sequence[Round]]) -> None:
+        """Record what each side reached: messages per second, and megabytes per second where bytes were counted."""
+        for side, rounds in rounds_of_sides.items():
+            self.rates[f"{side}_messages_per_second"] = round(median_rate(rounds), 1)
+            if rounds[0].bytes:
+                self.rates[f"{side}_mb_per_second"] = round(median_bytes_rate(rounds) / 1e6, 2)
+            self.spread[side] = round(spread(rounds), 4)
+            self.core_share[side] = round(core_share(rounds), 3)
+
+    def compare(self, ratio: str, ours: Sequence[Round], theirs: Sequence[Round]) -> None:
+        """State one ratio: the median rate of our rounds over the median rate of theirs."""
+        self.ratios[ratio] = round(median_rate(ours) / median_rate(theirs), 4)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        targets = {
+            name: {"required": target.required, "aim": target.aim}
+            for name, target in TARGETS.items()
+            if name in self.ratios
+        }
+        return {
+            "name": self.name,
+            "ratios": self.ratios,
+            "rates": self.rates,
+            "spread": self.spread,
+            "core_share": self.core_share,
+            "targets": targets,
+            "environment": self.environment,
+        }
+
+
+def verdict(ratio: float, target: Mapping[str, float | None] | None) -> str:
+    """One word for the table: what the ratio reached."""
+    if target is None:
+        return ""
+    required, aim = target.get("required"), target.get("aim")
+    if required is not None and ratio < required:
+        return "below"
+    if aim is not None and ratio >= aim:
+        return "aim"
+    return "ok" if required is not None else "short of aim"
+
+
+def print_result(result: Mapping[str, Any], as_json: bool) -> None:
+    """One JSON object on one line, or tables."""
+    if as_json:
+        print(json.dumps(result))
+        return
+    console = Console()
+    ratios = Table(title=f"bench {result['name']}: ratios (above 1: TierMQ is faster)")
+    for column in ("ratio", "measured", "required", "aim", "verdict"):
+        ratios.add_column(column, justify="left" if column == "ratio" else "right")
+    for name, value in result["ratios"].items():
+        target = result["targets"].get(name)
+        wanted = ["" if not target or target[kind] is None else f"{target[kind]:g}" for kind in ("required", "aim")]
+        ratios.add_row(name, f"{value:.3f}", *wanted, verdict(value, target))
+    rates = Table(title="rates (medians)")
+    rates.add_column("side")
+    rates.add_column("value", justify="right")
+    for name, value in result["rates"].items():
+        rates.add_row(name, f"{value:,.1f}")
+    console.print(ratios)
+    console.print(rates)
+    console.print(", ".join(f"{key} {value}" for key, value in result["environment"].items()), style="dim")
+
+
+def describe_machine(directory: Path) -> dict[str, Any]:
+    """What a reader needs to judge the figures: processor, system, interpreter, file system, load."""
+    return {
+        "cpu": _cpu_model(),
+        "cpus": os.cpu_count(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "file_system": file_system(directory),
+        "load_average": round(os.getloadavg()[0], 2),
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # Not Linux: the platform's own word has to do.
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def file_system(directory: Path) -> str:
+    """The kind of file system that holds `directory`."""
+    try:
+        mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
+    except OSError:  # Not Linux.
+        return "unknown"
+    path = directory.resolve()
+    covering = [(place, kind) for place, kind in mounts if path.is_relative_to(place)]
+    return max(covering, key=lambda mount: len(mount[0]), default=("", "unknown"))[1]
