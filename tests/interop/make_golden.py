@@ -207,18 +207,22 @@ def read_back(peer: Peer, recipe: Recipe) -> Facts:
 
 def query_every_key(peer: Peer, facts: Facts) -> Facts:
     """Each key once per topic, each unique id too, and one key that nothing has."""
-    asked: dict[tuple[str, str], None] = {}
+    asked: dict[tuple[str, str, bool], None] = {}
     for fact in facts:
         if fact["kind"] == "sent":
-            asked.update({(fact["topic"], key): None for key in [*fact["keys"], fact["unique_id"], "nobody-has-it"]})
+            asked.update({(fact["topic"], key, False): None for key in [*fact["keys"], "nobody-has-it"]})
+            asked[fact["topic"], fact["unique_id"], True] = None
+            if "batch_id" in fact:
+                asked[fact["topic"], fact["batch_id"], True] = None
     return [
         {
             "kind": "query",
             "topic": topic,
             "key": key,
-            "offset_ids": sorted(message["offset_id"] for message in peer.query(topic, key)),
+            "unique": unique,
+            "offset_ids": sorted(message["offset_id"] for message in peer.query(topic, key, unique=unique)),
         }
-        for topic, key in asked
+        for topic, key, unique in asked
     ]
 
 

@@ -63,8 +63,9 @@ class Peer:
         place = {"topic": topic, "queue": queue, "offset": offset}
         self._ask({"op": "send_back", **place, "group": group, "delay_level": delay_level})
 
-    def query(self, topic: str, key: str, max_messages: int = 64) -> list[Described]:
-        answer = self._ask({"op": "query", "topic": topic, "key": key, "max": max_messages})
+    def query(self, topic: str, key: str, *, unique: bool = False) -> list[Described]:
+        """By one of the keys that a user gave, or with `unique` by the id that the producer gave. At most 64."""
+        answer = self._ask({"op": "query", "topic": topic, "key": key, "unique": unique, "max": 64})
         return [_with_bytes_body(message) for message in answer]
 
     def view(self, topic: str, offset_id: str) -> Described:

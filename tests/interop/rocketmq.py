@@ -170,7 +170,7 @@ class Server:
 
     def _read_output(self) -> None:
         assert self.process.stdout is not None
-        with self._log.open("a") as log:
+        with self._log.open("a") as log, self.process.stdout:
             for line in self.process.stdout:
                 log.write(line)
                 log.flush()

@@ -53,12 +53,16 @@ final class Administration {
         }
     }
 
+    /** By a user's key, or with "unique" by the id that a producer gave the message: two different requests. */
     JSONArray query(JSONObject command) throws Exception {
+        String topic = command.getString("topic");
+        String key = command.getString("key");
+        int max = command.getIntValue("max", 64);
         JSONArray found = new JSONArray();
         try {
-            QueryResult result = admin.queryMessage(command.getString("topic"), command.getString("key"),
-                command.getIntValue("max", 64), command.getLongValue("begin", 0),
-                command.getLongValue("end", Long.MAX_VALUE));
+            QueryResult result = command.getBooleanValue("unique")
+                ? admin.queryMessageByUniqKey(address.cluster, topic, key, max, 0, Long.MAX_VALUE)
+                : admin.queryMessage(topic, key, max, 0, Long.MAX_VALUE);
             for (MessageExt message : result.getMessageList()) {
                 found.add(Described.message(message));
             }
