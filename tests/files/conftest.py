@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from simulation.simulated_files import SimulatedFileAccess
 
+from simulation.simulated_files import SimulatedFileAccess
 from tiermq.clock import ManualClock
 from tiermq.files.file_access import FileAccess
 from tiermq.files.os_file_access import OsFileAccess

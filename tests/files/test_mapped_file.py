@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 
 import pytest
-from simulation.simulated_files import SimulatedFileAccess
 
+from simulation.simulated_files import SimulatedFileAccess
 from tiermq.errors import DiskFull, ReadOnlyStore, StoreClosed, StoreDamaged, StoreError
 from tiermq.files.mapped_file import MappedFile, is_due
 from tiermq.files.transient_pool import TransientPool

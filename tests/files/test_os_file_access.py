@@ -26,7 +26,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     mount_point = tmp_path / "small"
     mount_point.mkdir()
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mount_point)], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mount_point)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode != 0:
         reason = f"cannot mount a small tmpfs (needs root): {done.stderr.strip()}"
@@ -50,13 +53,17 @@ def test_a_full_disk_refuses_to_reserve_and_changes_nothing(small_disk):
     region.close()
 
 
+def append_until_full(file: MappedFile, record: bytes) -> None:
+    while file.append(record):
+        pass
+
+
 def test_appends_to_a_filling_disk_end_with_disk_full_and_keep_what_was_written(small_disk):
     access = OsFileAccess()
     file = MappedFile.create(access, str(small_disk / NAME), 8 << 20, clock=ManualClock(), reserve_bytes=300 << 10)
     record = bytes(range(256)) * 16
     with pytest.raises(DiskFull):
-        while file.append(record):
-            pass
+        append_until_full(file, record)
     written = file.wrote_position
     assert written >= 900 << 10, "the last chunk is shrunk to pages, so nearly the whole disk is used"
     assert file.read(written - len(record), len(record)) == record
