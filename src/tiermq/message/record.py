@@ -95,14 +95,18 @@ def encode_record(
 ) -> bytes:
     """One record.
 
-    `properties` is a mapping or an already encoded property string. `version` and `body_crc` are computed unless given.
-    The host bits of `sys_flag` are set and cleared by the hosts. With `crc_property` an older CRC property is
-    removed and a new one ends the record. Raises IllegalMessage for values that no record can hold.
+    `properties` is an encoded property string, written as it is, or a mapping, of which a CRC property is dropped: only
+    the store may claim one, or a client could make its message look damaged. `version` and `body_crc` are computed
+    unless given. The host bits of `sys_flag` are set and cleared by the hosts. With `crc_property` an older CRC
+    property is removed and a new one ends the record. Raises IllegalMessage for values that no record can hold.
     """
     topic_raw = _encode_topic(topic)
     if version is None:
         version = choose_version(len(topic_raw))
-    properties_raw = properties if isinstance(properties, bytes) else encode_properties(properties)
+    if isinstance(properties, bytes):
+        properties_raw = properties
+    else:
+        properties_raw = delete_property(encode_properties(properties), crc.CRC_PROPERTY_NAME)
     if crc_property:
         properties_raw = _make_room_for_crc_property(properties_raw)
     born = encode_host(born_host)
