@@ -20,6 +20,14 @@ final class Administration {
         admin.setNamesrvAddr(address.nameServer);
         admin.setInstanceName("administration");
         admin.start();
+        awaitBroker();
+    }
+
+    /** A broker says that it has started before the name server knows it and its topics. */
+    private void awaitBroker() throws Exception {
+        while (!admin.examineBrokerClusterInfo().getBrokerAddrTable().containsKey(address.brokerName)) {
+            Thread.sleep(50);
+        }
     }
 
     Object createTopic(JSONObject command) throws Exception {
