@@ -7,13 +7,13 @@ being written is read up to where it has grown.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from tiermq.consumequeue import batch_unit, ext_unit, unit
 from tiermq.errors import CorruptRecord, StoreDamaged
+from tiermq.store.checkpoint import CHECKPOINT
 from tiermq.store.index_walk import IndexView
 from tiermq.store.lenient_json import decode_lenient_json
 from tiermq.store.log_walk import walk_log_file
@@ -21,13 +21,12 @@ from tiermq.store.store_files import FileKind, ReadOnlyMap, StoreFile, classify,
 
 Row = dict[str, Any]
 
-_CHECKPOINT = struct.Struct(">qqqqq")
-_CHECKPOINT_FIELDS = (
+CHECKPOINT_FIELDS = (
     "physic_msg_timestamp_ms",
     "logics_msg_timestamp_ms",
     "index_msg_timestamp_ms",
     "master_flushed_offset",
-    "confirm_physical_offset",
+    "confirm_offset",
 )
 
 
@@ -143,9 +142,14 @@ def _index_rows(view: memoryview, slot_count: int | None) -> Iterator[Row]:
 
 
 def _checkpoint_rows(view: memoryview, _: StoreFile) -> Iterator[Row]:
-    if len(view) < _CHECKPOINT.size:
-        raise StoreDamaged(f"expected a checkpoint of at least {_CHECKPOINT.size} bytes, found {len(view)}")
-    yield {"kind": "checkpoint", **dict(zip(_CHECKPOINT_FIELDS, _CHECKPOINT.unpack_from(view, 0), strict=True))}
+    yield {"kind": "checkpoint", **decode_checkpoint(view)}
+
+
+def decode_checkpoint(data: bytes | memoryview) -> dict[str, int]:
+    """The five values of a checkpoint file, by name. Raises StoreDamaged when there are too few bytes."""
+    if len(data) < CHECKPOINT.size:
+        raise StoreDamaged(f"expected a checkpoint of at least {CHECKPOINT.size} bytes, found {len(data)}")
+    return dict(zip(CHECKPOINT_FIELDS, CHECKPOINT.unpack_from(data, 0), strict=True))
 
 
 def _config_rows(view: memoryview, file: StoreFile) -> Iterator[Row]:

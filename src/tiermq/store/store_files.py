@@ -23,6 +23,7 @@ from pathlib import Path
 
 from tiermq.index.index_name import is_index_name
 from tiermq.message.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
+from tiermq.store import clean_marker
 
 _ZEROS = bytes(1 << 20)
 _QUEUE_FILE = re.compile(r"[0-9]{20}")
@@ -53,6 +54,7 @@ _BY_NAME = {
     "abort": FileKind.ABORT,
     "abort.bak": FileKind.ABORT,
     "lock": FileKind.LOCK,
+    clean_marker.NAME: FileKind.CONFIG,
 }
 _BINARY_CONFIG = {"timercheck"}  # Lies between the JSON files of config/.
 

@@ -1,0 +1,5 @@
+"""`python -m tiermq.cli`: the same as `tiermq`."""
+
+from tiermq.cli.main import main
+
+main()

@@ -1,0 +1,186 @@
+"""`tiermq store stat` and `tiermq store check`: a store directory from outside."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from tiermq.errors import StoreError
+from tiermq.store.check import CheckReport, check_store
+from tiermq.store.stat import StoreStat, stat_store
+from tiermq.store.store_files import is_store
+
+EXIT_PROBLEMS = 1
+EXIT_NO_STORE = 2
+FINDINGS_SHOWN_MAX = 20
+
+
+@click.group()
+def store() -> None:
+    """Look into a store directory, of TierMQ or of a RocketMQ broker, dead or in use.
+
+    \b
+    Examples:
+      tiermq store stat ~/store
+      tiermq store check ~/store
+    """
+
+
+def directory_options(command: Callable[..., None]) -> Callable[..., None]:
+    """What both commands take."""
+    for decorate in (
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+        click.option(
+            "--slots", type=click.IntRange(min=1), help="maxHashSlotNum of the index files, if it cannot be told."
+        ),
+        click.option(
+            "--log",
+            "logs",
+            multiple=True,
+            type=click.Path(exists=True, file_okay=False, path_type=Path),
+            help="A commit-log directory outside of DIRECTORY (storePathCommitLog); may be given repeatedly.",
+        ),
+        click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path)),
+    ):
+        command = decorate(command)
+    return command
+
+
+@store.command()
+@directory_options
+def stat(directory: Path, logs: tuple[Path, ...], slots: int | None, as_json: bool) -> None:
+    """What DIRECTORY holds: log, queues, index, checkpoint, disk use. Quick, also for a large store.
+
+    Exit code: 0, or 2 if DIRECTORY is no store.
+
+    \b
+    Examples:
+      tiermq store stat ~/store
+      tiermq store stat ~/store --log /disk2/commitlog
+      tiermq store stat ~/store --json | jq '.queues[] | select(.topic == "orders")'
+    """
+    try:
+        found = stat_store(directory, commit_log_paths=logs, slot_count=slots)
+    except StoreError as error:
+        _no_store(error)
+    if as_json:
+        click.echo(json.dumps(found.to_dict()))
+    else:
+        _show_stat(found)
+
+
+@store.command()
+@directory_options
+def check(directory: Path, logs: tuple[Path, ...], slots: int | None, as_json: bool) -> None:
+    """Read all of DIRECTORY and compare commit log, consume queues and key index with each other.
+
+    Every record must be sound and have its unit, every unit its record, every key its index entry, and every index
+    entry a record with such a key. What the next start repairs by itself is noted, not held against the store.
+
+    Exit code: 0 clean, 1 problems, 2 no store.
+
+    \b
+    Examples:
+      tiermq store check ~/store
+      tiermq store check ~/store --json | jq '.problems[].text'
+    """
+    try:
+        report = _checked(directory, logs, slots, quiet=as_json)
+    except StoreError as error:
+        _no_store(error)
+    if as_json:
+        click.echo(json.dumps(report.to_dict()))
+    else:
+        _show_report(report)
+    if not report.is_clean:
+        raise SystemExit(EXIT_PROBLEMS)
+
+
+def _no_store(error: StoreError) -> NoReturn:
+    click.echo(f"Error: {error}", err=True)
+    raise SystemExit(EXIT_NO_STORE) from error
+
+
+def _checked(directory: Path, logs: tuple[Path, ...], slots: int | None, *, quiet: bool) -> CheckReport:
+    """The check, with a progress bar where somebody is watching."""
+    if quiet or not _is_watched() or not is_store(directory):
+        return check_store(directory, commit_log_paths=logs, slot_count=slots)
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from tiermq.store.store_files import FileKind, list_store
+
+    walked = (FileKind.COMMIT_LOG, FileKind.CONSUME_QUEUE, FileKind.BATCH_CONSUME_QUEUE)
+    total = sum(file.path.stat().st_size for file in list_store(directory, logs) if file.kind in walked)
+    columns = (TextColumn("checking"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("check", total=total)
+        return check_store(
+            directory, commit_log_paths=logs, slot_count=slots, progress=lambda done: progress.advance(task, done)
+        )
+
+
+def _is_watched() -> bool:
+    return sys.stderr.isatty()
+
+
+def _show_report(report: CheckReport) -> None:
+    counts = report.counts
+    click.echo(f"{report.directory}: {'clean' if report.is_clean else f'{report.problem_count} problems'}")
+    click.echo(f"  closed      {'in order' if report.ended_cleanly else 'no: it crashed, or is in use'}")
+    click.echo(
+        f"  commit log  {counts['records']:,} records, {counts['record_bytes']:,} bytes, {counts['log_files']} files"
+    )
+    click.echo(
+        f"  queues      {counts['units']:,} units in {counts['queues']} queues, {counts['units_expired']:,} expired"
+    )
+    click.echo(f"  index       {counts['index_entries']:,} entries in {counts['index_files']} files")
+    for title, findings, count in (
+        ("problems", report.problems, report.problem_count),
+        ("notes (repaired by the next start, or only worth knowing)", report.notes, report.note_count),
+    ):
+        if count:
+            click.echo(f"\n{title}:")
+            for finding in findings[:FINDINGS_SHOWN_MAX]:
+                click.echo(f"  {finding.kind:13} {finding.where}: {finding.text}")
+            if count > FINDINGS_SHOWN_MAX:
+                click.echo(f"  and {count - FINDINGS_SHOWN_MAX:,} more; --json has the first thousand")
+
+
+def _show_stat(found: StoreStat) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    span = found.log_max_offset - found.log_min_offset
+    console.print(f"[bold]{found.directory}[/bold]", highlight=False)
+    console.print(f"  closed      {'in order' if found.ended_cleanly else 'no: it crashed, or is in use'}")
+    console.print(
+        f"  commit log  {found.log_min_offset:,} to {found.log_max_offset:,} ({span:,} bytes), {found.log_files} files"
+    )
+    console.print(f"  index       {found.index_entries:,} entries in {found.index_files} files")
+    for name, value in found.checkpoint.items():
+        shown = _moment(value) if name.endswith("_ms") else f"{value:,}"
+        console.print(f"  checkpoint  {name.removesuffix('_ms')} {shown}")
+    console.print(f"  disk        {sum(found.disk_bytes.values()):,} bytes")
+    table = Table("topic", "queues", "messages", "smallest", "largest")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    topics: dict[str, list[int]] = {}
+    for queue in found.queues:
+        topics.setdefault(queue.topic, []).append(queue.messages)
+    for topic, messages in topics.items():
+        table.add_row(topic, str(len(messages)), f"{sum(messages):,}", f"{min(messages):,}", f"{max(messages):,}")
+    console.print(table)
+
+
+def _moment(timestamp_ms: int) -> str:
+    if timestamp_ms <= 0:
+        return "never"
+    return datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")

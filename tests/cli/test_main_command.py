@@ -1,0 +1,69 @@
+"""The front door: help that teaches, quickly, and errors in words."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from tiermq import __version__
+from tiermq.cli.main import COMMANDS, cli
+from tiermq.errors import StoreLocked
+
+
+def test_help_names_every_command_and_shows_how_to_start() -> None:
+    result = CliRunner().invoke(cli, ["--help"])
+    assert result.exit_code == 0
+    assert all(name in result.output for name in COMMANDS)
+    assert "tiermq demo" in result.output
+
+
+def test_the_version_is_the_package_s() -> None:
+    assert __version__ in CliRunner().invoke(cli, ["--version"]).output
+
+
+@pytest.mark.parametrize("words", [["dump"], ["store"], ["store", "stat"], ["store", "check"], ["demo"], ["bench"]])
+def test_every_command_has_help_with_examples(words: list[str]) -> None:
+    result = CliRunner().invoke(cli, [*words, "--help"])
+    assert result.exit_code == 0
+    assert "Examples:" in result.output
+    assert "tiermq " + " ".join(words) in result.output
+
+
+@pytest.mark.parametrize("words", [["dump"], ["store", "stat"], ["store", "check"], ["demo"], ["bench"]])
+def test_every_command_takes_json(words: list[str]) -> None:
+    assert "--json" in CliRunner().invoke(cli, [*words, "--help"]).output
+
+
+def test_help_loads_no_command_and_nothing_that_draws() -> None:
+    code = (
+        "import sys\n"
+        "from click.testing import CliRunner\n"
+        "from tiermq.cli.main import cli\n"
+        "CliRunner().invoke(cli, ['--help'])\n"
+        "heavy = ('rich', 'numpy', 'tiermq.store', 'tiermq.kernel')\n"
+        "print([name for name in sys.modules if name.startswith(heavy)])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_an_error_of_ours_is_told_in_words_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def broken() -> None:
+        raise StoreLocked("another process holds it")
+
+    monkeypatch.setattr("tiermq.cli.main.LazyGroup.get_command", lambda *_: broken)
+    result = CliRunner().invoke(cli, ["demo"])
+    assert result.exit_code == 1
+    assert "another process holds it" in result.output
+    assert "Traceback" not in result.output
+
+
+def test_an_unknown_command_is_refused() -> None:
+    result = CliRunner().invoke(cli, ["frobnicate"])
+    assert result.exit_code == 2
+    assert "frobnicate" in result.output
