@@ -37,7 +37,7 @@ def measure(stack: ExitStack, options: Options, directory: Path, java: JavaBench
         place = stack.enter_context(harness.part_directory(directory))
         peer = java.start(stack, "DispatchLoop", log=log, dir=place)
         assert peer is not None
-        sides["java_dispatch"] = harness.warmed(peer.run)
+        sides["java_dispatch"] = harness.warmed(peer.run, options.java_warmup_seconds)
     if options.tiermq:
         sides["dispatch"] = lambda: one_dispatch(directory, options.size)
     rounds = options.rounds if not options.tiermq else min(options.rounds, FULL_ROUNDS_MAX)

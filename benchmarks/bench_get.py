@@ -35,7 +35,9 @@ def run(argv: list[str]) -> dict[str, Any]:
             peer = java.start(stack, "GetLoop", log=log, dir=queues)
             if peer is not None:
                 seeds = iter(range(10**9))
-                sides["java_get"] = harness.warmed(lambda: peer.run(pulls=pulls, batch=BATCH, seed=next(seeds)))
+                sides["java_get"] = harness.warmed(
+                    lambda: peer.run(pulls=pulls, batch=BATCH, seed=next(seeds)), options.java_warmup_seconds
+                )
             measured = harness.alternate(sides, options.rounds, options.warmup)
         made.add(measured)
         if len(sides) == 2:

@@ -13,12 +13,13 @@ from benchmarks.harness import JavaBench, Side
 from benchmarks.report import Report
 
 NAME = "index"
+LOG_BYTES_PER_KEY = 214  # 1 GiB means 5,000,000 keys: as many as there are slots.
 
 
 def run(argv: list[str]) -> dict[str, Any]:
     """Measure and return the result object."""
     options = harness.options_of(harness.parser(NAME).parse_args(argv))
-    keys = 1_000_000 if options.quick else 5_000_000
+    keys = options.size // LOG_BYTES_PER_KEY
     made = Report(NAME)
     made.environment["keys"] = keys
     sides: dict[str, Side] = {}
@@ -28,8 +29,8 @@ def run(argv: list[str]) -> dict[str, Any]:
             place = stack.enter_context(harness.part_directory(directory))
             peer = java.start(stack, "IndexPutLoop", dir=place, keys=keys)
             if peer is not None:
-                sides["java_index_put"] = harness.warmed(lambda: peer.run(hashed=0))
-                sides["java_index_put_hashed"] = harness.warmed(lambda: peer.run(hashed=1))
+                sides["java_index_put"] = harness.warmed(lambda: peer.run(hashed=0), options.java_warmup_seconds)
+                sides["java_index_put_hashed"] = harness.warmed(lambda: peer.run(hashed=1), options.java_warmup_seconds)
             if options.tiermq:
                 puts = store_side.IndexPuts(directory, keys)
                 sides["index_put"] = puts.round_of_keys

@@ -101,7 +101,7 @@ def _against_put_loop(
     with ExitStack() as stack:
         peer = java.start(stack, "PutLoop", file=directory / "java", size=options.size, pool=store_side.POOL_COUNT)
         if peer is not None:
-            sides[f"java_{name}"] = harness.warmed(lambda: peer.run(count=count))
+            sides[f"java_{name}"] = harness.warmed(lambda: peer.run(count=count), options.java_warmup_seconds)
         if options.tiermq:
             store = stack.enter_context(store_side.open_store(directory / "store", options.size))
             sides[name] = puts(store, count).round
@@ -121,7 +121,7 @@ def batch(made: Report, options: Options, directory: Path, java: JavaBench) -> N
         sides["memcpy"] = lambda: memcpy.round(count // BATCH_COUNT)
         peer = java.start(stack, "BatchPutLoop", file=directory / "java", size=options.size, batch=BATCH_COUNT)
         if peer is not None:
-            sides["java_put_many"] = harness.warmed(lambda: peer.run(count=count))
+            sides["java_put_many"] = harness.warmed(lambda: peer.run(count=count), options.java_warmup_seconds)
         if options.tiermq:
             store = stack.enter_context(store_side.open_store(directory / "store", options.size))
             sides["put_many"] = store_side.BatchPuts(store, count).round

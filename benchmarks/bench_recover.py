@@ -25,7 +25,7 @@ def run(argv: list[str]) -> dict[str, Any]:
             count = workload.write_log(log, options.size, varied=True)
             peer = java.start(stack, "RecoverLoop", log=log)
             if peer is not None:
-                sides["java_recover"] = harness.warmed(peer.run)
+                sides["java_recover"] = harness.warmed(peer.run, options.java_warmup_seconds)
             if options.tiermq:
                 sides["recover"] = stack.enter_context(store_side.recovery_walk(log, options.size, count))
             measured = harness.alternate(sides, options.rounds, options.warmup)

@@ -40,6 +40,7 @@ class Options:
     directory: Path | None
     disk_directory: Path | None
     java: bool
+    java_warmup_seconds: float
     tiermq: bool
     pure: bool
     only: frozenset[str]
@@ -59,6 +60,9 @@ def parser(name: str, parts: tuple[str, ...] = ()) -> argparse.ArgumentParser:
     made.add_argument("--core", default="last", help="core that both sides are pinned to: a number, last, or none")
     made.add_argument("--dir", type=Path, help="where mapped files live (default: memory file system, if it has room)")
     made.add_argument("--disk-dir", type=Path, help="where flushed files live (default: the temporary directory)")
+    made.add_argument(
+        "--java-warmup", type=float, default=3.0, metavar="SECONDS", help="least warm-up of Java (default 3)"
+    )
     made.add_argument("--no-java", action="store_true", help="leave the Java reference loops out")
     made.add_argument("--no-tiermq", action="store_true", help="run only the Java reference loops and the limits")
     made.add_argument("--pure", action="store_true", help="measure the pure-Python kernel (TIERMQ_PURE=1 in a child)")
@@ -91,6 +95,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
         directory=arguments.dir,
         disk_directory=arguments.disk_dir,
         java=not arguments.no_java,
+        java_warmup_seconds=arguments.java_warmup,
         tiermq=not arguments.no_tiermq,
         pure=arguments.pure,
         only=frozenset(getattr(arguments, "only", None) or ()),
@@ -169,7 +174,7 @@ def alternate(sides: Mapping[str, Side], rounds: int, warmup: int) -> dict[str, 
     return measured
 
 
-def warmed(side: Side, least_seconds: float = 3.0, most_seconds: float = 30.0) -> Side:
+def warmed(side: Side, least_seconds: float, most_seconds: float = 30.0) -> Side:
     """The same side after rounds enough for a just-in-time compiler: some seconds, and no more getting faster.
 
     Without this a short benchmark would compare TierMQ with half-interpreted Java.
