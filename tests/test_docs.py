@@ -1,0 +1,80 @@
+"""Documents keep their word: commands run, code runs, tables agree with the program."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tiermq.config import SETTINGS, StoreConfig
+
+ROOT = Path(__file__).resolve().parent.parent
+STORE = ROOT / "tests" / "golden" / "rocketmq-5.3.3-clean" / "store"
+DOCUMENTS = [ROOT / "README.md", ROOT / "docs" / "operations.md"]
+HEAVY = ("tiermq bench",)
+
+
+def fences(document: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", document.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[str]:
+    lines = [line for document in DOCUMENTS for fence in fences(document, "console") for line in fence.splitlines()]
+    found = [line.removeprefix("$ ") for line in lines if line.startswith("$ tiermq")]
+    return sorted({command for command in found if not command.startswith(HEAVY)})
+
+
+def test_there_are_commands_to_run() -> None:
+    assert len(commands()) >= 5
+
+
+@pytest.mark.parametrize("command", commands())
+def test_a_command_of_the_documents_runs(tmp_path: Path, command: str) -> None:
+    shutil.copytree(STORE, tmp_path / "store")
+    words = shlex.split(command)
+    assert words[0] == "tiermq"
+    done = subprocess.run(
+        [sys.executable, "-m", "tiermq.cli", *words[1:]], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout or "--kind damage" in command
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_the_code_of_a_document_runs(tmp_path: Path, document: Path) -> None:
+    code = fences(document, "python")
+    assert code
+    for piece in code:
+        done = subprocess.run([sys.executable, "-c", piece], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_every_setting_is_in_the_table_with_its_default() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| (`[^`]*`|none) \|", text, re.MULTILINE))
+    config = StoreConfig()
+    expected = {}
+    for setting in SETTINGS.values():
+        shown = setting.render(getattr(config, setting.name))
+        expected[setting.property_name] = f"`{shown}`" if shown else "none"
+    assert rows == expected
+
+
+def test_formats_names_modules_that_exist() -> None:
+    text = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
+    modules = set(re.findall(r"`(tiermq\.\w+\.\w+)`", text))
+    assert len(modules) > 8
+    assert [name for name in modules if not (ROOT / "src" / (name.replace(".", "/") + ".py")).is_file()] == []
+
+
+def test_the_changelog_begins_with_the_version_of_the_package() -> None:
+    from tiermq import __version__
+
+    headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert headings[0].rstrip(",") == __version__
+    assert f'version = "{__version__}"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
