@@ -1,0 +1,416 @@
+"""ConsumeQueue: the messages of one queue of a topic, in their order, as 20-byte units.
+
+    min_logic_offset                                        max_logic_offset
+    |                                                       |
+    +--------+--------+--------+--------+--------+--------+-+------------
+    | unit 0 | unit 1 | unit 2 |  ...                       | (empty)         unit k at byte 20 * k
+    +--------+--------+--------+--------+--------+--------+-+------------
+
+Invariants:
+
+* The unit of the message with queue offset k is at byte 20 * k, or nowhere. A place without a message holds a pre-blank
+  unit. (RocketMQ appends at the end whatever the queue offset says, when it is 0 or too large.)
+* Physical offsets of real units ascend, and records do not overlap.
+* `queue_tail.max_physical_offset` is the end of the newest record that has a unit, -1 when none has. Pre-blank units
+  do not count. (In RocketMQ they make it 2 GiB, and everything below is then taken for a duplicate.)
+* Bytes behind the end are zero. Truncation erases them, since the position itself is on no disk: after a crash, remains
+  behind the next new units would be taken for units.
+
+Threads: `append` and the kernel's fast path, which writes through `queue_tail.tail`, belong to the dispatching thread;
+`load`, `recover` and `truncate_dirty` to the thread that starts the store; `delete_expired` and `correct_min_offset` to
+the cleaning thread. Anyone may read. A queue with ext units keeps `queue_tail.tail` detached: each unit comes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tiermq.clock import Clock
+from tiermq.consumequeue.boundary import Boundary
+from tiermq.consumequeue.consume_queue_ext import ConsumeQueueExt
+from tiermq.consumequeue.estimate import estimate_matches
+from tiermq.consumequeue.ext_unit import ExtUnit
+from tiermq.consumequeue.hole_search import first_not_below
+from tiermq.consumequeue.queue_units import QueueUnits, readable
+from tiermq.consumequeue.unit import (
+    PRE_BLANK,
+    UNIT_BYTES,
+    Unit,
+    encode,
+    is_ext_address,
+    whole_units_bytes,
+)
+from tiermq.consumequeue.unit_request import AppendOutcome, UnitRequest
+from tiermq.consumequeue.unit_scan import has_data, real_units, real_units_backwards, scan_units
+from tiermq.errors import IllegalMessage, IllegalTransition
+from tiermq.files.file_access import FileAccess
+from tiermq.files.mapped_file import MappedFile
+from tiermq.files.mapped_file_queue import MappedFileQueue
+from tiermq.kernel import QueueTail, Tail
+
+RESERVE_BYTES = 1 << 16
+"""Disk blocks are taken in such steps: a store has thousands of queues, most of them small."""
+
+GAP_UNITS_MAX = 10_000_000
+"""A wider gap (200 MB of pre-blank units) is not filled: it is far likelier that a record is damaged."""
+
+PLACE_MAX = (1 << 63) - 1 - (1 << 40)
+"""No unit lies beyond: offsets of files are i64, and a file is smaller than the difference."""
+
+NOWHERE = Tail(bytearray(1), 0, 1)
+"""Where the fast path is to write while it must not: a detached tail has room for nothing."""
+NOWHERE.detach()
+
+_RECOVER_FILES = 3
+_BLANK_RUN = PRE_BLANK * 4096
+
+StoreTimeOf = Callable[[int, int], int]
+"""`store_time_of(physical_offset, size)`: a record's store time in milliseconds; negative when it cannot be read."""
+
+
+class ConsumeQueue:
+    """See the module."""
+
+    __slots__ = ("_gap_before", "_units", "ext", "files", "min_logic_offset", "queue_id", "queue_tail", "topic")
+
+    def __init__(
+        self,
+        access: FileAccess,
+        directory: str,
+        topic: str,
+        queue_id: int,
+        file_size: int,
+        clock: Clock,
+        ext: ConsumeQueueExt | None = None,
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.ext = ext
+        self.files = MappedFileQueue(
+            access, directory, whole_units_bytes(file_size), clock=clock, reserve_bytes=RESERVE_BYTES
+        )
+        self._units = QueueUnits(self.files)
+        self.queue_tail = QueueTail(topic, queue_id)
+        self.min_logic_offset = 0
+        self._gap_before = -1
+
+    # Bounds
+
+    @property
+    def max_logic_offset(self) -> int:
+        """The byte behind the last unit."""
+        return self.files.max_offset
+
+    @property
+    def min_offset(self) -> int:
+        """The queue offset of the oldest message whose record is still there."""
+        return self.min_logic_offset // UNIT_BYTES
+
+    @property
+    def max_offset(self) -> int:
+        """The queue offset behind the newest message."""
+        return self.files.max_offset // UNIT_BYTES
+
+    @property
+    def max_physical_offset(self) -> int:
+        """The end of the newest record that has a unit; -1 when there is none."""
+        return self.queue_tail.max_physical_offset
+
+    def roll_next_file(self, offset: int) -> int:
+        """The queue offset of the first unit in the file after the one that holds `offset`."""
+        return self._units.roll_next_file(offset)
+
+    # Appending
+
+    def append(self, request: UnitRequest) -> AppendOutcome:
+        """Give a record its unit. Readable on return, durable after a flush.
+
+        Raises DiskFull when there is no room: the unit is not written then, and the same request may be repeated.
+        """
+        data = encode(request.physical_offset, request.size, request.tags_code)
+        if request.queue_offset < 0:
+            raise IllegalMessage(f"{self}: expected a queue offset >= 0, found {request.queue_offset} in {request}")
+        if request.physical_offset + request.size <= self.queue_tail.max_physical_offset:
+            return AppendOutcome.DUPLICATE
+        place = request.queue_offset * UNIT_BYTES
+        if self.files.files and place < self.max_logic_offset:
+            unit = self._units.at(request.queue_offset)
+            same = unit is not None and unit.physical_offset == request.physical_offset
+            return AppendOutcome.DUPLICATE if same else AppendOutcome.CONFLICT
+        if not self._make_way(place):
+            return AppendOutcome.TOO_FAR
+        if self.ext is not None:
+            data = self._with_ext_unit(request, data)
+        self.files.last_or_create(place).append(data)
+        self.queue_tail.max_physical_offset = request.physical_offset + request.size
+        self.queue_tail.last_store_timestamp_ms = request.store_timestamp_ms
+        self._point_tail()
+        outcome = AppendOutcome.GAP if place == self._gap_before else AppendOutcome.APPENDED
+        self._gap_before = -1
+        return outcome
+
+    def initialize_with_offset(self, offset: int) -> None:
+        """Let an empty queue begin at `offset`: its next message has that queue offset. Raises DiskFull."""
+        if self.queue_tail.max_physical_offset >= 0 or self.max_logic_offset > offset * UNIT_BYTES:
+            raise IllegalTransition(
+                f"{self}: expected an empty queue to begin at {offset}, found it up to {self.max_offset}"
+            )
+        self._begin_at(offset * UNIT_BYTES)
+        self._point_tail()
+
+    def _make_way(self, place: int) -> bool:
+        """Make `place` the end of the queue; False, and nothing written, when it is too far away."""
+        if place > PLACE_MAX:
+            return False
+        if self.queue_tail.max_physical_offset < 0:
+            self._begin_at(place)
+            return True
+        missing = place - self.max_logic_offset
+        if missing > GAP_UNITS_MAX * UNIT_BYTES:
+            return False
+        if missing > 0:
+            # Remembered until the unit is written: the disk may be full in between, and the gap is still to be told.
+            self._gap_before = place
+            self._fill_blank(place)
+        return True
+
+    def _begin_at(self, place: int) -> None:
+        """Make `place` the end of a queue that holds no message, with blanks before it in its file."""
+        last = self.files.last()
+        if last is not None and place > last.from_offset + last.size:
+            while self.files.delete_last():  # Blank files; the queue begins anew in the file of `place`.
+                pass
+            last = None
+        if last is None:
+            last = self.files.create_next(place)
+            self.files.flushed_where = self.files.committed_where = last.from_offset
+        self._fill_blank(place)
+        self.min_logic_offset = place
+
+    def _fill_blank(self, end: int) -> None:
+        """Append pre-blank units up to byte `end`."""
+        while (missing := end - self.max_logic_offset) > 0:
+            file = self.files.last_or_create()
+            file.append(_BLANK_RUN[: min(missing, file.size - file.wrote_position, len(_BLANK_RUN))])
+
+    def _with_ext_unit(self, request: UnitRequest, data: bytes) -> bytes:
+        """The unit with the address of an ext unit as its tags code; as it is when no ext unit can hold the bit map."""
+        assert self.ext is not None
+        address = self.ext.put(ExtUnit(request.tags_code, request.store_timestamp_ms, request.bit_map))
+        return data if address is None else encode(request.physical_offset, request.size, address)
+
+    def _point_tail(self) -> None:
+        last = self.files.last()
+        self.queue_tail.tail = NOWHERE if last is None or self.ext is not None else last.tail
+
+    # Reading
+
+    def iterate_from(self, offset: int) -> Iterator[tuple[int, int, int, int]] | None:
+        """(physical offset, size, tags code, queue offset) of the units from `offset` to the end of its file.
+
+        None when `offset` is before the oldest message or behind the newest. Places without a message are passed over.
+        """
+        if offset * UNIT_BYTES < self.min_logic_offset:
+            return None
+        data = self._units.from_offset(offset)
+        return None if data is None else real_units(data, offset)
+
+    def unit_at(self, offset: int) -> Unit | None:
+        """The unit of the message with queue offset `offset`; None when there is none."""
+        return None if offset * UNIT_BYTES < self.min_logic_offset else self._units.at(offset)
+
+    def ext_unit_of(self, tags_code: int) -> ExtUnit | None:
+        """The ext unit that a unit's tags code refers to; None when it is no address or the ext unit is gone."""
+        return None if self.ext is None else self.ext.get(tags_code)
+
+    def last_unit(self) -> Unit | None:
+        """The unit of the newest message."""
+        return next(self._units.backwards(), None)
+
+    def offset_by_time(
+        self, timestamp_ms: int, boundary: Boundary, store_time_of: StoreTimeOf, min_physical_offset: int = 0
+    ) -> int:
+        """The queue offset that belongs to a time, among messages whose records can still be read.
+
+        LOWER: the first message stored at the time or later, or the end of the queue. UPPER: the last one stored at the
+        time or earlier, or the oldest of all. Always within min_offset..max_offset.
+        """
+
+        def probe(low: int, high: int) -> tuple[int, int] | None:
+            while (found := self._units.next_real(low, high)) is not None:
+                timestamp = store_time_of(found[1].physical_offset, found[1].size)
+                if timestamp >= 0:
+                    return found[0], timestamp
+                low = found[0] + 1
+            return None
+
+        high = self.max_offset
+        low = first_not_below(min(self.min_offset, high), high, min_physical_offset, self._units.probe_physical)
+        if boundary is Boundary.LOWER:
+            return first_not_below(low, high, timestamp_ms, probe)
+        behind = first_not_below(low, high, timestamp_ms + 1, probe)
+        for offset in range(behind - 1, low - 1, -1):
+            if probe(offset, offset + 1) is not None:
+                return offset
+        return low
+
+    def estimate_count(
+        self, from_offset: int, to_offset: int, matches: Callable[[int], bool] | None, max_scan: int, threshold: int
+    ) -> int:
+        """About how many messages of from_offset..to_offset-1 match a filter on tags codes (see `estimate`)."""
+        if matches is None:
+            return max(0, to_offset - from_offset)
+        low, high = max(from_offset, self.min_offset), min(to_offset, self.max_offset)
+        codes = (self._real_tags_code(unit.tags_code) for unit in self._units.between(low, high))
+        return estimate_matches(codes, to_offset - from_offset, matches, max_scan, threshold)
+
+    def _real_tags_code(self, tags_code: int) -> int:
+        ext = self.ext_unit_of(tags_code) if is_ext_address(tags_code) else None
+        return tags_code if ext is None else ext.tags_code
+
+    # Starting, truncating, cleaning
+
+    def load(self) -> None:
+        """Map the files (and those of the ext queue). Follow with `recover`. Raises StoreDamaged."""
+        self.files.load()
+        if self.ext is not None:
+            self.ext.load()
+
+    def recover(self, last_exit_ok: bool = False) -> bool:
+        """Find the end of the queue in its last three files; everything behind the first invalid unit goes.
+
+        True when that dropped anything: units behind a hole that a power cut left. Their records must be dispatched
+        again, from `max_physical_offset` on. After a clean stop nobody looks for such remains.
+        """
+        files = self.files.files[-_RECOVER_FILES:]
+        if self.ext is not None:
+            self.ext.recover()
+        end = physical_end = 0
+        for file in files:
+            scan = scan_units(readable(file), physical_end)
+            end, physical_end = file.from_offset + scan.valid_bytes, scan.physical_end
+            if scan.valid_bytes < file.size:
+                break
+        dropped = bool(files) and self._has_remains(end, last_exit_ok)
+        if files:
+            self._cut(end, erase=dropped)
+        self.files.flushed_where = self.files.committed_where = end
+        first = self.files.first()
+        self.min_logic_offset = 0 if first is None else first.from_offset
+        self._settle()
+        self.correct_min_offset(0)
+        return dropped
+
+    def resume(self, min_offset: int, max_offset: int) -> None:
+        """Go on where a clean stop noted that the queue ended, without reading it."""
+        self._cut(max_offset * UNIT_BYTES, erase=False)
+        self.files.flushed_where = self.files.committed_where = max_offset * UNIT_BYTES
+        self.min_logic_offset = min_offset * UNIT_BYTES
+        self._settle()
+
+    def truncate_dirty(self, physical_offset: int) -> None:
+        """Drop every unit whose record does not end at or before `physical_offset`, the new end of the commit log."""
+        cut: int | None = None
+        for file in reversed(self.files.files):
+            data = readable(file)
+            scan = scan_units(data, physical_end_max=physical_offset)
+            if cut is None or scan.valid_bytes < len(data):
+                cut = file.from_offset + scan.valid_bytes
+            if scan.has_real:
+                break
+        if cut is not None:
+            self._cut(cut, erase=True)
+        self.min_logic_offset = min(self.min_logic_offset, self.max_logic_offset)
+        self._settle()
+
+    def correct_min_offset(self, min_physical_offset: int) -> None:
+        """Let the queue begin at the first message whose record is at or behind `min_physical_offset`.
+
+        When all records are gone it is empty and begins at its end. The beginning never moves back.
+        """
+        first = self.files.first()
+        if first is None or self.min_logic_offset >= self.max_logic_offset:
+            return
+        low = max(self.min_logic_offset, first.from_offset) // UNIT_BYTES
+        found = self._units.next_real(low, low + 1)
+        if found is None or found[1].physical_offset < min_physical_offset:
+            low = first_not_below(low, self.max_offset, min_physical_offset, self._units.probe_physical)
+        self.min_logic_offset = low * UNIT_BYTES
+        unit = self._units.at(low)
+        if self.ext is not None and unit is not None:
+            self.ext.truncate_by_min(unit.tags_code)
+
+    def delete_expired(self, min_physical_offset: int) -> int:
+        """Remove the leading files whose records are all gone, never the last one, and correct the beginning."""
+        count = self.files.delete_expired_by_offset(min_physical_offset, UNIT_BYTES, _last_physical_offset)
+        self.correct_min_offset(min_physical_offset)
+        return count
+
+    def flush(self, least_pages: int) -> bool:
+        """Make one file durable up to its end, if `least_pages` are waiting (0: anything). True when nothing moved."""
+        unmoved = self.files.flush(least_pages)
+        return (self.ext is None or self.ext.flush(least_pages)) and unmoved
+
+    def destroy(self) -> None:
+        """Remove all files. The queue is empty afterwards and can be used again."""
+        self.queue_tail.tail = NOWHERE
+        self.files.destroy()
+        if self.ext is not None:
+            self.ext.destroy()
+        self.min_logic_offset = 0
+        self._gap_before = -1
+        self.queue_tail.max_physical_offset = -1
+
+    def close(self) -> None:
+        """Unmap. Deletes and flushes nothing."""
+        self.queue_tail.tail = NOWHERE
+        self.files.close()
+        if self.ext is not None:
+            self.ext.close()
+
+    def _has_remains(self, end: int, last_exit_ok: bool) -> bool:
+        """Whether anything but zeros lies behind `end`. After a clean stop only the next unit is looked at."""
+        for file in self.files.files:
+            if file.from_offset + file.size <= end:
+                continue
+            start = max(0, end - file.from_offset)
+            if has_data(readable(file, start)[: UNIT_BYTES if last_exit_ok else None]):
+                return True
+        return False
+
+    def _cut(self, end: int, erase: bool) -> None:
+        """End the queue at byte `end`; later files go, and a file that would be empty too.
+
+        Only an empty first file that does not begin at 0 stays: it is all that still knows where the numbering was.
+        """
+        self.files.truncate_dirty(end)
+        last = self.files.last()
+        if last is None:
+            return
+        if last.wrote_position == 0 and (len(self.files.files) > 1 or last.from_offset == 0):
+            self.files.delete_last()
+        elif erase and not last.is_full:
+            last.zero_from(last.wrote_position)
+
+    def _settle(self) -> None:
+        """Learn from the units what the queue knows beyond its bytes, after they were cut."""
+        last_unit = self.last_unit()
+        self.queue_tail.max_physical_offset = -1 if last_unit is None else last_unit.physical_offset + last_unit.size
+        self._gap_before = -1
+        self._point_tail()
+        if self.ext is not None:
+            codes = (unit.tags_code for unit in self._units.backwards())
+            address = next((code for code in codes if is_ext_address(code)), None)
+            if address is None:
+                self.ext.truncate_all()
+            else:
+                self.ext.truncate_by_max(address)
+
+    def __str__(self) -> str:
+        return f"queue {self.queue_id} of topic {self.topic}"
+
+
+def _last_physical_offset(file: MappedFile) -> int:
+    """Where the record of a file's last real unit begins; 0 when it holds only blanks, which nobody misses."""
+    unit = next(real_units_backwards(readable(file)), None)
+    return 0 if unit is None else unit.physical_offset

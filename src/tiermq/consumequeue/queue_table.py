@@ -1,0 +1,238 @@
+"""QueueTable: every consume queue of a store, by topic and queue id.
+
+    <root>/consumequeue/<topic>/<queue id>/        20-byte units
+    <root>/consumequeue_ext/<topic>/<queue id>/    ext units, when they are enabled
+    <root>/batchconsumequeue/<topic>/<queue id>/   46-byte units, topics whose `queue.type` is BatchCQ
+
+A queue exists once a record was dispatched to it. Asking for one does not make it: in RocketMQ a read of any name
+leaves a queue behind, and "no such queue" can never be answered.
+
+Threads: any; `_lock` guards the table. What the queues allow is said in `ConsumeQueue`.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import os
+import threading
+from collections.abc import Callable
+
+from tiermq.clock import Clock
+from tiermq.consumequeue.batch_consume_queue import BatchConsumeQueue
+from tiermq.consumequeue.consume_queue import ConsumeQueue
+from tiermq.consumequeue.consume_queue_ext import ConsumeQueueExt
+from tiermq.errors import IllegalMessage, StoreDamaged
+from tiermq.files.file_access import FileAccess
+
+log = logging.getLogger(__name__)
+
+FILE_SIZE = 6_000_000
+EXT_FILE_SIZE = 50_331_648
+BATCH_FILE_SIZE = 13_800_000
+
+EXT_DIRECTORY = "consumequeue_ext"
+
+Queue = ConsumeQueue | BatchConsumeQueue
+
+
+class QueueType(enum.Enum):
+    """The topic attribute `queue.type`, by its value."""
+
+    SIMPLE = "SimpleCQ"
+    BATCH = "BatchCQ"
+
+    @property
+    def directory(self) -> str:
+        """The directory of the store that holds queues of this type."""
+        return "consumequeue" if self is QueueType.SIMPLE else "batchconsumequeue"
+
+
+class QueueTable:
+    """See the module. `queue_type_of(topic)` gives the topic's attribute; a topic without it is SIMPLE."""
+
+    def __init__(
+        self,
+        access: FileAccess,
+        root: str,
+        clock: Clock,
+        queue_type_of: Callable[[str], QueueType] = lambda _: QueueType.SIMPLE,
+        *,
+        file_size: int = FILE_SIZE,
+        ext_file_size: int = EXT_FILE_SIZE,
+        batch_file_size: int = BATCH_FILE_SIZE,
+        enable_ext: bool = False,
+    ) -> None:
+        self._access = access
+        self._root = root
+        self._clock = clock
+        self._queue_type_of = queue_type_of
+        self._file_size = file_size
+        self._ext_file_size = ext_file_size
+        self._batch_file_size = batch_file_size
+        self._enable_ext = enable_ext
+        self._lock = threading.Lock()
+        self._topics: dict[str, dict[int, Queue]] = {}
+
+    # Finding
+
+    def find(self, topic: str, queue_id: int) -> Queue | None:
+        """The queue, or None. Never makes one."""
+        queues = self._topics.get(topic)
+        return None if queues is None else queues.get(queue_id)
+
+    def find_or_create(self, topic: str, queue_id: int) -> Queue:
+        """The queue; a new one has no file until its first append."""
+        found = self.find(topic, queue_id)
+        if found is not None:
+            return found
+        _check_name(topic, queue_id)
+        with self._lock:
+            queues = self._topics.setdefault(topic, {})
+            if queue_id not in queues:
+                queues[queue_id] = self._make(self._queue_type_of(topic), topic, queue_id)
+            return queues[queue_id]
+
+    def topics(self) -> list[str]:
+        """The topics that have queues, sorted."""
+        with self._lock:
+            return sorted(self._topics)
+
+    def queues_of(self, topic: str) -> dict[int, Queue]:
+        """The queues of one topic by id; empty when there are none."""
+        with self._lock:
+            return dict(self._topics.get(topic, {}))
+
+    def all_queues(self) -> list[Queue]:
+        """Every queue, by topic and id."""
+        with self._lock:
+            return [queues[queue_id] for _, queues in sorted(self._topics.items()) for queue_id in sorted(queues)]
+
+    # Starting
+
+    def load(self) -> None:
+        """Map the files of every queue in the store directory. Follow with `recover_all`.
+
+        Raises StoreDamaged when a topic's files are of another type than its attribute says, or a file is foreign.
+        """
+        loaded: dict[str, dict[int, Queue]] = {}
+        try:
+            for queue_type in QueueType:
+                self._load_type(queue_type, loaded)
+        except BaseException:
+            for queues in loaded.values():
+                for queue in queues.values():
+                    queue.close()
+            raise
+        with self._lock:
+            self._topics = loaded
+
+    def _load_type(self, queue_type: QueueType, loaded: dict[str, dict[int, Queue]]) -> None:
+        base = os.path.join(self._root, queue_type.directory)
+        for topic in self._access.list_directories(base):
+            for name in self._access.list_directories(os.path.join(base, topic)):
+                if not (name.isascii() and name.isdigit()):
+                    log.warning("%s is not named by a queue id and is left alone", os.path.join(base, topic, name))
+                    continue
+                expected = self._queue_type_of(topic)
+                if expected is not queue_type:
+                    raise StoreDamaged(
+                        f"topic {topic}: expected queues of type {expected.value}, as its queue.type attribute says, "
+                        f"found {os.path.join(base, topic, name)}, which holds {queue_type.value}. The attribute of a "
+                        "topic that has messages cannot change; set it back, or delete the topic's queues."
+                    )
+                queue = self._make(queue_type, topic, int(name))
+                queue.load()
+                loaded.setdefault(topic, {})[int(name)] = queue
+
+    def _make(self, queue_type: QueueType, topic: str, queue_id: int) -> Queue:
+        directory = os.path.join(self._root, queue_type.directory, topic, str(queue_id))
+        if queue_type is QueueType.BATCH:
+            return BatchConsumeQueue(self._access, directory, topic, queue_id, self._batch_file_size, self._clock)
+        ext = None
+        if self._enable_ext:
+            ext_directory = os.path.join(self._root, EXT_DIRECTORY, topic, str(queue_id))
+            ext = ConsumeQueueExt(self._access, ext_directory, self._ext_file_size, self._clock)
+        return ConsumeQueue(self._access, directory, topic, queue_id, self._file_size, self._clock, ext)
+
+    def recover_all(self, last_exit_ok: bool = False) -> int | None:
+        """Find the end of every queue. Returns from which physical offset on records must be dispatched again.
+
+        None: no queue lost units to a hole. Otherwise the least of the places where one did; the largest offset that
+        *some* queue knows, from which RocketMQ goes on, says nothing about those.
+        """
+        lossy = [queue for queue in self.all_queues() if queue.recover(last_exit_ok)]
+        for queue in lossy:
+            log.warning("%s lost units behind a hole; dispatch again from %d", queue, max(0, queue.max_physical_offset))
+        return min((max(0, queue.max_physical_offset) for queue in lossy), default=None)
+
+    def truncate_dirty_all(self, physical_offset: int) -> None:
+        """Drop the units of records that end behind `physical_offset`, in every queue that may have such."""
+        for queue in self.all_queues():
+            if queue.max_physical_offset > physical_offset:
+                queue.truncate_dirty(physical_offset)
+
+    # Over all queues
+
+    def max_physical_offset(self) -> int:
+        """The end of the newest record that has a unit in any queue; -1 when there is none."""
+        return max((queue.max_physical_offset for queue in self.all_queues()), default=-1)
+
+    def min_physical_offset(self) -> int:
+        """Where the oldest record begins that any queue still offers; -1 when there is none."""
+        oldest = (queue.unit_at(queue.min_offset) for queue in self.all_queues())
+        return min((unit.physical_offset for unit in oldest if unit is not None), default=-1)
+
+    def correct_min_offset_all(self, min_physical_offset: int) -> None:
+        """Let every queue begin at its first message whose record is still there."""
+        for queue in self.all_queues():
+            queue.correct_min_offset(min_physical_offset)
+
+    def delete_expired(self, min_physical_offset: int) -> int:
+        """Remove the files of every queue whose records are all gone; how many went."""
+        return sum(queue.delete_expired(min_physical_offset) for queue in self.all_queues())
+
+    # Removing
+
+    def delete_queue(self, topic: str, queue_id: int) -> bool:
+        """Remove one queue and its files; False when there is none."""
+        with self._lock:
+            queues = self._topics.get(topic, {})
+            queue = queues.pop(queue_id, None)
+            if not queues:
+                self._topics.pop(topic, None)
+        if queue is None:
+            return False
+        queue.destroy()
+        self._remove_empty_directories(topic)
+        return True
+
+    def delete_topic(self, topic: str) -> int:
+        """Remove every queue of a topic with its files and directories; how many there were."""
+        with self._lock:
+            queues = self._topics.pop(topic, {})
+        for queue in queues.values():
+            queue.destroy()
+        self._remove_empty_directories(topic)
+        return len(queues)
+
+    def destroy(self) -> None:
+        """Remove every queue."""
+        for topic in self.topics():
+            self.delete_topic(topic)
+
+    def close(self) -> None:
+        """Unmap every queue. Deletes and flushes nothing."""
+        for queue in self.all_queues():
+            queue.close()
+
+    def _remove_empty_directories(self, topic: str) -> None:
+        for kind in (*(queue_type.directory for queue_type in QueueType), EXT_DIRECTORY):
+            self._access.remove_directory_if_empty(os.path.join(self._root, kind, topic))
+
+
+def _check_name(topic: str, queue_id: int) -> None:
+    if topic in ("", ".", "..") or "/" in topic or "\0" in topic or queue_id < 0:
+        raise IllegalMessage(
+            f"expected a topic that can be a directory's name and a queue id >= 0, found {topic!r} and {queue_id}"
+        )
