@@ -251,6 +251,34 @@ def test_each_kind_of_damage_is_named(data: bytes, reason: str) -> None:
         decode_record(data)
 
 
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (encode_record(topic="t" * 128, body=b"", version=RecordVersion.V2), "topic length -128"),
+        (encode_record(topic="", body=b"", properties=b"p" * 32767), "property length -32768"),
+    ],
+)
+def test_a_length_with_its_sign_bit_set_is_damage_even_where_it_would_add_up(record: bytes, reason: str) -> None:
+    data = bytearray(record)
+    if "topic" in reason:
+        data[4:8] = GOLDEN[4:8]
+        del data[88]  # What is left of the two bytes is 0x80.
+        data[0:4] = struct.pack(">i", len(data))
+    else:
+        data[89:91] = b"\x80\x00"
+        data += b"p"
+        data[0:4] = struct.pack(">i", len(data))
+    with pytest.raises(CorruptRecord, match=reason):
+        decode_record(data)
+
+
+def test_an_empty_body_with_a_crc_is_damage() -> None:
+    record = encode_record(topic="T", body=b"", body_crc=1)
+    with pytest.raises(CorruptRecord, match="body CRC"):
+        decode_record(record)
+    assert decode_record(record, check_crc=False).body_crc == 1
+
+
 def test_a_record_at_the_wrong_place_is_refused_when_the_place_is_known() -> None:
     with pytest.raises(CorruptRecord, match="expected physical offset 2048, found 1024"):
         decode_record(GOLDEN, expect_physical_offset=2048)

@@ -84,6 +84,14 @@ def test_a_record_whose_lengths_do_not_add_up_gives_the_size_to_skip() -> None:
     assert (head.kind, head.size) == (HeadKind.CORRUPT, len(RECORD))
 
 
+def test_hosts_larger_than_the_record_are_damage() -> None:
+    data = bytearray(encode_record(topic="", body=b""))
+    data[39] = 0x30
+    head = read_head(data)
+    assert (head.kind, head.size) == (HeadKind.CORRUPT, 91)
+    assert "hosts" in head.reason
+
+
 def test_a_negative_position_is_a_mistake_of_the_caller() -> None:
     with pytest.raises(ValueError, match="negative"):
         read_head(RECORD, -1)

@@ -134,7 +134,7 @@ def read_head(buffer: ReadableBuffer, position: int = 0, available: int | None =
     if topic_length < 0 or properties_at > end:
         return _corrupt(position, size, f"topic length {topic_length} does not fit size {size}")
     (properties_length,) = PROPERTIES_LENGTH.unpack_from(buffer, properties_at - PROPERTIES_LENGTH.size)
-    if properties_length < 0 or properties_at + properties_length != end:
+    if properties_at + properties_length != end:  # A negative length cannot add up.
         found = properties_at + properties_length - position
         return _corrupt(position, size, f"property length {properties_length} makes {found} bytes of size {size}")
     return RecordHead(
