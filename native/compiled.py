@@ -261,7 +261,7 @@ class QueueTail:
         return self.tail_object
 
     @tail.setter
-    def tail(self, value: Tail):
+    def tail(self, value: Tail | None):
         self.tail_object = value
         self.q.tail = cython.NULL if value is None else cython.address(value.t)
 
@@ -435,6 +435,17 @@ class PutResults:
     def all_ok(self):
         return self.others is None or all(result.ok for result in self.others.values())
 
+    @staticmethod
+    def refused(status, count: cython.Py_ssize_t):
+        """`count` results that all say `status`."""
+        made: PutResults = PutResults.__new__(PutResults)
+        made.rows = b""
+        made.host = b""
+        made.length = count
+        made.end_offset = -1
+        made.others = {at: PutResult(status) for at in range(count)}
+        return made
+
     def with_status(self, status):
         """The same results with every stored one marked as `status` (a flush that timed out)."""
         changed: PutResults = PutResults.__new__(PutResults)
@@ -456,6 +467,8 @@ class QueueHandle:
     topic_bytes: bytes
     queue_id = cython.declare(int32_t, visibility="readonly")
     next_offset = cython.declare(int64_t, visibility="public")
+    puts = cython.declare(int64_t, visibility="readonly")
+    stored_bytes = cython.declare(int64_t, visibility="readonly")
     appender: Appender
 
     def __init__(self, appender: Appender, topic: str, queue_id: int32_t, next_offset: int64_t = 0):
@@ -473,7 +486,8 @@ class QueueHandle:
                 cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(properties)), PyBytes_GET_SIZE(properties)
             )
         ):
-            return a.put(Message(self.topic, body, self.queue_id, encoded_properties=properties))
+            message = Message(self.topic, body, self.queue_id, encoded_properties=properties)
+            return a.put(message) if a.door is None else a.door(message)
         now: int64_t = a.now()
         done: int64_t = a.write(self, body, properties, 0, 0, 0, a.host, 0, 0, now, 1)
         if done < 0:
@@ -492,6 +506,7 @@ class Appender:
     idle = cython.declare(cython.bint, visibility="public")
     waits = cython.declare(cython.bint, visibility="public")
     max_body_bytes = cython.declare(int64_t, visibility="public")
+    door = cython.declare(object, visibility="public")
     puts = cython.declare(int64_t, visibility="readonly")
     stored_bytes = cython.declare(int64_t, visibility="readonly")
     last_store_timestamp_ms = cython.declare(int64_t, visibility="readonly")
@@ -525,7 +540,7 @@ class Appender:
     def tail(self):
         return self.active
 
-    def attach(self, tail: Tail):
+    def attach(self, tail: Tail | None):
         """Append to this file from now on."""
         self.active = tail
         self.t = cython.NULL if tail is None else cython.address(tail.t)
@@ -644,6 +659,8 @@ class Appender:
         publish(cython.address(t.position), t.position + total)
         if counted:
             h.next_offset += count
+        h.puts += 1
+        h.stored_bytes += total
         self.puts += 1
         self.stored_bytes += total
         self.last_size = total
@@ -1321,10 +1338,11 @@ class Builder:
         place.store_ms = head.store_ms
         prefetch_write(self.index.data + 40 + 4 * cython.cast(int64_t, place.slot))
 
-    def dispatch(self, view: Tail, start: int64_t, end: int64_t, crc_mode: cython.int = 0):
+    def dispatch(self, view: Tail, start: int64_t, end: int64_t, crc_mode: cython.int = 0, budget: int64_t = 1 << 62):
         """Build units and entries for the records of [start, end) of one file: (position, stop).
 
-        Stop.SLOW: the record at `position` needs the slow path. Stop.BLANK: the file ends there.
+        Stop.SLOW: the record at `position` needs the slow path. Stop.BLANK: the file ends there. Stop.END: everything
+        up to `end` is done, or at least `budget` bytes.
         """
         head: head_t
         ring: pending_t[64]
@@ -1342,9 +1360,10 @@ class Builder:
             return start, Stop.CORRUPT
         if end > view.t.size:
             end = view.t.size
+        halt: int64_t = end if end - start < budget else start + budget
         view.pin()
         with cython.nogil:
-            while position < end:
+            while position < halt:
                 stop = parse_head(data + position, end - position, cython.address(head))
                 if stop != STOP_END:
                     break

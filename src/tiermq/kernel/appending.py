@@ -157,6 +157,11 @@ class PutResults:
     def all_ok(self) -> bool:
         return all(result.ok for result in self._results)
 
+    @staticmethod
+    def refused(status: PutStatus, count: int) -> PutResults:
+        """`count` results that all say `status`."""
+        return PutResults([PutResult(status) for _ in range(count)], 0)
+
     def with_status(self, status: PutStatus) -> PutResults:
         """The same results with every stored one marked as `status` (a flush that timed out)."""
         return PutResults([r.with_status(status) if r.ok else r for r in self._results], self.store_timestamp_ms)
@@ -165,7 +170,7 @@ class PutResults:
 class QueueHandle:
     """A queue of one store, looked up once: the cheapest way to put. `next_offset` changes under the appender's lock."""
 
-    __slots__ = ("_appender", "next_offset", "queue_id", "shapes", "topic", "topic_bytes")
+    __slots__ = ("_appender", "next_offset", "puts", "queue_id", "shapes", "stored_bytes", "topic", "topic_bytes")
 
     def __init__(self, appender: Appender, topic: str, queue_id: int, next_offset: int = 0) -> None:
         self._appender = appender
@@ -173,11 +178,15 @@ class QueueHandle:
         self.topic_bytes = topic.encode()
         self.queue_id = queue_id
         self.next_offset = next_offset
+        self.puts = 0
+        self.stored_bytes = 0
         self.shapes: dict[tuple[int, int], tuple[int, Callable[..., None]]] = {}
 
     def put(self, body: bytes, properties: bytes = b"") -> PutResult:
         """Put `body` with already encoded properties. Same checks and statuses as a put of a Message."""
-        return self._appender.put(Message(self.topic, body, self.queue_id, encoded_properties=properties))
+        appender = self._appender
+        message = Message(self.topic, body, self.queue_id, encoded_properties=properties)
+        return appender.put(message) if appender.door is None else appender.door(message)
 
 
 class Appender:
@@ -194,6 +203,7 @@ class Appender:
         "_sample",
         "_slow",
         "_wake",
+        "door",
         "gate",
         "idle",
         "last_store_timestamp_ms",
@@ -230,6 +240,7 @@ class Appender:
         self._queues: dict[str, dict[int, QueueHandle]] = {}
         self._last_sampled = 0
         self.max_body_bytes = max_body_bytes
+        self.door: Callable[[Message], PutResult] | None = None
         self.gate = True
         self.idle = False
         self.waits = False
@@ -402,6 +413,8 @@ class Appender:
             )  # fmt: skip
             tail.position = position + total
             handle.next_offset += count
+            handle.puts += 1
+            handle.stored_bytes += total
             self.puts += 1
             self.stored_bytes += total
             self.last_store_timestamp_ms = now
@@ -472,6 +485,8 @@ class Appender:
                 tail.buffer[end - 20 : end] = encode_crc_property(value)
             tail.position = position + total
             handle.next_offset += count
+            handle.puts += 1
+            handle.stored_bytes += total
             self.puts += 1
             self.stored_bytes += total
             self.last_store_timestamp_ms = now

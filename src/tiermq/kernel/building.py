@@ -218,10 +218,13 @@ class Builder:
         self._touched.clear()
         return found
 
-    def dispatch(self, view: Tail, start: int, end: int, crc_mode: int = 0) -> tuple[int, Stop]:
+    def dispatch(
+        self, view: Tail, start: int, end: int, crc_mode: int = 0, budget: int = 1 << 62
+    ) -> tuple[int, Stop]:
         """Build units and entries for the records of [start, end) of one file: (position, stop).
 
-        Stop.SLOW: the record at `position` needs the slow path. Stop.BLANK: the file ends there.
+        Stop.SLOW: the record at `position` needs the slow path. Stop.BLANK: the file ends there. Stop.END: everything
+        up to `end` is done, or at least `budget` bytes.
         """
         buffer = view.buffer
         if buffer is None:
@@ -233,7 +236,8 @@ class Builder:
             index_end = _I64.unpack_from(index.buffer, 24)[0]
         head = Head()
         position = start
-        while position < end:
+        halt = min(end, start + budget)
+        while position < halt:
             stop = parse_head(buffer, position, end, head)
             if stop is not Stop.END:
                 return position, stop

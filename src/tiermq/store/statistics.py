@@ -80,10 +80,14 @@ class StoreStatistics:
 
     def record_put(self, topic: str, size_bytes: int, latency_ms: float, messages: int = 1) -> None:
         """Count one successful put call, which may have been a batch of several messages."""
+        self.add_puts(topic, size_bytes, messages)
+        self.record_latency(latency_ms)
+
+    def record_latency(self, latency_ms: float) -> None:
+        """Count how long one put call took; a store that times only some of its puts gives those."""
         coarse = bisect.bisect_right(_COARSE_ENDS_MS, latency_ms) if latency_ms > 0 else 0
         fine = bisect.bisect_right(FINE_ENDS_MS, latency_ms)
         with self._lock:
-            self._add(topic, size_bytes, messages)
             self._coarse[coarse] += 1
             self._fine[fine] += 1
             if latency_ms > self._latency_ms_max:
@@ -109,12 +113,14 @@ class StoreStatistics:
 
     def record_get(self, messages: int) -> None:
         """Count one get call: found when it returned messages, missed when it returned none."""
+        self.add_gets(1 if messages else 0, 0 if messages else 1, messages)
+
+    def add_gets(self, found: int, missed: int, messages: int) -> None:
+        """Count get calls that were counted elsewhere first."""
         with self._lock:
-            if messages:
-                self._get_found += 1
-                self._get_transferred += messages
-            else:
-                self._get_missed += 1
+            self._get_found += found
+            self._get_missed += missed
+            self._get_transferred += messages
 
     def sample(self) -> bool:
         """Note the totals if a second has passed since the last note; says whether it did. Call it often enough."""

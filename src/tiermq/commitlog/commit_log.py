@@ -1,0 +1,268 @@
+"""CommitLog: every message of every queue, in the order of arrival.
+
+The kernel's Appender writes records; this module does what is rare: binding a queue that was never put to, reserving
+disk blocks, rolling to the next file, refusing with the status that RocketMQ would give, and records whose properties
+depend on the queue offset that they get.
+
+Threads: any thread may put. `_room` serialises reserving and rolling; it is never held while a record is written, and a
+put that waits for it longer than `os_page_cache_busy_time_out_mills` is answered OS_PAGE_CACHE_BUSY.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from time import perf_counter_ns
+
+from tiermq.clock import Clock, SystemClock
+from tiermq.config import StoreConfig
+from tiermq.errors import CorruptRecord, DiskFull, StoreError
+from tiermq.files.mapped_file import MappedFile
+from tiermq.files.mapped_file_queue import MappedFileQueue
+from tiermq.kernel import Appender, Message, PutResult, PutResults, QueueHandle, Refusal, Stop, scan
+from tiermq.message.inner_batch import inner_num, with_inner_base
+from tiermq.message.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, with_property
+from tiermq.message.system_flag import is_inner_batch
+from tiermq.message.topic_name import is_light_queue, may_multi_dispatch, topic_problem
+from tiermq.status import PutStatus
+
+_log = logging.getLogger(__name__)
+
+BLANK_BYTES = 8
+_STATUS_OF = {
+    Refusal.BODY_TOO_LARGE: PutStatus.MESSAGE_ILLEGAL,
+    Refusal.RECORD_TOO_LARGE: PutStatus.MESSAGE_ILLEGAL,
+    Refusal.EMPTY: PutStatus.MESSAGE_ILLEGAL,
+    Refusal.PROPERTIES_TOO_LARGE: PutStatus.PROPERTIES_SIZE_EXCEEDED,
+    Refusal.CLOSED: PutStatus.SERVICE_NOT_AVAILABLE,
+}
+
+
+class CommitLog:
+    """See the module. The files belong to the queue of mapped files; positions of the active one to the appender."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        files: MappedFileQueue,
+        store_host: bytes,
+        *,
+        clock: Clock,
+        wake: Callable[[], None],
+        first_offset_of: Callable[[str, int], int] = lambda topic, queue_id: 0,
+        is_batch_queue: Callable[[str], bool] = lambda topic: False,
+        note_latency: Callable[[float], None] = lambda milliseconds: None,
+    ) -> None:
+        self.files = files
+        self.on_disk_full: Callable[[DiskFull], None] = lambda error: None
+        self._config = config
+        self._first_offset_of = first_offset_of
+        self._is_batch_queue = is_batch_queue
+        self._note_latency = note_latency
+        self._room = threading.Lock()
+        self._bind_lock = threading.Lock()
+        self._light_lock = threading.Lock()
+        self.appender = Appender(
+            store_host,
+            slow=self._put_slowly,
+            wake=wake,
+            clock=None if isinstance(clock, SystemClock) else clock.now_ms,
+            sample=self._put_measured,
+            max_body_bytes=config.max_message_size,
+            crc_property=config.enabled_append_prop_crc,
+            auto_version=config.auto_message_version_on_topic_len,
+            lock=threading.RLock(),
+        )
+
+    # Bounds
+
+    @property
+    def min_offset(self) -> int:
+        return self.files.min_offset
+
+    @property
+    def max_offset(self) -> int:
+        """Where readable records end."""
+        return self.files.max_offset
+
+    def open_for_append(self) -> None:
+        """Go on where recovery ended. The gate stays as it is."""
+        last = self.files.last()
+        self.appender.attach(None if last is None else last.tail)
+
+    def verify(self) -> int:
+        """Check every record that is readable now; how many. Raises CorruptRecord at the first bad one."""
+        records = 0
+        for file in self.files.files:
+            if not file.hold():
+                continue
+            try:
+                end = file.view.position
+                position, stop, count, _, _, _ = scan(file.view, 0, end, 2 if self._config.force_verify_prop_crc else 1)
+            finally:
+                file.release()
+            records += count
+            if stop is not Stop.BLANK and position < end:
+                raise CorruptRecord(f"{file.path}: expected a record at byte {position}, found damage ({stop.name})")
+        return records
+
+    # Puts
+
+    def queue(self, topic: str, queue_id: int) -> QueueHandle | None:
+        """The handle of a queue, made on first use; None when no queue can have that name."""
+        handle = self.appender.handle(topic, queue_id)
+        if handle is not None:
+            return handle
+        if topic_problem(topic) is not None:
+            return None
+        with self._bind_lock:
+            handle = self.appender.handle(topic, queue_id)
+            if handle is None:
+                handle = QueueHandle(self.appender, topic, queue_id, self._first_offset_of(topic, queue_id))
+                self.appender.bind(handle)
+        return handle
+
+    def put_together(self, messages: list[Message]) -> PutResults | PutStatus:
+        """Store a batch whole, in one file and side by side, or refuse it whole."""
+        while True:
+            outcome = self.appender.put_together(messages)
+            if not isinstance(outcome, Refusal):
+                return outcome
+            if outcome is Refusal.ROOM:
+                needed = sum(map(self.appender.record_bytes, messages))
+                status = self._make_room(needed)
+            elif outcome is Refusal.UNBOUND:
+                bound = self.queue(messages[0].topic, messages[0].queue_id)
+                status = PutStatus.PUT_OK if bound is not None else PutStatus.MESSAGE_ILLEGAL
+            else:
+                status = _STATUS_OF[outcome]
+            if status is not PutStatus.PUT_OK:
+                return status
+
+    def _put_measured(self, message: Message) -> PutResult:
+        """One put in a thousand is timed, so that statistics know latencies and the others pay nothing."""
+        started_ns = perf_counter_ns()
+        result = self.appender.put(message)
+        self._note_latency((perf_counter_ns() - started_ns) / 1e6)
+        return result
+
+    def _put_slowly(self, message: Message, refusal: Refusal) -> PutResult:
+        """What the appender could not do at once. Ends with a stored record or with a status and nothing written."""
+        if refusal is Refusal.SPECIAL:
+            return self._put_special(message)
+        status = self._remedy(message, refusal)
+        return self.appender.put(message) if status is PutStatus.PUT_OK else PutResult(status)
+
+    def _remedy(self, message: Message, refusal: Refusal) -> PutStatus:
+        """Remove what stood in the way of a put: PUT_OK when it is worth another try."""
+        if refusal is Refusal.UNBOUND:
+            bound = self.queue(message.topic, message.queue_id)
+            return PutStatus.PUT_OK if bound is not None else PutStatus.MESSAGE_ILLEGAL
+        if refusal is Refusal.ROOM:
+            return self._make_room(self.appender.record_bytes(message))
+        return _STATUS_OF[refusal]
+
+    def _put_special(self, message: Message) -> PutResult:
+        """A record that carries its own queue offset: encode with the offset it would get, store if it still gets it."""
+        count = inner_num(message.encoded_properties)
+        batch = is_inner_batch(message.sys_flag)
+        if batch != (count is not None) or (batch and not self._is_batch_queue(message.topic)):
+            return PutResult(PutStatus.MESSAGE_ILLEGAL)
+        if self.queue(message.topic, message.queue_id) is None:
+            return PutResult(PutStatus.MESSAGE_ILLEGAL)
+        light = self._light_queues(message)
+        while True:
+            handle = self.appender.handle(message.topic, message.queue_id)
+            expected = handle.next_offset if handle is not None else 0
+            with self._light_lock:  # Light queues move only here, so their offsets hold until the record is stored.
+                properties = message.encoded_properties
+                if batch:
+                    properties = with_inner_base(properties, expected)
+                if light:
+                    properties = with_property(properties, INNER_MULTI_QUEUE_OFFSET, _joined_offsets(light))
+                outcome = self.appender.put_expecting(
+                    _with_properties(message, properties), expected, max(1, count or 1)
+                )
+                if isinstance(outcome, PutResult):
+                    for _, light_handle in light:
+                        if light_handle is not None:
+                            light_handle.next_offset += 1
+                    return outcome
+            if outcome is Refusal.OFFSET_MOVED:
+                continue
+            status = self._remedy(message, outcome)
+            if status is not PutStatus.PUT_OK:
+                return PutResult(status)
+
+    def _light_queues(self, message: Message) -> list[tuple[str, QueueHandle | None]]:
+        """The queues that the message is multi-dispatched to, with the handles of those that count their own offsets."""
+        if not (self._config.enable_lmq and self._config.enable_multi_dispatch) or not may_multi_dispatch(message.topic):
+            return []
+        names = message.properties.get(INNER_MULTI_DISPATCH, "")
+        return [
+            (name, self.queue(name, 0) if is_light_queue(name) else None) for name in names.split(",") if name
+        ]
+
+    # Room
+
+    def _make_room(self, record_bytes: int) -> PutStatus:
+        """Reserve blocks for a record of that size, rolling to the next file when the active one cannot hold it."""
+        needed = record_bytes + BLANK_BYTES
+        if needed > self.files.file_size:
+            # The original burns a whole file on such a message and then says PUT_OK.
+            return PutStatus.MESSAGE_ILLEGAL
+        if not self._room.acquire(timeout=self._config.os_page_cache_busy_time_out_mills / 1000):
+            return PutStatus.OS_PAGE_CACHE_BUSY
+        try:
+            return self._reserve_or_roll(needed)
+        finally:
+            self._room.release()
+
+    def _reserve_or_roll(self, needed: int) -> PutStatus:
+        if self.appender.gate:
+            return PutStatus.SERVICE_NOT_AVAILABLE
+        active = self.files.last()
+        if active is not None and not active.is_full and active.wrote_position + needed <= active.size:
+            try:
+                active.reserve(active.wrote_position + needed)
+            except DiskFull as error:
+                self.on_disk_full(error)
+                return PutStatus.SERVICE_NOT_AVAILABLE
+            return PutStatus.PUT_OK
+        try:
+            following = self.files.make_next()
+            following.reserve(needed)
+        except DiskFull as error:
+            self.on_disk_full(error)
+            return PutStatus.CREATE_MAPPED_FILE_FAILED
+        except StoreError:
+            _log.exception("no next commit-log file after %s", "none" if active is None else active.path)
+            return PutStatus.CREATE_MAPPED_FILE_FAILED
+        self._roll_to(following, active)
+        return PutStatus.PUT_OK
+
+    def _roll_to(self, following: MappedFile, active: MappedFile | None) -> None:
+        if active is not None:
+            active.store_timestamp_ms = self.appender.last_store_timestamp_ms
+        self.appender.roll(following.tail)
+        self.files.add(following)
+
+
+def _joined_offsets(light: list[tuple[str, QueueHandle | None]]) -> str:
+    return ",".join("" if handle is None else str(handle.next_offset) for _, handle in light)
+
+
+def _with_properties(message: Message, encoded_properties: bytes) -> Message:
+    return Message(
+        message.topic,
+        message.body,
+        message.queue_id,
+        encoded_properties=encoded_properties,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_timestamp_ms=message.born_timestamp_ms,
+        born_host=message.born_host,
+        reconsume_times=message.reconsume_times,
+        prepared_transaction_offset=message.prepared_transaction_offset,
+    )

@@ -1,0 +1,248 @@
+"""Assembly: makes the parts of a store and connects them. `LocalStore` drives them; tests may take them one by one."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tiermq.clock import Clock
+from tiermq.commitlog.commit_log import CommitLog
+from tiermq.commitlog.flushing import Flusher, GroupCommit, RealTimeCommit, RealTimeFlush
+from tiermq.config import FlushDiskType, StoreConfig
+from tiermq.consumequeue.queue_table import QueueTable
+from tiermq.errors import CorruptRecord
+from tiermq.files.allocator import FileAllocator, Preparation
+from tiermq.files.file_access import FileAccess
+from tiermq.files.mapped_file_queue import MappedFileQueue
+from tiermq.files.multi_path import MultiPathMappedFileQueue
+from tiermq.files.transient_pool import TransientPool
+from tiermq.index.index_service import IndexService
+from tiermq.store.checkpoint import Checkpoint
+from tiermq.store.cleaning import Cleaner
+from tiermq.store.counting import Counting
+from tiermq.store.dispatching import Dispatch
+from tiermq.store.querying import CANDIDATES_MAX
+from tiermq.store.reading import Reader
+from tiermq.store.running_flags import Flag, RunningFlags
+from tiermq.store.services import Housekeeping, QueueFlush, Reput
+from tiermq.store.statistics import StoreStatistics
+from tiermq.store.topic_attributes import TopicAttributes
+
+LOG_RESERVE_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class Parts:
+    """Everything that a store consists of."""
+
+    config: StoreConfig
+    access: FileAccess
+    clock: Clock
+    attributes: TopicAttributes
+    checkpoint: Checkpoint
+    flags: RunningFlags
+    statistics: StoreStatistics
+    allocator: FileAllocator
+    pool: TransientPool | None
+    log: CommitLog
+    queues: QueueTable
+    index: IndexService | None
+    dispatch: Dispatch
+    reader: Reader
+    cleaner: Cleaner
+    flusher: Flusher
+    group_commit: GroupCommit
+    flush_service: GroupCommit | RealTimeFlush
+    commit_service: RealTimeCommit | None
+    reput: Reput
+    queue_flush: QueueFlush
+    housekeeping: Housekeeping
+
+    def confirm_offset(self) -> int:
+        """Records below may be dispatched: what is durable under SYNC_FLUSH, what is readable otherwise."""
+        if self.config.flush_disk_type is FlushDiskType.SYNC_FLUSH and not self.config.read_un_committed:
+            return min(self.log.files.flushed_where, self.log.max_offset)
+        return self.log.max_offset
+
+
+def assemble(
+    config: StoreConfig, access: FileAccess, clock: Clock, store_host: bytes, attributes: TopicAttributes
+) -> Parts:
+    """Make and connect the parts. Touches the disk only to open the checkpoint."""
+    root = str(config.root_path)
+    statistics = StoreStatistics(clock)
+    pool = _pool(config)
+    allocator = _allocator(config, access, clock, pool)
+    files = _log_files(config, access, clock, allocator)
+    queues = _queue_table(config, access, clock, attributes, root)
+    box: list[Parts] = []  # The callbacks below run only once the parts exist.
+    log = CommitLog(
+        config,
+        files,
+        store_host,
+        clock=clock,
+        wake=lambda: box[0].reput.wake(),
+        first_offset_of=lambda topic, queue_id: _first_offset(queues, topic, queue_id),
+        is_batch_queue=attributes.is_batch_queue,
+        note_latency=statistics.record_latency,
+    )
+    checkpoint = Checkpoint(access, os.path.join(root, "checkpoint"))
+    index = _index_service(config, access, clock, checkpoint, root) if config.message_index_enable else None
+    dispatch = Dispatch(config, log, queues, index)
+    flags = RunningFlags(lambda writeable: _set_gate(box[0], writeable))
+    cleaner = Cleaner(config, access, log, queues, index, flags, clock)
+    log.on_disk_full = cleaner.note_disk_full
+    flusher = Flusher(
+        log,
+        note_durable=lambda store_ms: setattr(checkpoint, "physic_msg_timestamp_ms", store_ms),
+        on_failure=lambda error: _stop_writing(flags),
+        on_progress=lambda: _wake_reput(box[0]),
+    )
+    group_commit = GroupCommit(config, flusher)
+    reader = Reader(config, log, queues, _physical_memory_bytes())
+    sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+    parts = Parts(
+        config=config,
+        access=access,
+        clock=clock,
+        attributes=attributes,
+        checkpoint=checkpoint,
+        flags=flags,
+        statistics=statistics,
+        allocator=allocator,
+        pool=pool,
+        log=log,
+        queues=queues,
+        index=index,
+        dispatch=dispatch,
+        reader=reader,
+        cleaner=cleaner,
+        flusher=flusher,
+        group_commit=group_commit,
+        flush_service=group_commit if sync else RealTimeFlush(config, flusher, clock),
+        commit_service=None if pool is None else RealTimeCommit(config, flusher, clock, lambda: _wake_reput(box[0])),
+        reput=Reput(log, dispatch, lambda: box[0].confirm_offset(), _note_damage(flags)),
+        queue_flush=QueueFlush(config, queues, dispatch, checkpoint, clock),
+        housekeeping=Housekeeping(config, cleaner, checkpoint, Counting(log, reader, statistics).take_over, clock),
+    )
+    box.append(parts)
+    return parts
+
+
+def raise_descriptor_limit() -> None:
+    """Every mapped file needs descriptors; take as many as this process may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _pool(config: StoreConfig) -> TransientPool | None:
+    if not config.transient_store_pool_enable:
+        return None
+    return TransientPool(config.transient_store_pool_size, config.mapped_file_size_commit_log)
+
+
+def _allocator(config: StoreConfig, access: FileAccess, clock: Clock, pool: TransientPool | None) -> FileAllocator:
+    warm = config.warm_maped_file_enable
+    sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+    return FileAllocator(
+        access,
+        clock=clock,
+        reserve_bytes=LOG_RESERVE_BYTES,
+        pool=pool,
+        fast_fail=config.fast_fail_if_no_buffer_in_store_pool,
+        preparation=Preparation(
+            warm=warm,
+            pages_per_sync=config.flush_least_pages_when_warm_maped_file if sync else 0,
+            lock_memory=warm,
+        ),
+    )
+
+
+def _log_files(
+    config: StoreConfig, access: FileAccess, clock: Clock, allocator: FileAllocator
+) -> MappedFileQueue:
+    paths = [str(path) for path in config.commit_log_paths]
+    size = config.mapped_file_size_commit_log
+    if len(paths) == 1 and not config.read_only_commit_log_paths:
+        return MappedFileQueue(
+            access, paths[0], size, clock=clock, allocator=allocator, reserve_bytes=LOG_RESERVE_BYTES
+        )
+
+    def full_paths() -> set[str]:
+        limit = config.disk_clean_forcibly_fraction
+        return {path for path in paths if access.disk_usage_ratio(path) > limit}
+
+    return MultiPathMappedFileQueue(
+        access,
+        paths,
+        size,
+        clock=clock,
+        read_only_paths=[str(path) for path in config.read_only_commit_log_paths],
+        full_paths=full_paths,
+        allocator=allocator,
+        reserve_bytes=LOG_RESERVE_BYTES,
+    )
+
+
+def _queue_table(
+    config: StoreConfig, access: FileAccess, clock: Clock, attributes: TopicAttributes, root: str
+) -> QueueTable:
+    return QueueTable(
+        access,
+        root,
+        clock,
+        attributes.queue_type_of,
+        file_size=config.mapped_file_size_consume_queue,
+        ext_file_size=config.mapped_file_size_consume_queue_ext,
+        batch_file_size=config.mapper_file_size_batch_consume_queue,
+        enable_ext=config.enable_consume_queue_ext,
+    )
+
+
+def _index_service(
+    config: StoreConfig, access: FileAccess, clock: Clock, checkpoint: Checkpoint, root: str
+) -> IndexService:
+    def note_synced(timestamp_ms: int) -> None:
+        checkpoint.index_msg_timestamp_ms = timestamp_ms
+        checkpoint.flush()
+
+    return IndexService(
+        access,
+        os.path.join(root, "index"),
+        config.max_hash_slot_num,
+        config.max_index_num,
+        clock,
+        note_synced,
+        query_count_max=CANDIDATES_MAX,
+    )
+
+
+def _first_offset(queues: QueueTable, topic: str, queue_id: int) -> int:
+    queue = queues.find(topic, queue_id)
+    return 0 if queue is None else queue.max_offset
+
+
+def _set_gate(parts: Parts, writeable: bool) -> None:
+    parts.log.appender.gate = not writeable
+
+
+def _stop_writing(flags: RunningFlags) -> None:
+    flags.set(Flag.NOT_WRITEABLE)
+
+
+def _note_damage(flags: RunningFlags) -> Callable[[CorruptRecord], None]:
+    return lambda error: (flags.set(Flag.WRITE_LOGICS_QUEUE_ERROR), None)[1]
+
+
+def _wake_reput(parts: Parts) -> None:
+    appender = parts.log.appender
+    if appender.idle:
+        appender.idle = False
+        parts.reput.wake()
+
+
+def _physical_memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

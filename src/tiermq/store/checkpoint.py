@@ -1,0 +1,76 @@
+"""The checkpoint file: up to which store time log, queues and index are known to be on disk.
+
+    0         8         16        24                   32                   40 ........ 4096
+    +---------+---------+---------+--------------------+--------------------+-----------+
+    | physic  | logics  | index   | master flushed     | confirm            | zeros     |   big-endian i64 each
+    +---------+---------+---------+--------------------+--------------------+-----------+
+
+Invariants: a time is written only after everything stored up to it was synced, so recovery that starts before the
+smaller of the first two finds nothing missing behind it. (The original writes `logics` at dispatch time, up to a minute
+before the queues are synced.) A fresh file is all zeros.
+Threads: setters may be called by any thread (single stores), `flush` by one at a time under `_lock`.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+
+from tiermq.files.file_access import FileAccess
+
+CHECKPOINT = struct.Struct(
+    ">"
+    "q"  # physic_msg_timestamp_ms   store time of the newest flushed record
+    "q"  # logics_msg_timestamp_ms   store time of the newest record whose queue unit is flushed
+    "q"  # index_msg_timestamp_ms    store time of the newest entry of the last synced index file
+    "q"  # master_flushed_offset
+    "q"  # confirm_offset            physical offset
+)
+CHECKPOINT_BYTES = 4096
+SAFETY_MS = 3_000
+assert CHECKPOINT.size == 40
+
+
+class Checkpoint:
+    """The values, and the file that they are kept in."""
+
+    def __init__(self, access: FileAccess, path: str) -> None:
+        self._region = (
+            access.open(path, CHECKPOINT_BYTES) if access.exists(path) else access.create(path, CHECKPOINT_BYTES)
+        )
+        self._region.reserve(0, CHECKPOINT_BYTES)
+        self._lock = threading.Lock()
+        (
+            self.physic_msg_timestamp_ms,
+            self.logics_msg_timestamp_ms,
+            self.index_msg_timestamp_ms,
+            self.master_flushed_offset,
+            self.confirm_offset,
+        ) = CHECKPOINT.unpack_from(self._region.buffer, 0)
+
+    @property
+    def min_timestamp_ms(self) -> int:
+        """Records up to this store time have their log bytes and their queue units on disk."""
+        return max(0, min(self.physic_msg_timestamp_ms, self.logics_msg_timestamp_ms) - SAFETY_MS)
+
+    def encoded(self) -> bytes:
+        return CHECKPOINT.pack(
+            self.physic_msg_timestamp_ms,
+            self.logics_msg_timestamp_ms,
+            self.index_msg_timestamp_ms,
+            self.master_flushed_offset,
+            self.confirm_offset,
+        )
+
+    def flush(self) -> None:
+        """Durable on return."""
+        with self._lock:
+            encoded = self.encoded()
+            if bytes(self._region.buffer[: CHECKPOINT.size]) == encoded:
+                return
+            self._region.buffer[: CHECKPOINT.size] = encoded
+            self._region.sync()
+
+    def close(self) -> None:
+        self.flush()
+        self._region.close()

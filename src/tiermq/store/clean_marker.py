@@ -1,0 +1,71 @@
+"""The clean marker: what a clean shutdown knows, so that the next start need not read the log to find out.
+
+A JSON file `tiermq.clean` in the store's root, a name that RocketMQ does not look at. It is removed before a store is
+written to and written as the very last step of a clean close.
+
+Invariant: a marker is believed only if nothing changed since: the checkpoint has the same bytes (a RocketMQ broker that
+used the directory in between rewrites it), the log has no data at the recorded end, and the queues on disk are those
+of the marker. Otherwise it is as if there were none.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from tiermq.files.file_access import FileAccess
+
+NAME = "tiermq.clean"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEnd:
+    """Where one consume queue ended."""
+
+    topic: str
+    queue_id: int
+    kind: str
+    min_offset: int
+    max_offset: int
+    max_physical_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class CleanMarker:
+    """What was true when the store was closed."""
+
+    log_end: int
+    checkpoint_hex: str
+    queues: list[QueueEnd]
+
+    def encode(self) -> bytes:
+        return json.dumps({"version": VERSION, **asdict(self)}).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> CleanMarker | None:
+        """None for anything that is not a marker of this version: it is only a hint."""
+        try:
+            fields = json.loads(data)
+            if fields.pop("version") != VERSION:
+                return None
+            queues = [QueueEnd(**queue) for queue in fields.pop("queues")]
+            return cls(queues=queues, **fields)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+
+def read_marker(access: FileAccess, root: str) -> CleanMarker | None:
+    path = f"{root}/{NAME}"
+    return CleanMarker.decode(access.read_bytes(path)) if access.exists(path) else None
+
+
+def write_marker(access: FileAccess, root: str, marker: CleanMarker) -> None:
+    """Durable on return."""
+    access.write_bytes(f"{root}/{NAME}", marker.encode())
+
+
+def remove_marker(access: FileAccess, root: str) -> None:
+    """Durable on return."""
+    access.remove(f"{root}/{NAME}")
+    access.sync_directory(root)

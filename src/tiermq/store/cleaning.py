@@ -1,0 +1,183 @@
+"""Cleaning: which commit-log files go, and the queue and index files that only they needed.
+
+When: at an hour of `delete_when`, when the disk is too full, or when asked to. What:
+
+    disk above warning      refuse puts (DISK_FULL), delete without regard to age
+    disk above force        delete without regard to age
+    disk above max used     delete what is older than `file_reserved_time`
+    hour or by hand         delete what is older than `file_reserved_time`
+
+Invariants: oldest first, never the last file, at most `delete_file_batch_max` per run, and never a file that a veto
+holds back: a tier says "not yet" until it has proof of its copy, and a full disk does not change that (it is reported).
+Threads: `run` is called by the housekeeping thread alone.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tiermq.clock import Clock
+from tiermq.commitlog.commit_log import CommitLog
+from tiermq.config import StoreConfig
+from tiermq.consumequeue.queue_table import QueueTable
+from tiermq.errors import DiskFull
+from tiermq.files.file_access import FileAccess
+from tiermq.files.mapped_file import MappedFile
+from tiermq.index.index_service import IndexService
+from tiermq.store.running_flags import Flag, RunningFlags
+
+_log = logging.getLogger(__name__)
+
+MANUAL_RUNS = 20
+HOUR_MS = 3_600_000
+
+Veto = Callable[[int, int], bool]
+"""(first physical offset, end) of a commit-log file -> True when it must stay."""
+
+
+class Urgency(enum.Enum):
+    """What the disk asks for."""
+
+    NOTHING = 0
+    EXPIRED = 1
+    IMMEDIATE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What one run removed. `vetoed` is True when a file was due but somebody still needed it."""
+
+    log_files: int
+    queue_files: int
+    index_files: int
+    vetoed: bool
+
+
+def urgency_of(ratio: float, config: StoreConfig) -> Urgency:
+    """What a disk that is full to `ratio` (0 to 1, negative when unknown) asks for."""
+    if ratio > config.disk_clean_forcibly_fraction:
+        return Urgency.IMMEDIATE
+    if ratio < 0 or ratio > config.disk_max_used_fraction:
+        return Urgency.EXPIRED
+    return Urgency.NOTHING
+
+
+class Cleaner:
+    """See the module."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        access: FileAccess,
+        log: CommitLog,
+        queues: QueueTable,
+        index: IndexService | None,
+        flags: RunningFlags,
+        clock: Clock,
+    ) -> None:
+        self.vetoes: list[Veto] = []
+        self._config = config
+        self._access = access
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._flags = flags
+        self._clock = clock
+        self._manual_runs = 0
+        self._last_min_offset = -1
+        self._last_redelete_ms = 0
+        self._vetoed = False
+
+    def request(self) -> None:
+        """Delete expired files in the next runs, whatever the hour."""
+        self._manual_runs = MANUAL_RUNS
+
+    def full_paths(self) -> set[str]:
+        """Commit-log paths that are too full for new files."""
+        limit = self._config.disk_clean_forcibly_fraction
+        return {
+            str(path) for path in self._config.commit_log_paths if self._access.disk_usage_ratio(str(path)) > limit
+        }
+
+    def run(self) -> Cleaned:
+        """One round."""
+        self._vetoed = False
+        log_files = self._clean_log()
+        self._redelete_hanged()
+        queue_files = index_files = 0
+        min_offset = self._log.min_offset
+        if min_offset > self._last_min_offset:
+            self._last_min_offset = min_offset
+            for queue in self._queues.all_queues():
+                queue_files += queue.delete_expired(min_offset)
+            if self._index is not None:
+                index_files = self._index.delete_expired(min_offset)
+        return Cleaned(log_files, queue_files, index_files, self._vetoed)
+
+    def _clean_log(self) -> int:
+        urgency = self._judge_disks()
+        by_hand = self._manual_runs > 0
+        if by_hand:
+            self._manual_runs -= 1
+        hour = time.localtime(self._clock.now_ms() / 1000).tm_hour
+        if urgency is Urgency.NOTHING and not by_hand and hour not in self._config.delete_hours:
+            return 0
+        return self._log.files.delete_expired_by_time(
+            self._config.file_reserved_time * HOUR_MS,
+            self._config.delete_commit_log_files_interval,
+            self._config.destroy_maped_file_interval_forcibly,
+            urgency is Urgency.IMMEDIATE and self._config.clean_file_forcibly_enable,
+            self._config.delete_file_batch_max,
+            self._must_stay,
+        )
+
+    def _must_stay(self, file: MappedFile) -> bool:
+        held = any(veto(file.from_offset, file.from_offset + file.size) for veto in self.vetoes)
+        if held and not self._vetoed:
+            self._vetoed = True
+            _log.warning("%s is due to be deleted, but a tier does not have it yet", file.path)
+        return held
+
+    def _judge_disks(self) -> Urgency:
+        """The most pressing of: the emptiest commit-log disk, the disk of the queues. Sets and clears DISK_FULL."""
+        config = self._config
+        log_ratio = min(self._access.disk_usage_ratio(str(path)) for path in config.commit_log_paths)
+        queue_ratio = self._access.disk_usage_ratio(str(config.root_path))
+        worst = max(log_ratio, queue_ratio)
+        if worst > config.disk_warning_fraction:
+            if self._flags.set(Flag.DISK_FULL):
+                _log.error("the disk is %.0f %% full: puts are refused until there is room", worst * 100)
+        elif worst <= config.disk_clean_forcibly_fraction and self._flags.clear(Flag.DISK_FULL):
+            _log.warning("the disk has room again: puts are accepted")
+        urgency = max(urgency_of(log_ratio, config), urgency_of(queue_ratio, config), key=lambda u: u.value)
+        if config.replicas_per_disk_partition > 1:
+            urgency = max(urgency, self._share_of_partition(), key=lambda u: u.value)
+        return urgency
+
+    def _share_of_partition(self) -> Urgency:
+        """Several brokers share the partition: look at our own part of it instead."""
+        path = str(self._config.commit_log_paths[0])
+        used = self._log.files.total_mapped_bytes
+        free = self._access.free_bytes(path)
+        ratio = self._access.disk_usage_ratio(path)
+        if free < 0 or not 0 <= ratio < 1:
+            return Urgency.NOTHING
+        ours = used / (free / (1 - ratio) / self._config.replicas_per_disk_partition)
+        if ours > self._config.logical_disk_space_clean_forcibly_threshold:
+            return Urgency.IMMEDIATE
+        return Urgency.EXPIRED if ours > self._config.disk_max_used_fraction else Urgency.NOTHING
+
+    def _redelete_hanged(self) -> None:
+        now_ms = self._clock.now_ms()
+        if now_ms - self._last_redelete_ms >= self._config.redelete_hanged_file_interval:
+            self._last_redelete_ms = now_ms
+            self._log.files.retry_delete_first(self._config.destroy_maped_file_interval_forcibly)
+
+    def note_disk_full(self, error: DiskFull) -> None:
+        """A put found no room. Nothing is refused beforehand: the next put looks again, so space that returns counts."""
+        _log.error("a put found the disk full: %s", error)
+        self.request()

@@ -1,0 +1,76 @@
+"""DispatchRequest: one record of the commit log, as dispatchers see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tiermq.config import StoreConfig
+from tiermq.errors import CorruptRecord
+from tiermq.index.index_request import index_keys
+from tiermq.kernel import Tail
+from tiermq.message.inner_batch import inner_span
+from tiermq.message.java_hash import tags_code
+from tiermq.message.properties import DELAY, KEYS, TAGS, UNIQ_KEY, decode_properties
+from tiermq.message.record_head import HeadKind, RecordHead, read_head
+from tiermq.message.topic_name import SCHEDULE_TOPIC
+
+UNKNOWN_LEVEL_DELAY_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchRequest:
+    """What a dispatcher may want to know. `queue_offset` is the first of `batch_size` positions."""
+
+    topic: str
+    queue_id: int
+    physical_offset: int
+    size: int
+    tags_code: int
+    store_timestamp_ms: int
+    queue_offset: int
+    sys_flag: int
+    prepared_transaction_offset: int
+    batch_size: int
+    properties: dict[str, str] = field(repr=False)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return index_keys(self.properties.get(UNIQ_KEY), self.properties.get(KEYS))
+
+
+def request_at(view: Tail, position: int, config: StoreConfig) -> DispatchRequest:
+    """The record that lies at `position` of a file. Raises CorruptRecord when none does."""
+    prefix = view.read(position, 4)
+    size = int.from_bytes(prefix, "big", signed=True) if prefix is not None else -1
+    record = view.read(position, size) if size > 0 else None
+    if record is None:
+        raise CorruptRecord(f"expected a record at physical offset {view.base + position}, found size {size}")
+    head = read_head(record, 0, size)
+    if head.kind is not HeadKind.OK:
+        raise CorruptRecord(f"expected a record at physical offset {view.base + position}, found {head.reason}")
+    encoded = record[head.properties_position : head.properties_position + head.properties_length]
+    properties = decode_properties(encoded, errors="replace")
+    base, count = inner_span(encoded, head.queue_offset)
+    return DispatchRequest(
+        topic=head.topic.decode("utf-8", "replace"),
+        queue_id=head.queue_id,
+        physical_offset=head.physical_offset,
+        size=size,
+        tags_code=_tags_code(head, properties, config),
+        store_timestamp_ms=head.store_timestamp_ms,
+        queue_offset=base,
+        sys_flag=head.sys_flag,
+        prepared_transaction_offset=head.prepared_transaction_offset,
+        batch_size=count,
+        properties=properties,
+    )
+
+
+def _tags_code(head: RecordHead, properties: dict[str, str], config: StoreConfig) -> int:
+    """The hash of the tag; for delayed messages the time at which they are due."""
+    level = properties.get(DELAY, "")
+    if head.topic == SCHEDULE_TOPIC.encode() and level.isascii() and level.isdigit() and int(level) > 0:
+        delays_ms = config.delay_levels_ms
+        number = min(int(level), len(delays_ms))
+        return head.store_timestamp_ms + (delays_ms[number - 1] if number > 0 else UNKNOWN_LEVEL_DELAY_MS)
+    return tags_code(properties.get(TAGS))

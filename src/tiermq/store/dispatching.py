@@ -1,0 +1,262 @@
+"""Dispatch: from each record of the commit log to its queue unit, its index entries and whoever else wants to know.
+
+The kernel's Builder does ordinary records in bulk; this module does the others, one by one, and runs the chain:
+
+    consume queue, key index, then every dispatcher that joined, in the order in which it did
+
+Invariants: records are dispatched in log order, each at least once and (as far as queue and index can tell) not twice;
+nothing beyond the confirm offset; a record whose unit or entries could not be written (full disk) is tried again, and
+nothing behind it is dispatched before.
+Threads: everything here runs under `lock`, on the reput thread or on the thread that opens the store.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from tiermq.commitlog.commit_log import CommitLog
+from tiermq.config import StoreConfig
+from tiermq.consumequeue.consume_queue import ConsumeQueue
+from tiermq.consumequeue.queue_table import QueueTable
+from tiermq.consumequeue.unit_request import AppendOutcome, UnitRequest
+from tiermq.errors import CorruptRecord
+from tiermq.index.index_request import IndexRequest
+from tiermq.index.index_service import IndexService
+from tiermq.kernel import Builder, IndexTail, Stop, Tail
+from tiermq.message.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
+from tiermq.message.system_flag import TransactionType, enters_consume_queue, transaction_type
+from tiermq.message.topic_name import SCHEDULE_TOPIC, is_light_queue
+from tiermq.store.dispatch_request import DispatchRequest, request_at
+
+_log = logging.getLogger(__name__)
+
+CHUNK_BYTES = 4 * 1024 * 1024  # Dispatched between two looks at listeners and stop requests.
+
+
+class DispatchSpan:
+    """A run of dispatched records of one file, given to dispatchers that joined the chain."""
+
+    __slots__ = ("_config", "_view", "end_offset", "start_offset")
+
+    def __init__(self, view: Tail, start_offset: int, end_offset: int, config: StoreConfig) -> None:
+        self._view = view
+        self._config = config
+        self.start_offset = start_offset
+        self.end_offset = end_offset
+
+    def __iter__(self) -> Iterator[DispatchRequest]:
+        position = self.start_offset - self._view.base
+        end = self.end_offset - self._view.base
+        while position < end:
+            request = request_at(self._view, position, self._config)
+            yield request
+            position += request.size
+
+
+class Dispatcher(Protocol):
+    """Someone who wants to see every record once it has its unit. Called in log order, on the dispatching thread."""
+
+    def dispatch(self, span: DispatchSpan) -> None: ...
+
+
+ArrivalListener = Callable[[str, int, int, DispatchRequest | None], None]
+"""(topic, queue id, next queue offset, the record if it came alone). No record means: several came, look yourself."""
+
+
+class Dispatch:
+    """See the module."""
+
+    def __init__(self, config: StoreConfig, log: CommitLog, queues: QueueTable, index: IndexService | None) -> None:
+        self.lock = threading.RLock()
+        self.dispatchers: list[Dispatcher] = []
+        self.listeners: list[ArrivalListener] = []
+        self.bit_map_of: Callable[[DispatchRequest], bytes] = lambda request: b""
+        self.gap_count = 0
+        self.conflict_count = 0
+        self._config = config
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._builder = Builder()
+        self._offset = 0
+
+    @property
+    def offset(self) -> int:
+        """Everything below has been dispatched."""
+        return self._offset
+
+    @offset.setter
+    def offset(self, value: int) -> None:
+        self._offset = value
+
+    @property
+    def last_store_timestamp_ms(self) -> int:
+        return self._builder.last_store_timestamp_ms
+
+    @property
+    def records(self) -> int:
+        return self._builder.records
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop a deleted topic's queues from the fast path."""
+        with self.lock:
+            for queue_id in self._queues.queues_of(topic):
+                self._builder.remove(topic, queue_id)
+
+    def close(self) -> None:
+        """Let go of every mapped file."""
+        with self.lock:
+            self._builder.clear()
+            self._drop_index_tail()
+
+    # Running
+
+    def run(self, limit: int, *, stopping: Callable[[], bool] = lambda: False) -> int:
+        """Dispatch everything below `limit`; how many records."""
+        before = self.records
+        with self.lock:
+            while self._offset < limit and not stopping() and self._step(limit):
+                pass
+        return self.records - before
+
+    def _step(self, limit: int) -> bool:
+        """One chunk of one file. False when nothing could be done."""
+        files = self._log.files
+        if self._offset < files.min_offset:
+            _log.error("records below %d were removed before they were dispatched", files.min_offset)
+            self._offset = files.min_offset
+        file = files.find(self._offset)
+        if file is None or not file.hold():
+            return False
+        try:
+            return self._step_in(file.view, limit)
+        finally:
+            file.release()
+
+    def _step_in(self, view: Tail, limit: int) -> bool:
+        start = self._offset - view.base
+        end = min(limit - view.base, view.position)
+        position, stop = self.walk(view, start, end, budget=CHUNK_BYTES)
+        self._finish(view, start, position)
+        if stop in (Stop.CORRUPT, Stop.HALF):
+            self._offset = view.base + position
+            raise CorruptRecord(
+                f"expected a record at physical offset {self._offset}, found none: the commit log changed under a "
+                "running store; stop it and run `tiermq store check`"
+            )
+        at_end = stop is Stop.BLANK or position >= view.size
+        self._offset = view.base + (view.size if at_end else position)
+        return at_end or position > start
+
+    def _finish(self, view: Tail, start: int, position: int) -> None:
+        """Tell the joined dispatchers and the listeners."""
+        if position > start and self.dispatchers:
+            span = DispatchSpan(view, view.base + start, view.base + position, self._config)
+            for dispatcher in self.dispatchers:
+                dispatcher.dispatch(span)
+        touched = self._builder.take_touched()
+        if not self.listeners:
+            return
+        for queue, next_offset in touched:
+            for listener in self.listeners:
+                listener(queue.topic, queue.queue_id, next_offset, None)
+
+    def walk(
+        self, view: Tail, start: int, end: int, crc_mode: int = 0, budget: int = 1 << 62
+    ) -> tuple[int, Stop]:
+        """Build units and entries for [start, end) of one file, fast where possible. Stops as the kernel does."""
+        position = start
+        while True:
+            left = start + budget - position
+            position, stop = self._builder.dispatch(view, position, end, crc_mode, left)
+            if stop is not Stop.SLOW:
+                return position, stop
+            request = request_at(view, position, self._config)
+            self.dispatch_one(request)
+            self._builder.last_store_timestamp_ms = request.store_timestamp_ms
+            self._builder.records += 1
+            position += request.size
+
+    # One record
+
+    def dispatch_one(self, request: DispatchRequest) -> None:
+        """Give one record its unit and its entries. Raises DiskFull with nothing lost: it can be dispatched again."""
+        if enters_consume_queue(request.sys_flag):
+            self._append_unit(request)
+            self._append_light_units(request)
+        if self._index is not None and transaction_type(request.sys_flag) is not TransactionType.ROLLBACK:
+            self._index.put(
+                IndexRequest(request.topic, request.keys, request.physical_offset, request.store_timestamp_ms)
+            )
+            self._refresh_index_tail(self._index)
+
+    def _append_unit(self, request: DispatchRequest) -> None:
+        queue = self._queues.find_or_create(request.topic, request.queue_id)
+        unit = UnitRequest(
+            physical_offset=request.physical_offset,
+            size=request.size,
+            tags_code=request.tags_code,
+            queue_offset=request.queue_offset,
+            store_timestamp_ms=request.store_timestamp_ms,
+            batch_size=request.batch_size,
+            bit_map=self.bit_map_of(request) if self._config.enable_consume_queue_ext else b"",
+        )
+        self._note(queue.append(unit), request)
+        if isinstance(queue, ConsumeQueue) and self._is_ordinary(request.topic):
+            self._builder.add(queue.queue_tail)
+        for listener in self.listeners:
+            listener(request.topic, request.queue_id, request.queue_offset + request.batch_size, request)
+
+    def _is_ordinary(self, topic: str) -> bool:
+        """Whether the kernel may append this topic's units by itself."""
+        return (
+            not self._config.enable_consume_queue_ext
+            and topic != SCHEDULE_TOPIC
+            and topic.isascii()
+        )
+
+    def _append_light_units(self, request: DispatchRequest) -> None:
+        """A multi-dispatched record has a unit in each light queue that its properties name."""
+        names = request.properties.get(INNER_MULTI_DISPATCH)
+        if not names or not (self._config.enable_lmq and self._config.enable_multi_dispatch):
+            return
+        offsets = request.properties.get(INNER_MULTI_QUEUE_OFFSET, "").split(",")
+        for name, offset in zip(names.split(","), offsets, strict=False):
+            if not (is_light_queue(name) and offset.isascii() and offset.isdigit()):
+                continue
+            unit = UnitRequest(
+                request.physical_offset, request.size, request.tags_code, int(offset), request.store_timestamp_ms
+            )
+            self._note(self._queues.find_or_create(name, 0).append(unit), request)
+            for listener in self.listeners:
+                listener(name, 0, int(offset) + 1, request)
+
+    def _note(self, outcome: AppendOutcome, request: DispatchRequest) -> None:
+        if outcome is AppendOutcome.GAP:
+            self.gap_count += 1
+            _log.error("queue %s-%d lost messages before offset %d", request.topic, request.queue_id, request.queue_offset)
+        elif outcome in (AppendOutcome.CONFLICT, AppendOutcome.TOO_FAR):
+            self.conflict_count += 1
+            _log.error("record at %d cannot enter its queue: %s (%r)", request.physical_offset, outcome.name, request)
+
+    def _refresh_index_tail(self, index: IndexService) -> None:
+        """Point the kernel at the index file that is being filled, with the blocks that it has now."""
+        file = index.current()
+        tail = self._builder.index
+        if tail is None or self._indexed_file is not file:
+            self._drop_index_tail()
+            tail = IndexTail(file.buffer, file.slot_count_max, file.entry_count_max)
+            self._builder.index = tail
+            self._indexed_file = file
+        tail.entry_limit = file.entry_limit
+
+    _indexed_file: object = None
+
+    def _drop_index_tail(self) -> None:
+        if self._builder.index is not None:
+            self._builder.index.detach()
+            self._builder.index = None
+            self._indexed_file = None

@@ -1,0 +1,583 @@
+"""LocalStore: a complete message store in a directory that a RocketMQ 5.3 broker can open.
+
+    with LocalStore.open("store", flush_disk_type="SYNC_FLUSH") as store:
+        result = store.put(Message("orders", b"...", keys=["order-42"], tags="paid"))
+        page = store.get("orders", 0, result.queue_offset)
+
+What is durable when: under SYNC_FLUSH a put that returned PUT_OK survives a power cut; under ASYNC_FLUSH it survives the
+death of the process, and a power cut once the flush interval has passed. What is readable when: a message can be got
+once it is dispatched, which follows the put within milliseconds (under SYNC_FLUSH: once it is durable).
+
+Threads: any thread may call anything but `open` and `close`. Hot paths are bound at open: `store.put` *is* the
+appender's put under ASYNC_FLUSH, `store.get` *is* the reader's get.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, NoReturn, Self
+
+from tiermq.clock import Clock, SystemClock
+from tiermq.config import FlushDiskType, StoreConfig
+from tiermq.consumequeue.boundary import Boundary
+from tiermq.consumequeue.queue_table import Queue, QueueType
+from tiermq.errors import IllegalMessage, StoreClosed, StoreError
+from tiermq.files.file_access import FileAccess, FileLock
+from tiermq.files.os_file_access import OsFileAccess
+from tiermq.kernel import Message, PutResult, PutResults, QueueHandle
+from tiermq.message.client_batch import decode_client_batch
+from tiermq.message.hosts import encode_host
+from tiermq.message.ids import decode_message_id
+from tiermq.message.message_filter import MessageFilter
+from tiermq.message.properties import DELAY, get_property
+from tiermq.message.stored_message import StoredMessage
+from tiermq.message.topic_name import is_light_queue, is_system_topic
+from tiermq.metrics import Registry
+from tiermq.status import PutStatus
+from tiermq.store.assembly import Parts, assemble, raise_descriptor_limit
+from tiermq.store.clean_marker import CleanMarker, QueueEnd, read_marker, remove_marker, write_marker
+from tiermq.store.cleaning import Cleaned, Veto
+from tiermq.store.dispatching import ArrivalListener, Dispatcher
+from tiermq.store.lifecycle import Lifecycle, State
+from tiermq.store.querying import QueryPage, query_by_key, record_at
+from tiermq.store.reading import PULL_BYTES_MAX, GetPage
+from tiermq.store.recovery import Recovered, Recovery
+from tiermq.store.store_metrics import register_metrics
+from tiermq.store.topic_attributes import TopicAttributes
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_HOST = "127.0.0.1:10911"
+TIME_MAX_MS = 2**63 - 1
+
+
+class LocalStore:
+    """See the module."""
+
+    def __init__(self, parts: Parts, lock: FileLock) -> None:
+        self._parts = parts
+        self._lock = lock
+        self._lifecycle = Lifecycle()
+        self._close_lock = threading.Lock()
+        self._abandoned = False
+        self.metrics = Registry()
+        self.recovered: Recovered | None = None
+
+    # Opening and closing
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        config: StoreConfig | None = None,
+        clock: Clock | None = None,
+        access: FileAccess | None = None,
+        store_host: str = DEFAULT_HOST,
+        batch_topics: Iterable[str] = (),
+        **settings: Any,
+    ) -> Self:
+        """Open the store in `path`, making it when there is none, and recover what is there.
+
+        `settings` are RocketMQ's names in snake_case. Raises StoreLocked when another process has it, StoreDamaged when
+        a file in it is foreign or of a wrong size, ReadOnlyStore when it cannot be written, BadConfig for a bad setting.
+        """
+        config = config or StoreConfig()
+        if path is not None:
+            settings["store_path_root_dir"] = str(Path(path).absolute())
+        config = config.with_settings(**settings)
+        access = access or OsFileAccess()
+        root = str(config.root_path)
+        raise_descriptor_limit()
+        for directory in (root, *map(str, config.commit_log_paths), f"{root}/consumequeue", f"{root}/index"):
+            access.make_directories(directory)
+        lock = access.lock(f"{root}/lock")
+        try:
+            attributes = TopicAttributes.read(access, root)
+            for topic in batch_topics:
+                attributes.set_queue_type(topic, QueueType.BATCH)
+            parts = assemble(config, access, clock or SystemClock(), encode_host(store_host), attributes)
+            store = cls(parts, lock)
+            store._start(root)
+        except BaseException:
+            lock.release()
+            raise
+        return store
+
+    def _start(self, root: str) -> None:
+        parts, access = self._parts, self._parts.access
+        try:
+            clean = not access.exists(f"{root}/abort")
+            marker = read_marker(access, root)
+            self._load(clean)
+            self._recover(clean, marker)
+            # From here on the directory is in use: no marker vouches for it, and its abort file says so.
+            remove_marker(access, root)
+            access.write_bytes(f"{root}/abort", str(os.getpid()).encode())
+        except BaseException:
+            self._unmap()
+            raise
+        parts.allocator.start()
+        for service in self._services():
+            service.start()
+        parts.log.open_for_append()
+        self._bind_hot_paths()
+        register_metrics(self.metrics, parts)
+        self._lifecycle.advance(State.RUNNING)
+        parts.log.appender.gate = not parts.flags.writeable
+
+    def _load(self, clean: bool) -> None:
+        parts = self._parts
+        self._lifecycle.advance(State.LOAD_BEGIN)
+        parts.log.files.load()
+        self._lifecycle.advance(State.LOAD_COMMITLOG_OK)
+        parts.queues.load()
+        self._lifecycle.advance(State.LOAD_CONSUME_QUEUE_OK)
+        self._index_from: int | None = None
+        if parts.index is not None:
+            index_from = parts.index.load(clean, parts.checkpoint.index_msg_timestamp_ms)
+            self._index_from = index_from if parts.config.message_index_safe else None
+        self._lifecycle.advance(State.LOAD_INDEX_OK)
+
+    def _recover(self, clean: bool, marker: CleanMarker | None) -> None:
+        parts = self._parts
+        self._lifecycle.advance(State.RECOVER_BEGIN)
+        recovery = Recovery(
+            parts.config, parts.log, parts.queues, parts.dispatch, parts.checkpoint, self._index_from
+        )
+        self.recovered = recovery.run(clean, marker)
+        self._lifecycle.advance(State.RECOVER_TOPIC_QUEUE_TABLE_OK)
+        _log.info("recovered %s: %s", parts.config.root_path, self.recovered)
+
+    def _services(self) -> list[Any]:
+        parts = self._parts
+        services = [parts.flush_service, parts.reput, parts.queue_flush, parts.housekeeping]
+        return services if parts.commit_service is None else [parts.commit_service, *services]
+
+    def _bind_hot_paths(self) -> None:
+        parts = self._parts
+        appender = parts.log.appender
+        self.get = parts.reader.get  # type: ignore[method-assign]
+        if parts.config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
+            appender.waits = True
+            appender.door = self.put
+        elif not parts.config.wake_flush_when_put_message:
+            self.put = appender.put  # type: ignore[method-assign]
+            self.put_many = appender.put_many  # type: ignore[method-assign]
+
+    def close(self) -> None:
+        """Flush and dispatch everything, and let the directory go. Calling it again changes nothing.
+
+        The abort file stays, so that the next start checks everything, when something could not be finished.
+        """
+        with self._close_lock:
+            if self._lifecycle.state >= State.SHUTDOWN_BEGIN:
+                return
+            self._lifecycle.advance(State.SHUTDOWN_BEGIN)
+        parts = self._parts
+        appender = parts.log.appender
+        appender.gate = True
+        appender.attach(None)
+        finished = False
+        try:
+            finished = self._finish()
+        finally:
+            self._forbid()
+            self._unmap()
+            self._lock.release()
+            self._lifecycle.advance(State.SHUTDOWN_OK)
+        if not finished:
+            _log.warning("%s was not closed cleanly; the next start will check it", parts.config.root_path)
+
+    def _finish(self) -> bool:
+        """Stop the services and make everything durable; True when nothing was left undone."""
+        parts = self._parts
+        parts.housekeeping.stop()
+        if parts.commit_service is not None:
+            parts.commit_service.stop()
+        parts.flush_service.stop()
+        parts.group_commit.stop()
+        paused = parts.reput.paused
+        parts.reput.stop()
+        if not paused and not self._abandoned:
+            parts.dispatch.run(parts.confirm_offset())
+        parts.queue_flush.stop()
+        parts.queue_flush.flush_all()
+        behind = parts.log.max_offset - parts.dispatch.offset
+        parts.dispatch.close()
+        if parts.index is not None:
+            parts.index.close()
+        parts.allocator.shutdown()
+        parts.checkpoint.flush()
+        if behind > 0 or parts.flusher.failure is not None or parts.log.files.flushed_where < parts.log.max_offset:
+            return False
+        self._write_marker()
+        return True
+
+    def _write_marker(self) -> None:
+        parts = self._parts
+        root = str(parts.config.root_path)
+        ends = [
+            QueueEnd(q.topic, q.queue_id, type(q).__name__, q.min_offset, q.max_offset, q.max_physical_offset)
+            for q in parts.queues.all_queues()
+            if q.files.files
+        ]
+        write_marker(parts.access, root, CleanMarker(parts.log.max_offset, parts.checkpoint.encoded().hex(), ends))
+        parts.access.remove(f"{root}/abort")
+        parts.access.sync_directory(root)
+
+    def _unmap(self) -> None:
+        parts = self._parts
+        parts.dispatch.close()
+        parts.queues.close()
+        if parts.index is not None:
+            parts.index.close()
+        parts.log.files.close()
+        parts.checkpoint.close()
+        if parts.pool is not None:
+            parts.pool.close()
+
+    def _forbid(self) -> None:
+        """A closed store answers reads with an error, not with emptiness."""
+
+        def closed(*args: object, **keywords: object) -> NoReturn:
+            raise StoreClosed(f"the store in {self._parts.config.root_path} is closed")
+
+        self.get = closed  # type: ignore[method-assign]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Putting
+
+    def put(self, message: Message) -> PutResult:
+        """Store one message. A refusal is a status, with nothing written; see `PutStatus`."""
+        result = self._parts.log.appender.put(message)
+        if result.status is not PutStatus.PUT_OK:
+            return result
+        status = self._await_flush(result.end_offset, message.waits_for_store)
+        return result if status is PutStatus.PUT_OK else result.with_status(status)
+
+    def put_many(self, messages: Iterable[Message]) -> PutResults:
+        """Store messages in one call, in order; each has its own result. Cheaper than putting them one by one."""
+        batch = messages if isinstance(messages, list) else list(messages)
+        results = self._parts.log.appender.put_many(batch)
+        if results.end_offset < 0:
+            return results
+        status = self._await_flush(results.end_offset, any(message.waits_for_store for message in batch))
+        return results if status is PutStatus.PUT_OK else results.with_status(status)
+
+    def put_batch(self, envelope: Message) -> PutResults:
+        """Store a classic batch: `envelope.body` holds the client's messages, which lie side by side afterwards.
+
+        Properties of the envelope are not stored. Raises CorruptRecord when the body is no batch; a batch that is too
+        large, transactional or delayed is refused whole (every result has the status).
+        """
+        elements = decode_client_batch(envelope.body)
+        illegal = (
+            len(envelope.body) > self._parts.log.appender.max_body_bytes
+            or envelope.sys_flag & 0x0C
+            or get_property(envelope.encoded_properties, DELAY.encode()) not in (None, b"0")
+        )
+        messages = [
+            Message(
+                envelope.topic,
+                element.body,
+                envelope.queue_id,
+                encoded_properties=element.encoded_properties,
+                flag=element.flag,
+                sys_flag=envelope.sys_flag,
+                born_timestamp_ms=envelope.born_timestamp_ms,
+                born_host=envelope.born_host,
+                reconsume_times=envelope.reconsume_times,
+            )
+            for element in elements
+        ]
+        if illegal or any(message.special for message in messages):
+            return PutResults.refused(PutStatus.MESSAGE_ILLEGAL, len(elements))
+        outcome = self._parts.log.put_together(messages)
+        if isinstance(outcome, PutStatus):
+            return PutResults.refused(outcome, len(elements))
+        status = self._await_flush(outcome.end_offset, envelope.waits_for_store)
+        return outcome if status is PutStatus.PUT_OK else outcome.with_status(status)
+
+    def queue(self, topic: str, queue_id: int = 0) -> QueueHandle:
+        """A handle for putting many messages to one queue. Raises IllegalMessage when no queue can have that name."""
+        handle = self._parts.log.queue(topic, queue_id)
+        if handle is None:
+            raise IllegalMessage(f"{topic!r} is not a legal topic name")
+        return handle
+
+    def when_durable(self, offset: int, call: Callable[[PutStatus], None]) -> None:
+        """Call back once everything below physical `offset` is durable. For callers that must not block."""
+        self._ensure_running()
+        if not self._parts.group_commit.running:
+            self._parts.group_commit.start()
+        self._parts.group_commit.when_durable(offset, call)
+
+    def _await_flush(self, end_offset: int, waits: bool) -> PutStatus:
+        parts = self._parts
+        if parts.config.flush_disk_type is not FlushDiskType.SYNC_FLUSH:
+            parts.flush_service.wake()
+            return PutStatus.PUT_OK
+        if waits:
+            return parts.group_commit.wait(end_offset)
+        parts.group_commit.wake()
+        return PutStatus.PUT_OK
+
+    # Reading
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int = 32,
+        max_bytes: int = PULL_BYTES_MAX,
+        message_filter: MessageFilter | None = None,
+    ) -> GetPage:
+        """A page of messages from `offset` on. What was not found, and where to go on, is in the page."""
+        return self._parts.reader.get(topic, queue_id, offset, max_messages, max_bytes, message_filter)
+
+    def query(
+        self,
+        topic: str,
+        key: str,
+        begin_ms: int = 0,
+        end_ms: int = TIME_MAX_MS,
+        max_messages: int = 32,
+    ) -> QueryPage:
+        """The newest messages of a topic that have `key` among their keys, oldest of them first."""
+        self._ensure_running()
+        index = self._parts.index
+        if index is None:
+            raise StoreError("this store keeps no key index: open it with message_index_enable=True")
+        most = min(max_messages, self._parts.config.max_msgs_num_batch)
+        return query_by_key(index, self._parts.log.files.segments, topic, key, most, begin_ms, end_ms)
+
+    def message_at(self, physical_offset: int, size: int | None = None) -> StoredMessage | None:
+        """The message that lies at a physical offset, or None. Raises CorruptRecord when its bytes are damaged."""
+        self._ensure_running()
+        return record_at(self._parts.log.files.segments, physical_offset, size)
+
+    def message_by_id(self, message_id: str) -> StoredMessage | None:
+        """The message with an offset message id (as `PutResult.message_id`)."""
+        return self.message_at(decode_message_id(message_id).physical_offset)
+
+    # Offsets and times
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        queue = self._queue(topic, queue_id)
+        return 0 if queue is None else queue.min_offset
+
+    def max_offset(self, topic: str, queue_id: int, *, committed: bool = True) -> int:
+        """The offset behind the newest message: of those that can be got, or (not committed) of all that were put."""
+        if not committed:
+            handle = self._parts.log.appender.handle(topic, queue_id)
+            if handle is not None:
+                return handle.next_offset
+        queue = self._queue(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
+
+    @property
+    def min_physical_offset(self) -> int:
+        return self._parts.log.min_offset
+
+    @property
+    def max_physical_offset(self) -> int:
+        return self._parts.log.max_offset
+
+    @property
+    def flushed_where(self) -> int:
+        """Everything below this physical offset survives a power cut."""
+        return self._parts.log.files.flushed_where
+
+    @property
+    def dispatched_where(self) -> int:
+        """Everything below this physical offset can be got and queried."""
+        return self._parts.dispatch.offset
+
+    def offset_at(
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: Literal["lower", "upper"] = "lower"
+    ) -> int:
+        """The queue offset that belongs to a time: the first message at or after it, or the last at or before it."""
+        queue = self._queue(topic, queue_id)
+        if queue is None:
+            return 0
+        found = queue.offset_by_time(
+            timestamp_ms, Boundary(boundary), self._store_time_of, max(0, self.min_physical_offset)
+        )
+        return min(max(found, queue.min_offset), queue.max_offset)
+
+    def store_time_of(self, topic: str, queue_id: int, offset: int) -> int:
+        """When the message with a queue offset was stored, in milliseconds; -1 when there is none."""
+        physical, size = self._place_of(topic, queue_id, offset)
+        return -1 if size <= 0 else self._store_time_of(physical, size)
+
+    def physical_offset_of(self, topic: str, queue_id: int, offset: int) -> int:
+        """Where the record of a queue offset lies; -1 when there is none."""
+        return self._place_of(topic, queue_id, offset)[0]
+
+    def earliest_time(self, topic: str, queue_id: int) -> int:
+        """Store time of the oldest message of a queue; -1 when there is none."""
+        return self.store_time_of(topic, queue_id, self.min_offset(topic, queue_id))
+
+    def latest_time(self, topic: str, queue_id: int) -> int:
+        """Store time of the newest message of a queue; -1 when there is none."""
+        return self.store_time_of(topic, queue_id, self.max_offset(topic, queue_id) - 1)
+
+    def estimate_message_count(
+        self, topic: str, queue_id: int, from_offset: int, to_offset: int, message_filter: MessageFilter | None = None
+    ) -> int:
+        """About how many messages of a range match a filter, from a sample."""
+        queue = self._queue(topic, queue_id)
+        if queue is None:
+            return 0
+        config = self._parts.config
+        matches = None if message_filter is None else lambda code: message_filter.matches_unit(code, None)
+        return queue.estimate_count(
+            from_offset, to_offset, matches, config.max_consume_queue_scan, config.sample_count_threshold
+        )
+
+    def _place_of(self, topic: str, queue_id: int, offset: int) -> tuple[int, int]:
+        queue = self._queue(topic, queue_id)
+        unit = None if queue is None or offset < 0 else queue.unit_at(offset)
+        return (-1, -1) if unit is None else (unit.physical_offset, unit.size)
+
+    def _store_time_of(self, physical_offset: int, size: int) -> int:
+        log = self._parts.log.files.segments
+        head = log.read(physical_offset, min(size, 80))
+        if head is None or len(head) < 68:
+            return -1
+        at = 68 if head[39] & 0x10 else 56
+        return int.from_bytes(head[at : at + 8], "big", signed=True) if len(head) >= at + 8 else -1
+
+    # Topics
+
+    def topics(self) -> dict[str, list[int]]:
+        """Every topic that has queues, with its queue ids."""
+        queues = self._parts.queues
+        return {topic: sorted(queues.queues_of(topic)) for topic in queues.topics()}
+
+    def delete_topics(self, topics: Iterable[str]) -> int:
+        """Delete the queues of topics; their records go when their files do. How many topics there were."""
+        self._ensure_running()
+        parts = self._parts
+        count = 0
+        for topic in topics:
+            with parts.dispatch.lock:
+                parts.dispatch.forget_topic(topic)
+                parts.log.appender.unbind(topic)
+                count += parts.queues.delete_topic(topic) > 0
+        return count
+
+    def clean_unused_topics(self, retained: Iterable[str]) -> int:
+        """Delete every topic that is not retained, not the system's and not a light queue."""
+        keep = set(retained)
+        return self.delete_topics(
+            topic for topic in self.topics() if not (topic in keep or is_system_topic(topic) or is_light_queue(topic))
+        )
+
+    # Dispatch, flush, cleaning: for those who work on top of the store
+
+    def add_dispatcher(self, dispatcher: Dispatcher) -> None:
+        """Join the dispatch chain, behind consume queue and index."""
+        self._parts.dispatch.dispatchers.append(dispatcher)
+
+    def add_arrival_listener(self, listener: ArrivalListener) -> None:
+        """Be told, on the dispatch thread, when a queue got messages."""
+        self._parts.dispatch.listeners.append(listener)
+
+    def add_eviction_veto(self, veto: Veto) -> None:
+        """Hold commit-log files back from cleaning as long as `veto(first offset, end)` says True."""
+        self._parts.cleaner.vetoes.append(veto)
+
+    def pause_dispatch(self) -> None:
+        """Leave what is put undispatched until `resume_dispatch` or `dispatch_now`."""
+        self._parts.reput.paused = True
+        with self._parts.dispatch.lock:  # The current round is over when the lock is ours.
+            pass
+
+    def resume_dispatch(self) -> None:
+        self._parts.reput.paused = False
+        self._parts.reput.wake()
+
+    def dispatch_now(self) -> int:
+        """Dispatch everything that may be, on this thread; how many records. Everything put before can then be got."""
+        self._ensure_running()
+        return self._parts.dispatch.run(self._parts.confirm_offset())
+
+    def flush(self) -> None:
+        """Make everything that was put before durable."""
+        self._ensure_running()
+        self._parts.flusher.flush_all()
+        if self._parts.flusher.failure is not None:
+            raise StoreError("the commit log could not be flushed") from self._parts.flusher.failure
+
+    def clean_now(self) -> Cleaned:
+        """Run the cleaner once, as if its hour had come."""
+        self._ensure_running()
+        self._parts.cleaner.request()
+        return self._parts.cleaner.run()
+
+    def verify_log(self) -> int:
+        """Check every record of the log, body CRCs included; how many. Raises CorruptRecord at the first bad one."""
+        self._ensure_running()
+        return self._parts.log.verify()
+
+    # State
+
+    @property
+    def config(self) -> StoreConfig:
+        return self._parts.config
+
+    @property
+    def running(self) -> bool:
+        return self._lifecycle.running
+
+    @property
+    def writeable(self) -> bool:
+        return self.running and not self._parts.log.appender.gate
+
+    def set_max_message_size(self, max_message_size: int) -> None:
+        """Change the body limit; the next put honours it. Values below 10 are ignored, as RocketMQ does."""
+        if max_message_size >= 10:
+            self._parts.log.appender.max_body_bytes = max_message_size
+
+    def statistics(self) -> dict[str, object]:
+        """Counts, rates and latencies as plain values."""
+        return self._parts.statistics.snapshot()
+
+    def status(self) -> dict[str, object]:
+        """What an operator asks first."""
+        parts = self._parts
+        return {
+            "running": self.running,
+            "writeable": self.writeable,
+            "flags": parts.flags.names(),
+            "min_physical_offset": self.min_physical_offset,
+            "max_physical_offset": self.max_physical_offset,
+            "flushed_where": self.flushed_where,
+            "dispatch_behind_bytes": parts.reput.behind_bytes(),
+            "queue_gaps": parts.dispatch.gap_count,
+            "queue_conflicts": parts.dispatch.conflict_count,
+            "service_errors": {s.name: s.error_count for s in self._services() if s.error_count},
+        }
+
+    def _queue(self, topic: str, queue_id: int) -> Queue | None:
+        self._ensure_running()
+        return self._parts.queues.find(topic, queue_id)
+
+    def _ensure_running(self) -> None:
+        if not self._lifecycle.running:
+            raise StoreClosed(f"the store in {self._parts.config.root_path} is closed")

@@ -1,0 +1,237 @@
+"""get: a page of messages of one queue, from an offset on, with RocketMQ's statuses and next offsets.
+
+    offset < min      OFFSET_TOO_SMALL       next = min        offset == max   OFFSET_OVERFLOW_ONE    next = offset
+    queue is empty    NO_MESSAGE_IN_QUEUE    next = 0          offset > max    OFFSET_OVERFLOW_BADLY  next = max
+    unknown queue     NO_MATCHED_LOGIC_QUEUE next = 0          hole at offset  OFFSET_FOUND_NULL      next = next file
+    otherwise FOUND, NO_MATCHED_MESSAGE (filter) or MESSAGE_WAS_REMOVING (log file gone); next = behind the last unit seen
+
+A plain get of an ordinary queue is one call into the kernel; a filtered one, and one of a batch queue, goes unit by
+unit through `_Collector`, which keeps the same limits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tiermq.commitlog.commit_log import CommitLog
+from tiermq.config import StoreConfig
+from tiermq.consumequeue.batch_consume_queue import BatchConsumeQueue
+from tiermq.consumequeue.consume_queue import ConsumeQueue
+from tiermq.consumequeue.queue_table import QueueTable
+from tiermq.consumequeue.unit import UNIT_BYTES, is_ext_address
+from tiermq.kernel import Segments, TransferLimits, gather
+from tiermq.message.message_filter import MessageFilter
+from tiermq.message.record import decode_records
+from tiermq.message.stored_message import StoredMessage
+from tiermq.status import GetStatus
+
+PULL_BYTES_MIN = 100
+PULL_BYTES_MAX = 134_217_728
+
+
+class GetPage:
+    """What one get found. `data` is the records as stored, end to end; `messages` decodes them when first asked."""
+
+    __slots__ = ("_messages", "count", "data", "max_offset", "min_offset", "next_offset", "status", "suggest_slave")
+
+    def __init__(
+        self,
+        status: GetStatus,
+        next_offset: int,
+        min_offset: int = 0,
+        max_offset: int = 0,
+        data: bytes = b"",
+        count: int = 0,
+        suggest_slave: bool = False,
+    ) -> None:
+        self.status = status
+        self.next_offset = next_offset
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+        self.data = data
+        self.count = count
+        self.suggest_slave = suggest_slave
+        self._messages: list[StoredMessage] | None = None
+
+    @property
+    def messages(self) -> list[StoredMessage]:
+        """The records, decoded and their body CRCs checked. Raises CorruptRecord rather than give damaged data."""
+        if self._messages is None:
+            self._messages = list(decode_records(self.data))
+        return self._messages
+
+    def __repr__(self) -> str:
+        return f"GetPage(status={self.status.name}, count={self.count}, next_offset={self.next_offset})"
+
+
+@dataclass(slots=True)
+class _Collector:
+    """Takes units one by one, keeping the limits of a get."""
+
+    segments: Segments
+    limits: TransferLimits
+    max_physical: int
+    max_messages: int
+    max_bytes: int
+    parts: list[bytes]
+    count: int = 0
+    total: int = 0
+    removed_before: int = -1
+    last_physical: int = -1
+
+    def is_full(self, physical: int, size: int, batch: int) -> bool:
+        """Whether a unit must wait for the next get. The first message always goes."""
+        if self.total >= self.max_bytes:
+            return True
+        if self.count == 0:
+            return False
+        in_memory = self.max_physical - physical <= self.limits.memory_window_bytes
+        bytes_max = self.limits.memory_bytes if in_memory else self.limits.disk_bytes
+        count_max = self.limits.memory_count if in_memory else self.limits.disk_count
+        return (
+            self.count + batch > self.max_messages
+            or self.total + size > min(self.max_bytes, bytes_max)
+            or self.count >= count_max
+        )
+
+    def take(self, physical: int, size: int, batch: int, chosen: MessageFilter | None) -> None:
+        """Fetch the record of a unit and keep it if the filter says so."""
+        record = self.segments.read(physical, size)
+        if record is None:
+            self.removed_before = physical - physical % self.segments.file_size + self.segments.file_size
+            return
+        if chosen is not None and not chosen.matches_record(record):
+            return
+        self.parts.append(record)
+        self.count += batch
+        self.total += size
+
+
+class Reader:
+    """Serves gets; any thread may use it. The three counts are taken over by the statistics each second."""
+
+    def __init__(self, config: StoreConfig, log: CommitLog, queues: QueueTable, memory_bytes: int) -> None:
+        self.found_count = 0
+        self.missed_count = 0
+        self.transferred_count = 0
+        self._log = log
+        self._queues = queues
+        self._limits = TransferLimits(
+            config.max_transfer_bytes_on_message_in_memory,
+            config.max_transfer_count_on_message_in_memory,
+            config.max_transfer_bytes_on_message_in_disk,
+            config.max_transfer_count_on_message_in_disk,
+            memory_bytes * config.access_message_in_memory_max_ratio // 100,
+            config.max_filter_message_size,
+        )
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int = 32,
+        max_bytes: int = PULL_BYTES_MAX,
+        message_filter: MessageFilter | None = None,
+    ) -> GetPage:
+        """See the module."""
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            self.missed_count += 1
+            return GetPage(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0)
+        min_offset, max_offset = queue.min_offset, queue.max_offset
+        if offset < min_offset or offset >= max_offset:
+            self.missed_count += 1
+            return _outside(offset, min_offset, max_offset)
+        if message_filter is not None or not isinstance(queue, ConsumeQueue):
+            return self._collect(queue, offset, min_offset, max_offset, max_messages, max_bytes, message_filter)
+        view = queue.files.segments.find(offset * UNIT_BYTES)
+        if view is None:
+            return GetPage(GetStatus.OFFSET_FOUND_NULL, queue.roll_next_file(offset), min_offset, max_offset)
+        files = self._log.files
+        max_physical = files.max_offset
+        data, count, examined, last_physical, removing = gather(
+            view,
+            offset - view.base // UNIT_BYTES,
+            files.segments,
+            max_physical,
+            max_messages,
+            min(max(max_bytes, PULL_BYTES_MIN), PULL_BYTES_MAX),
+            self._limits,
+        )
+        if examined == 0:
+            return GetPage(GetStatus.OFFSET_FOUND_NULL, queue.roll_next_file(offset), min_offset, max_offset)
+        self.found_count += 1
+        self.transferred_count += count
+        status = GetStatus.FOUND if count else GetStatus.MESSAGE_WAS_REMOVING
+        suggest_slave = max_physical - last_physical > self._limits.memory_window_bytes
+        return GetPage(status, offset + examined, min_offset, max_offset, data, count, suggest_slave)
+
+    def _collect(
+        self,
+        queue: ConsumeQueue | BatchConsumeQueue,
+        offset: int,
+        min_offset: int,
+        max_offset: int,
+        max_messages: int,
+        max_bytes: int,
+        message_filter: MessageFilter | None,
+    ) -> GetPage:
+        units = queue.iterate_from(offset)
+        if units is None:
+            return GetPage(GetStatus.OFFSET_FOUND_NULL, queue.roll_next_file(offset), min_offset, max_offset)
+        files = self._log.files
+        pull_bytes = min(max(max_bytes, PULL_BYTES_MIN), PULL_BYTES_MAX)
+        collector = _Collector(files.segments, self._limits, files.max_offset, max_messages, pull_bytes, [])
+        scan_units = max(self._limits.filter_bytes // UNIT_BYTES, max_messages)
+        next_offset = offset
+        examined = 0
+        for physical, size, tags_code, queue_offset, batch in _with_batch(units):
+            if examined >= scan_units or collector.is_full(physical, size, batch):
+                break
+            examined += 1
+            collector.last_physical = physical
+            next_offset = queue_offset + batch
+            if physical < collector.removed_before:
+                continue
+            if message_filter is not None and not _unit_matches(queue, message_filter, tags_code):
+                continue
+            collector.take(physical, size, batch, message_filter)
+        if examined == 0:
+            return GetPage(GetStatus.OFFSET_FOUND_NULL, queue.roll_next_file(offset), min_offset, max_offset)
+        status = GetStatus.NO_MATCHED_MESSAGE if collector.removed_before < 0 else GetStatus.MESSAGE_WAS_REMOVING
+        if collector.count:
+            status = GetStatus.FOUND
+            self.found_count += 1
+            self.transferred_count += collector.count
+        else:
+            self.missed_count += 1
+        behind = collector.max_physical - collector.last_physical > self._limits.memory_window_bytes
+        return GetPage(status, next_offset, min_offset, max_offset, b"".join(collector.parts), collector.count, behind)
+
+
+def _with_batch(units: Any) -> Any:
+    """(physical, size, tags code, queue offset, batch size) of units of either kind of queue."""
+    for unit in units:
+        yield unit if len(unit) == 5 else (*unit, 1)
+
+
+def _unit_matches(queue: ConsumeQueue | BatchConsumeQueue, message_filter: MessageFilter, tags_code: int) -> bool:
+    ext_unit = None
+    code: int | None = tags_code
+    if isinstance(queue, ConsumeQueue) and is_ext_address(tags_code):
+        ext_unit = queue.ext_unit_of(tags_code)
+        code = None if ext_unit is None else ext_unit.tags_code
+    return message_filter.matches_unit(code, ext_unit)
+
+
+def _outside(offset: int, min_offset: int, max_offset: int) -> GetPage:
+    """An offset that is not in [min, max)."""
+    if max_offset == 0:
+        return GetPage(GetStatus.NO_MESSAGE_IN_QUEUE, 0, min_offset, max_offset)
+    if offset < min_offset:
+        return GetPage(GetStatus.OFFSET_TOO_SMALL, min_offset, min_offset, max_offset)
+    if offset == max_offset:
+        return GetPage(GetStatus.OFFSET_OVERFLOW_ONE, offset, min_offset, max_offset)
+    return GetPage(GetStatus.OFFSET_OVERFLOW_BADLY, max_offset, min_offset, max_offset)

@@ -1,0 +1,66 @@
+"""RunningFlags: why a store does not accept reads or writes right now, one bit each, by RocketMQ's numbers."""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Callable
+
+
+class Flag(enum.IntFlag):
+    """A reason. The store is writable when none of the bits 1 to 6 is set."""
+
+    NOT_READABLE = 1
+    NOT_WRITEABLE = 1 << 1
+    WRITE_LOGICS_QUEUE_ERROR = 1 << 2
+    WRITE_INDEX_FILE_ERROR = 1 << 3
+    DISK_FULL = 1 << 4
+    FENCED = 1 << 5
+    LOGIC_DISK_FULL = 1 << 6
+
+
+_FORBIDS_WRITING = (
+    Flag.NOT_WRITEABLE
+    | Flag.WRITE_LOGICS_QUEUE_ERROR
+    | Flag.WRITE_INDEX_FILE_ERROR
+    | Flag.DISK_FULL
+    | Flag.FENCED
+    | Flag.LOGIC_DISK_FULL
+)
+
+
+class RunningFlags:
+    """Changed under `_lock` by any thread; `on_change` is called after each change with whether writing is allowed."""
+
+    def __init__(self, on_change: Callable[[bool], None]) -> None:
+        self._lock = threading.Lock()
+        self._on_change = on_change
+        self.bits = Flag(0)
+
+    def set(self, flag: Flag) -> bool:
+        """True when the flag was not set before."""
+        return self._move(self.bits | flag)
+
+    def clear(self, flag: Flag) -> bool:
+        """True when the flag was set before."""
+        return self._move(self.bits & ~flag)
+
+    def _move(self, bits: Flag) -> bool:
+        with self._lock:
+            moved = bits != self.bits
+            self.bits = bits
+        if moved:
+            self._on_change(self.writeable)
+        return moved
+
+    @property
+    def readable(self) -> bool:
+        return not self.bits & Flag.NOT_READABLE
+
+    @property
+    def writeable(self) -> bool:
+        return not self.bits & _FORBIDS_WRITING
+
+    def names(self) -> list[str]:
+        """The reasons that are in force, for people."""
+        return [flag.name for flag in Flag if flag in self.bits and flag.name is not None]
