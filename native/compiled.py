@@ -94,8 +94,7 @@ STOP_END = cython.declare(cython.int, 0)
 STOP_BLANK = cython.declare(cython.int, 1)
 STOP_SLOW = cython.declare(cython.int, 2)
 STOP_CORRUPT = cython.declare(cython.int, 3)
-STOP_HALF = cython.declare(cython.int, 4)
-assert Stop.END == 0 and Stop.BLANK == 1 and Stop.SLOW == 2 and Stop.CORRUPT == 3 and Stop.HALF == 4
+assert Stop.END == 0 and Stop.BLANK == 1 and Stop.SLOW == 2 and Stop.CORRUPT == 3
 
 
 def crc32(data) -> int:
@@ -890,14 +889,14 @@ def hash_on(h: uint32_t, p: cython.pointer(cython.const[u8]), length: int64_t) -
 @cython.nogil
 @cython.exceptval(check=False)
 def parse_head(p: cython.pointer(cython.const[u8]), available: int64_t, head: cython.pointer(head_t)) -> cython.int:
-    """Read a record's head: STOP_END when it is whole, STOP_BLANK, STOP_CORRUPT, STOP_HALF (sizes disagree)."""
+    """Read a record's head: STOP_END when it is whole, STOP_BLANK, STOP_CORRUPT."""
     if available < 8:
         return STOP_CORRUPT
     total: int64_t = cython.cast(int32_t, load32(p))
     magic: uint32_t = load32(p + 4)
     head.total = total
     if magic == MAGIC_BLANK:
-        return STOP_BLANK
+        return STOP_BLANK if total >= 8 else STOP_CORRUPT
     if magic != MAGIC_V1 and magic != MAGIC_V2:
         return STOP_CORRUPT
     if total < FIXED_BYTES or total > available:
@@ -942,7 +941,7 @@ def parse_head(p: cython.pointer(cython.const[u8]), available: int64_t, head: cy
     head.properties_length = properties_length
     at += properties_length
     if at != total:
-        return STOP_HALF
+        return STOP_CORRUPT
     head.crc = cython.cast(int32_t, load32(p + 8))
     head.queue_id = cython.cast(int32_t, load32(p + 12))
     head.queue_offset = cython.cast(int64_t, load64(p + 20))

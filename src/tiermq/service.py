@@ -60,7 +60,7 @@ class Service:
         while not self._stopping.is_set():
             try:
                 rest_s = self.run_once()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - the thread's outermost edge
                 self._note(error)
                 rest_s = REST_AFTER_ERROR_S
             if rest_s > 0:
@@ -68,7 +68,7 @@ class Service:
             self._woken.clear()
         try:
             self.finish()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the thread's outermost edge
             self._note(error)
 
     def _note(self, error: Exception) -> None:

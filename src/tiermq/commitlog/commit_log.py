@@ -50,12 +50,12 @@ class CommitLog:
         *,
         clock: Clock,
         wake: Callable[[], None],
-        first_offset_of: Callable[[str, int], int] = lambda topic, queue_id: 0,
-        is_batch_queue: Callable[[str], bool] = lambda topic: False,
-        note_latency: Callable[[float], None] = lambda milliseconds: None,
+        first_offset_of: Callable[[str, int], int] = lambda _topic, _queue_id: 0,
+        is_batch_queue: Callable[[str], bool] = lambda _topic: False,
+        note_latency: Callable[[float], None] = lambda _milliseconds: None,
     ) -> None:
         self.files = files
-        self.on_disk_full: Callable[[DiskFull], None] = lambda error: None
+        self.on_disk_full: Callable[[DiskFull], None] = lambda _error: None
         self._config = config
         self._first_offset_of = first_offset_of
         self._is_batch_queue = is_batch_queue
@@ -164,7 +164,7 @@ class CommitLog:
         return _STATUS_OF[refusal]
 
     def _put_special(self, message: Message) -> PutResult:
-        """A record that carries its own queue offset: encode with the offset it would get, store if it still gets it."""
+        """A record that carries its own queue offset: encode with the one it would get, store if it still gets it."""
         count = inner_num(message.encoded_properties)
         batch = is_inner_batch(message.sys_flag)
         if batch != (count is not None) or (batch and not self._is_batch_queue(message.topic)):
@@ -196,13 +196,12 @@ class CommitLog:
                 return PutResult(status)
 
     def _light_queues(self, message: Message) -> list[tuple[str, QueueHandle | None]]:
-        """The queues that the message is multi-dispatched to, with the handles of those that count their own offsets."""
-        if not (self._config.enable_lmq and self._config.enable_multi_dispatch) or not may_multi_dispatch(message.topic):
+        """The queues that the message is multi-dispatched to, with handles for those that count their own offsets."""
+        enabled = self._config.enable_lmq and self._config.enable_multi_dispatch
+        if not enabled or not may_multi_dispatch(message.topic):
             return []
         names = message.properties.get(INNER_MULTI_DISPATCH, "")
-        return [
-            (name, self.queue(name, 0) if is_light_queue(name) else None) for name in names.split(",") if name
-        ]
+        return [(name, self.queue(name, 0) if is_light_queue(name) else None) for name in names.split(",") if name]
 
     # Room
 

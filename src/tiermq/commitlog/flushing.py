@@ -94,9 +94,9 @@ class Flusher:
             self.flush_count += 1
             self._on_progress()
         last = files.last()
-        if least_pages == 0 and newest_ms > 0 and last is not None and last.tail is everything:
-            if files.flushed_where >= last.from_offset:
-                self._note_durable(newest_ms)
+        whole = least_pages == 0 and newest_ms > 0 and last is not None and last.tail is everything
+        if whole and last is not None and files.flushed_where >= last.from_offset:
+            self._note_durable(newest_ms)
         return unmoved
 
     def flush_all(self) -> None:

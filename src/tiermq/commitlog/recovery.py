@@ -62,7 +62,7 @@ def walk_log(files: Sequence[MappedFile], start: int, step: Step) -> LogEnd:
         file = files[index]
         position, stop = step(file.view, 0, file.size)
         end = file.from_offset + position
-        if stop in (Stop.CORRUPT, Stop.HALF):
+        if stop is Stop.CORRUPT:
             return LogEnd(end, damaged=_has_data(file, position))
         if index + 1 < len(files):
             end = files[index + 1].from_offset

@@ -7,6 +7,7 @@ the new position, count the queue. CRC and sizes are worked out before the lock 
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -26,6 +27,10 @@ SAMPLE_EVERY = 1024
 
 _BLANK = struct.Struct(">ii")
 PUT_OK = PutStatus.PUT_OK
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 class Message:
@@ -168,7 +173,7 @@ class PutResults:
 
 
 class QueueHandle:
-    """A queue of one store, looked up once: the cheapest way to put. `next_offset` changes under the appender's lock."""
+    """A queue of one store, looked up once: the cheapest way to put. Counts change under the appender's lock."""
 
     __slots__ = ("_appender", "next_offset", "puts", "queue_id", "shapes", "stored_bytes", "topic", "topic_bytes")
 
@@ -227,12 +232,10 @@ class Appender:
         auto_version: bool = True,
         lock: Any,
     ) -> None:
-        from time import time_ns  # noqa: PLC0415 - only the default clock needs it
-
         self._host = host
         self._slow = slow
         self._wake = wake
-        self._clock = clock or (lambda: time_ns() // 1_000_000)
+        self._clock = clock or _now_ms
         self._sample = sample
         self._lock = lock
         self._crc_property = crc_property
@@ -255,7 +258,7 @@ class Appender:
             self.tail = tail
 
     def roll(self, tail: Tail) -> None:
-        """End the active file with a blank record and go on in `tail`, as one step that no put can see the middle of."""
+        """End the active file with a blank record and go on in `tail`, in one step as far as puts can see."""
         with self._lock:
             old = self.tail
             if old is not None and old.buffer is not None and old.position < old.size:
@@ -436,8 +439,10 @@ class Appender:
         if len(handle.shapes) >= SHAPES_MAX:
             handle.shapes.clear()
         layout = struct.Struct(
-            ">iiiiiqqiq"  # total, magic, body CRC, queue id, flag, queue offset, physical offset, system flag, born time
-            f"{born_length}sq{host_length}siqi"  # born host, store time, store host, reconsume times, prepared offset, size
+            ">iiiii"  # total, magic, body CRC, queue id, flag
+            "qqiq"  # queue offset, physical offset, system flag, born time
+            f"{born_length}sq{host_length}s"  # born host, store time, store host
+            "iqi"  # reconsume times, prepared transaction offset, body length
             f"{body_length}s{'H' if version2 else 'B'}{topic_length}sH{properties_length}s"
         )
         assert layout.size == total

@@ -10,96 +10,36 @@ from tiermq.kernel.reasons import Stop
 from tiermq.kernel.tails import QueueTail, Tail
 from tiermq.message.crc import crc32, verify_crc_property
 from tiermq.message.java_hash import java_hash, key_hash
-from tiermq.message.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from tiermq.message.properties import decode_properties
+from tiermq.message.record_head import HeadKind, RecordHead, read_head
 
-FIXED_BYTES = 91
 UNIT_BYTES = 20
-_SIZE_MAGIC = struct.Struct(">ii")
-_HEAD = struct.Struct(">iiiiiqqi")  # total, magic, body CRC, queue id, flag, queue offset, physical offset, system flag
+BODY_CRC_AT = 8
 _I32 = struct.Struct(">i")
-_U16 = struct.Struct(">H")
 _I64 = struct.Struct(">q")
 _UNIT = struct.Struct(">qiq")
-
-assert _HEAD.size == 40
-
-
-class Head:
-    """A record's head; positions are relative to the buffer that it was read from."""
-
-    __slots__ = (
-        "body_at",
-        "body_length",
-        "crc",
-        "physical_offset",
-        "properties_at",
-        "properties_length",
-        "queue_id",
-        "queue_offset",
-        "store_ms",
-        "sys_flag",
-        "topic_at",
-        "topic_length",
-        "total",
-    )
+_ENTRY = struct.Struct(">iqii")  # key hash, physical offset, seconds after the file's begin, previous entry of the slot
+assert _UNIT.size == UNIT_BYTES
+assert _ENTRY.size == 20
 
 
-def parse_head(buffer: Any, position: int, end: int, head: Head) -> Stop:
-    """Read a record's head: Stop.END when it is whole, else BLANK, CORRUPT or HALF (sizes disagree)."""
-    available = end - position
-    if available < 8:
-        return Stop.CORRUPT
-    head.total, magic = _SIZE_MAGIC.unpack_from(buffer, position)
-    if magic == MAGIC_BLANK:
-        return Stop.BLANK
-    total = head.total
-    if magic not in (MAGIC_V1, MAGIC_V2) or total < FIXED_BYTES or total > available:
-        return Stop.CORRUPT
-    _, _, head.crc, head.queue_id, _, head.queue_offset, head.physical_offset, sys_flag = _HEAD.unpack_from(
-        buffer, position
-    )
-    head.sys_flag = sys_flag
-    limit = position + total
-    at = position + 48 + (20 if sys_flag & 0x10 else 8)
-    store_at = at
-    at += 8 + (20 if sys_flag & 0x20 else 8) + 12
-    if at + 4 > limit:
-        return Stop.CORRUPT
-    head.body_length = _I32.unpack_from(buffer, at)[0]
-    head.body_at = at + 4
-    at = head.body_at + head.body_length
-    if head.body_length < 0 or at + 1 > limit:
-        return Stop.CORRUPT
-    if magic == MAGIC_V1:
-        head.topic_length = buffer[at]
-        at += 1
-    elif at + 2 > limit:
-        return Stop.CORRUPT
-    else:
-        head.topic_length = _U16.unpack_from(buffer, at)[0]
-        at += 2
-    head.topic_at = at
-    at += head.topic_length
-    if head.topic_length > (127 if magic == MAGIC_V1 else 32767) or at + 2 > limit:
-        return Stop.CORRUPT
-    head.properties_length = _U16.unpack_from(buffer, at)[0]
-    head.properties_at = at + 2
-    if head.properties_length > 32767:
-        return Stop.CORRUPT
-    if head.properties_at + head.properties_length != limit:
-        return Stop.HALF
-    head.store_ms = _I64.unpack_from(buffer, store_at)[0]
-    return Stop.END
-
-
-def body_holds(buffer: Any, position: int, head: Head, crc_mode: int) -> bool:
+def body_holds(buffer: Any, position: int, head: RecordHead, crc_mode: int) -> bool:
     if crc_mode == 1:
-        body = buffer[head.body_at : head.body_at + head.body_length]
-        return head.body_length == 0 or crc32(body) & 0x7FFFFFFF == head.crc
+        (crc,) = _I32.unpack_from(buffer, position + BODY_CRC_AT)
+        body = buffer[head.body_position : head.body_position + head.body_length]
+        return head.body_length == 0 or crc32(body) & 0x7FFFFFFF == crc
     if crc_mode == 2:
-        return verify_crc_property(buffer[position : position + head.total])
+        return verify_crc_property(buffer[position : position + head.size])
     return True
+
+
+def stop_of(buffer: Any, position: int, head: RecordHead, physical_offset: int, crc_mode: int) -> Stop:
+    """Stop.END when the walk may go on behind this record: it is whole, undamaged and where it says it is."""
+    if head.kind is HeadKind.BLANK:
+        return Stop.BLANK
+    if head.kind is not HeadKind.OK or head.physical_offset != physical_offset:
+        return Stop.CORRUPT
+    return Stop.END if body_holds(buffer, position, head, crc_mode) else Stop.CORRUPT
 
 
 def scan(view: Tail, start: int, end: int, crc_mode: int = 1) -> tuple[int, Stop, int, int, int, int]:
@@ -112,19 +52,16 @@ def scan(view: Tail, start: int, end: int, crc_mode: int = 1) -> tuple[int, Stop
     if buffer is None:
         return start, Stop.CORRUPT, 0, -1, 0, 0
     end = min(end, view.size)
-    head = Head()
-    position, records, last, last_ms, stop = start, 0, -1, 0, Stop.END
+    position, records, last, last_ms = start, 0, -1, 0
     while position < end:
-        stop = parse_head(buffer, position, end, head)
+        head = read_head(buffer, position, end - position)
+        stop = stop_of(buffer, position, head, view.base + position, crc_mode)
         if stop is not Stop.END:
-            break
-        if head.physical_offset != view.base + position or not body_holds(buffer, position, head, crc_mode):
-            stop = Stop.CORRUPT
-            break
-        last, last_ms = position, head.store_ms
+            return position, stop, records, last, last_ms, head.size if stop is Stop.BLANK else 0
+        last, last_ms = position, head.store_timestamp_ms
         records += 1
-        position += head.total
-    return position, stop, records, last, last_ms, head.total if stop is Stop.BLANK else 0
+        position += head.size
+    return position, Stop.END, records, last, last_ms, 0
 
 
 class IndexTail:
@@ -184,10 +121,6 @@ class IndexTail:
         return fitting
 
 
-_ENTRY = struct.Struct(">iqii")  # key hash, physical offset, seconds after the file's begin, previous entry of the slot
-assert _ENTRY.size == 20
-
-
 class Builder:
     """Walks the commit log and builds queue units and index entries until a record needs the slow path."""
 
@@ -218,9 +151,7 @@ class Builder:
         self._touched.clear()
         return found
 
-    def dispatch(
-        self, view: Tail, start: int, end: int, crc_mode: int = 0, budget: int = 1 << 62
-    ) -> tuple[int, Stop]:
+    def dispatch(self, view: Tail, start: int, end: int, crc_mode: int = 0, budget: int = 1 << 62) -> tuple[int, Stop]:
         """Build units and entries for the records of [start, end) of one file: (position, stop).
 
         Stop.SLOW: the record at `position` needs the slow path. Stop.BLANK: the file ends there. Stop.END: everything
@@ -234,31 +165,29 @@ class Builder:
         index = self.index if self.index is not None and self.index.buffer is not None else None
         if index is not None and index.buffer is not None and _I32.unpack_from(index.buffer, 36)[0] > 1:
             index_end = _I64.unpack_from(index.buffer, 24)[0]
-        head = Head()
         position = start
         halt = min(end, start + budget)
         while position < halt:
-            stop = parse_head(buffer, position, end, head)
+            head = read_head(buffer, position, end - position)
+            stop = stop_of(buffer, position, head, view.base + position, crc_mode)
             if stop is not Stop.END:
                 return position, stop
-            if head.physical_offset != view.base + position or not body_holds(buffer, position, head, crc_mode):
-                return position, Stop.CORRUPT
             if index is not None and head.physical_offset == index_end:
                 return position, Stop.SLOW  # It may be half indexed: the index service decides.
             if not self._build(buffer, head, index if head.physical_offset > index_end else None):
                 return position, Stop.SLOW
-            self.last_store_timestamp_ms = head.store_ms
+            self.last_store_timestamp_ms = head.store_timestamp_ms
             self.records += 1
-            position += head.total
+            position += head.size
         return position, Stop.END
 
-    def _build(self, buffer: Any, head: Head, index: IndexTail | None) -> bool:
+    def _build(self, buffer: Any, head: RecordHead, index: IndexTail | None) -> bool:
         """Append the record's unit and put its keys. False, with nothing done, when the slow path must do it."""
-        topic = bytes(buffer[head.topic_at : head.topic_at + head.topic_length])
+        topic = head.topic
         queue = self._queues.get((topic, head.queue_id))
         if queue is None:
             return False
-        encoded = bytes(buffer[head.properties_at : head.properties_at + head.properties_length])
+        encoded = bytes(buffer[head.properties_position : head.properties_position + head.properties_length])
         if b"INNER_MULTI_DISPATCH\x01" in encoded or not encoded.isascii():
             return False
         properties = decode_properties(encoded)
@@ -268,7 +197,7 @@ class Builder:
         if counted:
             if tail is None or tail.buffer is None:
                 return False
-            if head.physical_offset + head.total <= queue.max_physical_offset:
+            if head.physical_offset + head.size <= queue.max_physical_offset:
                 counted = False  # It has its unit already: a record that is dispatched again.
             elif head.queue_offset * UNIT_BYTES != tail.base + tail.position or tail.position + UNIT_BYTES > tail.limit:
                 return False
@@ -280,12 +209,12 @@ class Builder:
             if len(keys) > index.room():
                 return False
             for key in keys:
-                index.put(key_hash(f"{queue.topic}#{key}"), head.physical_offset, head.store_ms)
-        if counted and tail is not None:
+                index.put(key_hash(f"{queue.topic}#{key}"), head.physical_offset, head.store_timestamp_ms)
+        if counted and tail is not None and tail.buffer is not None:
             code = java_hash(properties.get("TAGS", ""))
-            _UNIT.pack_into(tail.buffer, tail.position, head.physical_offset, head.total, code)  # type: ignore[arg-type]
-            queue.max_physical_offset = head.physical_offset + head.total
-            queue.last_store_timestamp_ms = head.store_ms
+            _UNIT.pack_into(tail.buffer, tail.position, head.physical_offset, head.size, code)
+            queue.max_physical_offset = head.physical_offset + head.size
+            queue.last_store_timestamp_ms = head.store_timestamp_ms
             tail.position += UNIT_BYTES
             self._touched[(topic, head.queue_id)] = head.queue_offset + 1
         return True

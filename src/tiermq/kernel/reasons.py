@@ -26,4 +26,3 @@ class Stop(enum.IntEnum):
     BLANK = 1
     SLOW = 2
     CORRUPT = 3
-    HALF = 4  # Lengths inside the record disagree with its total size.

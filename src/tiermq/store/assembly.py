@@ -97,7 +97,7 @@ def assemble(
     flusher = Flusher(
         log,
         note_durable=lambda store_ms: setattr(checkpoint, "physic_msg_timestamp_ms", store_ms),
-        on_failure=lambda error: _stop_writing(flags),
+        on_failure=lambda _error: _stop_writing(flags),
         on_progress=lambda: _wake_reput(box[0]),
     )
     group_commit = GroupCommit(config, flusher)
@@ -161,9 +161,7 @@ def _allocator(config: StoreConfig, access: FileAccess, clock: Clock, pool: Tran
     )
 
 
-def _log_files(
-    config: StoreConfig, access: FileAccess, clock: Clock, allocator: FileAllocator
-) -> MappedFileQueue:
+def _log_files(config: StoreConfig, access: FileAccess, clock: Clock, allocator: FileAllocator) -> MappedFileQueue:
     paths = [str(path) for path in config.commit_log_paths]
     size = config.mapped_file_size_commit_log
     if len(paths) == 1 and not config.read_only_commit_log_paths:
@@ -234,7 +232,10 @@ def _stop_writing(flags: RunningFlags) -> None:
 
 
 def _note_damage(flags: RunningFlags) -> Callable[[CorruptRecord], None]:
-    return lambda error: (flags.set(Flag.WRITE_LOGICS_QUEUE_ERROR), None)[1]
+    def stop_writing(_error: CorruptRecord) -> None:
+        flags.set(Flag.WRITE_LOGICS_QUEUE_ERROR)
+
+    return stop_writing
 
 
 def _wake_reput(parts: Parts) -> None:

@@ -40,13 +40,12 @@ class Checkpoint:
         )
         self._region.reserve(0, CHECKPOINT_BYTES)
         self._lock = threading.Lock()
-        (
-            self.physic_msg_timestamp_ms,
-            self.logics_msg_timestamp_ms,
-            self.index_msg_timestamp_ms,
-            self.master_flushed_offset,
-            self.confirm_offset,
-        ) = CHECKPOINT.unpack_from(self._region.buffer, 0)
+        values: tuple[int, int, int, int, int] = CHECKPOINT.unpack_from(self._region.buffer, 0)
+        self.physic_msg_timestamp_ms = values[0]
+        self.logics_msg_timestamp_ms = values[1]
+        self.index_msg_timestamp_ms = values[2]
+        self.master_flushed_offset = values[3]
+        self.confirm_offset = values[4]
 
     @property
     def min_timestamp_ms(self) -> int:

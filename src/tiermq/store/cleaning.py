@@ -99,9 +99,7 @@ class Cleaner:
     def full_paths(self) -> set[str]:
         """Commit-log paths that are too full for new files."""
         limit = self._config.disk_clean_forcibly_fraction
-        return {
-            str(path) for path in self._config.commit_log_paths if self._access.disk_usage_ratio(str(path)) > limit
-        }
+        return {str(path) for path in self._config.commit_log_paths if self._access.disk_usage_ratio(str(path)) > limit}
 
     def run(self) -> Cleaned:
         """One round."""
@@ -178,6 +176,6 @@ class Cleaner:
             self._log.files.retry_delete_first(self._config.destroy_maped_file_interval_forcibly)
 
     def note_disk_full(self, error: DiskFull) -> None:
-        """A put found no room. Nothing is refused beforehand: the next put looks again, so space that returns counts."""
+        """A put found no room. Nothing is refused beforehand: the next put looks again, so that new space counts."""
         _log.error("a put found the disk full: %s", error)
         self.request()

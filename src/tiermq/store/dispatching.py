@@ -73,7 +73,7 @@ class Dispatch:
         self.lock = threading.RLock()
         self.dispatchers: list[Dispatcher] = []
         self.listeners: list[ArrivalListener] = []
-        self.bit_map_of: Callable[[DispatchRequest], bytes] = lambda request: b""
+        self.bit_map_of: Callable[[DispatchRequest], bytes] = lambda _request: b""
         self.gap_count = 0
         self.conflict_count = 0
         self._config = config
@@ -141,7 +141,7 @@ class Dispatch:
         end = min(limit - view.base, view.position)
         position, stop = self.walk(view, start, end, budget=CHUNK_BYTES)
         self._finish(view, start, position)
-        if stop in (Stop.CORRUPT, Stop.HALF):
+        if stop is Stop.CORRUPT:
             self._offset = view.base + position
             raise CorruptRecord(
                 f"expected a record at physical offset {self._offset}, found none: the commit log changed under a "
@@ -164,9 +164,7 @@ class Dispatch:
             for listener in self.listeners:
                 listener(queue.topic, queue.queue_id, next_offset, None)
 
-    def walk(
-        self, view: Tail, start: int, end: int, crc_mode: int = 0, budget: int = 1 << 62
-    ) -> tuple[int, Stop]:
+    def walk(self, view: Tail, start: int, end: int, crc_mode: int = 0, budget: int = 1 << 62) -> tuple[int, Stop]:
         """Build units and entries for [start, end) of one file, fast where possible. Stops as the kernel does."""
         position = start
         while True:
@@ -212,11 +210,7 @@ class Dispatch:
 
     def _is_ordinary(self, topic: str) -> bool:
         """Whether the kernel may append this topic's units by itself."""
-        return (
-            not self._config.enable_consume_queue_ext
-            and topic != SCHEDULE_TOPIC
-            and topic.isascii()
-        )
+        return not self._config.enable_consume_queue_ext and topic != SCHEDULE_TOPIC and topic.isascii()
 
     def _append_light_units(self, request: DispatchRequest) -> None:
         """A multi-dispatched record has a unit in each light queue that its properties name."""
@@ -237,7 +231,8 @@ class Dispatch:
     def _note(self, outcome: AppendOutcome, request: DispatchRequest) -> None:
         if outcome is AppendOutcome.GAP:
             self.gap_count += 1
-            _log.error("queue %s-%d lost messages before offset %d", request.topic, request.queue_id, request.queue_offset)
+            name = f"{request.topic}-{request.queue_id}"
+            _log.error("queue %s lost messages before offset %d", name, request.queue_offset)
         elif outcome in (AppendOutcome.CONFLICT, AppendOutcome.TOO_FAR):
             self.conflict_count += 1
             _log.error("record at %d cannot enter its queue: %s (%r)", request.physical_offset, outcome.name, request)

@@ -4,9 +4,9 @@
         result = store.put(Message("orders", b"...", keys=["order-42"], tags="paid"))
         page = store.get("orders", 0, result.queue_offset)
 
-What is durable when: under SYNC_FLUSH a put that returned PUT_OK survives a power cut; under ASYNC_FLUSH it survives the
-death of the process, and a power cut once the flush interval has passed. What is readable when: a message can be got
-once it is dispatched, which follows the put within milliseconds (under SYNC_FLUSH: once it is durable).
+What is durable when: under SYNC_FLUSH a put that returned PUT_OK survives a power cut; under ASYNC_FLUSH it survives
+the death of the process, and a power cut once the flush interval has passed. What is readable when: a message can be
+got once it is dispatched, which follows the put within milliseconds (under SYNC_FLUSH: once it is durable).
 
 Threads: any thread may call anything but `open` and `close`. Hot paths are bound at open: `store.put` *is* the
 appender's put under ASYNC_FLUSH, `store.get` *is* the reader's get.
@@ -85,7 +85,8 @@ class LocalStore:
         """Open the store in `path`, making it when there is none, and recover what is there.
 
         `settings` are RocketMQ's names in snake_case. Raises StoreLocked when another process has it, StoreDamaged when
-        a file in it is foreign or of a wrong size, ReadOnlyStore when it cannot be written, BadConfig for a bad setting.
+        a file in it is foreign or of a wrong size, ReadOnlyStore when it cannot be written, BadConfig for a bad
+        setting.
         """
         config = config or StoreConfig()
         if path is not None:
@@ -147,9 +148,7 @@ class LocalStore:
     def _recover(self, clean: bool, marker: CleanMarker | None) -> None:
         parts = self._parts
         self._lifecycle.advance(State.RECOVER_BEGIN)
-        recovery = Recovery(
-            parts.config, parts.log, parts.queues, parts.dispatch, parts.checkpoint, self._index_from
-        )
+        recovery = Recovery(parts.config, parts.log, parts.queues, parts.dispatch, parts.checkpoint, self._index_from)
         self.recovered = recovery.run(clean, marker)
         self._lifecycle.advance(State.RECOVER_TOPIC_QUEUE_TABLE_OK)
         _log.info("recovered %s: %s", parts.config.root_path, self.recovered)
@@ -245,7 +244,7 @@ class LocalStore:
     def _forbid(self) -> None:
         """A closed store answers reads with an error, not with emptiness."""
 
-        def closed(*args: object, **keywords: object) -> NoReturn:
+        def closed(*_args: object, **_keywords: object) -> NoReturn:
             raise StoreClosed(f"the store in {self._parts.config.root_path} is closed")
 
         self.get = closed  # type: ignore[method-assign]

@@ -3,7 +3,7 @@
     offset < min      OFFSET_TOO_SMALL       next = min        offset == max   OFFSET_OVERFLOW_ONE    next = offset
     queue is empty    NO_MESSAGE_IN_QUEUE    next = 0          offset > max    OFFSET_OVERFLOW_BADLY  next = max
     unknown queue     NO_MATCHED_LOGIC_QUEUE next = 0          hole at offset  OFFSET_FOUND_NULL      next = next file
-    otherwise FOUND, NO_MATCHED_MESSAGE (filter) or MESSAGE_WAS_REMOVING (log file gone); next = behind the last unit seen
+    otherwise FOUND, NO_MATCHED_MESSAGE (filter) or MESSAGE_WAS_REMOVING (log file gone); next = behind the last unit
 
 A plain get of an ordinary queue is one call into the kernel; a filtered one, and one of a batch queue, goes unit by
 unit through `_Collector`, which keeps the same limits.
@@ -151,7 +151,7 @@ class Reader:
             return GetPage(GetStatus.OFFSET_FOUND_NULL, queue.roll_next_file(offset), min_offset, max_offset)
         files = self._log.files
         max_physical = files.max_offset
-        data, count, examined, last_physical, removing = gather(
+        data, count, examined, last_physical, _ = gather(
             view,
             offset - view.base // UNIT_BYTES,
             files.segments,

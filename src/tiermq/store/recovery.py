@@ -167,7 +167,7 @@ class Recovery:
                 raise StoreDamaged(
                     f"the commit log is damaged at physical offset {end.offset}, and file {file.path} behind it holds "
                     "records that were safely stored: truncating there would destroy them. Restore the damaged file "
-                    "from a copy, or move the files from there on out of the directory; `tiermq store check` tells more."
+                    "from a copy, or move the files from there on out of the way; `tiermq store check` tells more."
                 )
 
     def _end_log_at(self, offset: int, erase: bool) -> bool:
