@@ -8,7 +8,8 @@ import pytest
 
 from tiermq.message import encode_blank, encode_record
 from tiermq.store import log_walk
-from tiermq.store.log_walk import end_of_data, walk_log_file
+from tiermq.store.log_walk import LogItem, end_of_data, walk_log_file
+from tiermq.store.store_files import ReadOnlyMap, is_zero
 
 BASE = 65536
 
@@ -26,13 +27,28 @@ def file_of(*parts: bytes, size: int = 4096) -> bytearray:
     return data + bytes(size - len(data))
 
 
+class InMemory(ReadOnlyMap):
+    """Bytes that a test can change under the walk."""
+
+    def __init__(self, data: bytearray) -> None:
+        self._map = None
+        self.view = memoryview(data)
+
+    def is_zero_from(self, position: int) -> bool:
+        return is_zero(self.view, position, len(self.view))
+
+
+def walked(data: bytearray) -> list[LogItem]:
+    return list(walk_log_file(InMemory(data), BASE))
+
+
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_walk, "SECOND_LOOK_SECONDS", 0)
 
 
 def test_records_are_walked_up_to_the_unwritten_rest() -> None:
-    items = list(walk_log_file(memoryview(file_of(*records(3))), BASE))
+    items = walked(file_of(*records(3)))
     assert [item.message.queue_offset for item in items if item.message] == [0, 1, 2]
     assert not any(item.error for item in items)
 
@@ -40,7 +56,7 @@ def test_records_are_walked_up_to_the_unwritten_rest() -> None:
 def test_a_blank_end_is_the_last_item() -> None:
     made = records(2)
     used = sum(map(len, made))
-    items = list(walk_log_file(memoryview(file_of(*made, encode_blank(4096 - used))), BASE))
+    items = walked(file_of(*made, encode_blank(4096 - used)))
     assert (items[-1].message, items[-1].error, items[-1].size) == (None, "", 4096 - used)
 
 
@@ -48,14 +64,14 @@ def test_a_record_with_a_damaged_body_is_reported_and_the_walk_goes_on_behind_it
     made = records(3)
     data = file_of(*made)
     data[len(made[0]) + 90] ^= 1
-    items = list(walk_log_file(memoryview(data), BASE))
+    items = walked(data)
     assert [bool(item.error) for item in items] == [False, True, False]
     assert "CRC" in items[1].error
     assert items[1].physical_offset == BASE + len(made[0])
 
 
 def test_a_record_that_lies_where_it_does_not_belong_is_damage() -> None:
-    items = list(walk_log_file(memoryview(file_of(*records(1, base=0))), BASE))
+    items = walked(file_of(*records(1, base=0)))
     assert len(items) == 1
     assert "physical offset" in items[0].error
 
@@ -63,7 +79,7 @@ def test_a_record_that_lies_where_it_does_not_belong_is_damage() -> None:
 def test_a_half_record_ends_the_walk() -> None:
     made = records(2)
     data = bytearray(made[0] + made[1][:-5])
-    items = list(walk_log_file(memoryview(data), BASE))
+    items = walked(data)
     assert [bool(item.error) for item in items] == [False, True]
 
 
@@ -71,7 +87,7 @@ def test_zeros_with_data_behind_them_are_damage() -> None:
     made = records(3)
     data = file_of(*made)
     data[len(made[0]) : len(made[0]) + len(made[1])] = bytes(len(made[1]))
-    items = list(walk_log_file(memoryview(data), BASE))
+    items = walked(data)
     assert "zeros" in items[-1].error
 
 
@@ -83,7 +99,7 @@ def test_a_record_that_is_just_being_written_is_waited_for(monkeypatch: pytest.M
         data[len(made[0]) : len(made[0]) + len(made[1])] = made[1]
 
     monkeypatch.setattr(log_walk.time, "sleep", the_writer_finishes)
-    items = list(walk_log_file(memoryview(data), BASE))
+    items = walked(data)
     assert [item.error for item in items] == ["", ""]
 
 
@@ -107,7 +123,7 @@ def test_a_walk_beside_a_writer_sees_only_whole_records() -> None:
 
     writer = threading.Thread(target=write)
     writer.start()
-    seen = [item for _ in range(5) for item in walk_log_file(view, BASE)]
+    seen = [item for _ in range(5) for item in walked(data)]
     writer.join()
     assert all(item.message is None or item.message.body.startswith(b"body") for item in seen)
-    assert len(list(walk_log_file(view, BASE))) == 200
+    assert len(walked(data)) == 200

@@ -65,14 +65,29 @@ def test_a_folder_without_any_part_of_a_store_is_no_store(tmp_path: Path) -> Non
 def test_an_empty_file_maps_to_nothing_and_a_growing_one_is_seen_to_grow(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"")
-    with ReadOnlyMap(path) as view:
-        assert len(view) == 0
+    with ReadOnlyMap(path) as opened:
+        assert len(opened.view) == 0
+        assert opened.is_zero_from(0)
     path.write_bytes(b"before")
-    with ReadOnlyMap(path) as view:
+    with ReadOnlyMap(path) as opened:
         with path.open("r+b") as stream:
             stream.write(b"after!")
-        assert bytes(view) == b"after!"
-        assert view.readonly
+        assert bytes(opened.view) == b"after!"
+        assert opened.view.readonly
+
+
+def test_the_empty_rest_of_a_sparse_file_is_told_from_one_with_data_far_behind(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    with path.open("wb") as stream:
+        stream.write(b"data")
+        stream.truncate(64 << 20)
+    with ReadOnlyMap(path) as opened:
+        assert opened.is_zero_from(4)
+        assert not opened.is_zero_from(3)
+        with path.open("r+b") as stream:
+            stream.seek((64 << 20) - 1)
+            stream.write(b"x")
+        assert not opened.is_zero_from(4)
 
 
 def test_zeros_are_told_from_data_across_chunks() -> None:

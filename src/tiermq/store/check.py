@@ -163,7 +163,7 @@ class _Check:
         unfinished = ""
         for file, each in zip(self._view.log.files, self._view.log.maps, strict=True):
             ended = False
-            for item in walk_log_file(each.view, file.base_offset):
+            for item in walk_log_file(each, file.base_offset):
                 if unfinished:
                     self._problem("log", unfinished, f"ends without a blank record, and {file.path.name} follows")
                     unfinished = ""

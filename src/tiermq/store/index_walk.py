@@ -105,10 +105,11 @@ class IndexView:
             if entry.physical_offset < offset_before:
                 found.append(f"entry {entry.number}: physical offset {entry.physical_offset} goes back")
             offset_before = entry.physical_offset
-        for slot, newest in enumerate(newest_of_slot):
-            if newest:
+        for entry in self.entries():
+            slot = max(entry.key_hash, 0) % self.slot_count_max
+            if newest_of_slot[slot] == entry.number:
                 stored = SLOT.unpack_from(self._view, HEADER_BYTES + slot * SLOT_BYTES)[0]
                 # A writer sets the slot before it counts the entry, so one more is not wrong.
-                if stored not in (newest, self.header.entry_count):
-                    found.append(f"slot {slot}: expected its newest entry {newest}, found {stored}")
+                if stored not in (entry.number, self.header.entry_count):
+                    found.append(f"slot {slot}: expected its newest entry {entry.number}, found {stored}")
         return found[:_PROBLEMS_SHOWN_MAX]

@@ -45,9 +45,8 @@ def _dump_file(file: StoreFile, name: str, slot_count: int | None) -> Iterator[R
         if file.kind is FileKind.LOCK:
             yield {"kind": "lock", "file": name, "size": file.path.stat().st_size}
             return
-        with ReadOnlyMap(file.path) as view:
-            rows = _index_rows(view, slot_count) if file.kind is FileKind.INDEX else _ROWS[file.kind](view, file)
-            for row in rows:
+        with ReadOnlyMap(file.path) as opened:
+            for row in _rows(opened, file, slot_count):
                 yield {"kind": row.pop("kind"), "file": name, **row}
     except FileNotFoundError:
         return  # A running store deleted it between the listing and now.
@@ -55,12 +54,20 @@ def _dump_file(file: StoreFile, name: str, slot_count: int | None) -> Iterator[R
         yield {"kind": "damage", "file": name, "error": str(error)}
 
 
+def _rows(opened: ReadOnlyMap, file: StoreFile, slot_count: int | None) -> Iterator[Row]:
+    if file.kind is FileKind.COMMIT_LOG:
+        return _commit_log_rows(opened, file)
+    if file.kind is FileKind.INDEX:
+        return _index_rows(opened.view, slot_count)
+    return _ROWS[file.kind](opened.view, file)
+
+
 def _damage(position: int, error: str) -> Row:
     return {"kind": "damage", "position": position, "error": error}
 
 
-def _commit_log_rows(view: memoryview, file: StoreFile) -> Iterator[Row]:
-    for item in walk_log_file(view, file.base_offset):
+def _commit_log_rows(opened: ReadOnlyMap, file: StoreFile) -> Iterator[Row]:
+    for item in walk_log_file(opened, file.base_offset):
         if item.error:
             yield {**_damage(item.position, item.error), "physical_offset": item.physical_offset}
         elif item.message is None:
@@ -168,7 +175,6 @@ def _other_rows(view: memoryview, _: StoreFile) -> Iterator[Row]:
 
 
 _ROWS: dict[FileKind, Callable[[memoryview, StoreFile], Iterator[Row]]] = {
-    FileKind.COMMIT_LOG: _commit_log_rows,
     FileKind.CONSUME_QUEUE: _consume_queue_rows,
     FileKind.CONSUME_QUEUE_EXT: _ext_rows,
     FileKind.BATCH_CONSUME_QUEUE: _batch_rows,

@@ -16,7 +16,7 @@ from tiermq.message.layout import BLANK_BYTES_MIN
 from tiermq.message.record import decode_record
 from tiermq.message.record_head import HeadKind, RecordHead, read_head
 from tiermq.message.stored_message import StoredMessage
-from tiermq.store.store_files import is_zero
+from tiermq.store.store_files import ReadOnlyMap, is_zero
 
 # A record that is just being written looks damaged for the moment. A second look tells the two apart.
 SECOND_LOOK_SECONDS = 0.05
@@ -33,11 +33,12 @@ class LogItem:
     error: str = ""
 
 
-def walk_log_file(view: memoryview, base_offset: int, *, start: int = 0, check_crc: bool = True) -> Iterator[LogItem]:
-    """Items from `start` on, in order. The last one may be damage; an all-zero rest is the end and yields nothing."""
-    position = start
+def walk_log_file(file: ReadOnlyMap, base_offset: int) -> Iterator[LogItem]:
+    """Items of the file, in order. The last one may be damage; an all-zero rest is the end and yields nothing."""
+    view = file.view
+    position = 0
     while len(view) - position >= BLANK_BYTES_MIN:
-        head = _head_twice(view, position, base_offset)
+        head = _head_twice(file, position, base_offset)
         offset = base_offset + position
         if head is None:
             return
@@ -52,20 +53,21 @@ def walk_log_file(view: memoryview, base_offset: int, *, start: int = 0, check_c
             position += head.size
             continue
         try:
-            message = decode_record(view, position, check_crc=check_crc, expect_physical_offset=offset)
+            message = decode_record(view, position, expect_physical_offset=offset)
             yield LogItem(position, offset, head.size, message)
         except CorruptRecord as error:
             yield LogItem(position, offset, head.size, error=str(error))
         position += head.size
 
 
-def _head_twice(view: memoryview, position: int, base_offset: int) -> RecordHead | None:
+def _head_twice(file: ReadOnlyMap, position: int, base_offset: int) -> RecordHead | None:
     """The head at `position`, looked at again a moment later if it is not sound; None at the end of the data."""
+    view = file.view
     head = read_head(view, position)
     if _sound(head, base_offset + position):
         return head
     if is_zero(view, position, position + BLANK_BYTES_MIN):
-        if is_zero(view, position, len(view)):
+        if file.is_zero_from(position):
             return None
         head = RecordHead(
             HeadKind.CORRUPT, 0, f"byte {position}: zeros where a record should be, with data behind them"

@@ -14,12 +14,14 @@ because closing it would drop the lock of a store that this same process has ope
 from __future__ import annotations
 
 import enum
+import errno
 import mmap
 import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from tiermq.index.index_name import is_index_name
 from tiermq.message.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
@@ -129,9 +131,10 @@ class ReadOnlyMap:
     Holds no descriptor, so that thousands of files can be mapped at a time. Close it from the thread that reads.
     """
 
-    __slots__ = ("_map", "view")
+    __slots__ = ("_map", "_path", "view")
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._map: mmap.mmap | None = None
         self.view = memoryview(b"")
         with path.open("rb") as stream:
@@ -139,14 +142,34 @@ class ReadOnlyMap:
                 self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
                 self.view = memoryview(self._map)
 
+    def is_zero_from(self, position: int) -> bool:
+        """Whether there are only zeros from `position` on.
+
+        Blocks that were never written are not read: a log file is made at full size, and touching all of its empty
+        rest would fill the machine's memory with zeros.
+        """
+        with self._path.open("rb") as stream:
+            while position < len(self.view):
+                try:
+                    position = os.lseek(stream.fileno(), position, os.SEEK_DATA)
+                except OSError as error:
+                    if error.errno == errno.ENXIO:  # No data from here to the end of the file.
+                        return True
+                    raise
+                end = min(position + len(_ZEROS), len(self.view))
+                if not is_zero(self.view, position, end):
+                    return False
+                position = end
+        return True
+
     def close(self) -> None:
         self.view.release()
         if self._map is not None:
             self._map.close()
             self._map = None
 
-    def __enter__(self) -> memoryview:
-        return self.view
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
