@@ -290,8 +290,13 @@ class Cluster:
             if server is not None:
                 server.stop()
 
+    def kill_broker(self) -> None:
+        """The broker dies in the middle of whatever it does; clients notice."""
+        if self._broker is not None:
+            self._broker.kill()
+
     def crash(self) -> None:
-        """The broker dies in the middle of whatever it does; the rest has nothing to save."""
+        """Everything ends at once; only the broker had anything to save."""
         for server in (self._broker, self._name_server):
             if server is not None:
                 server.kill()
