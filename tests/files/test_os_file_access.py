@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tiermq.clock import ManualClock
-from tiermq.errors import DiskFull, ReadOnlyStore, StoreDamaged, StoreError, StoreLocked
-from tiermq.files import os_region
+from tiermq.errors import DiskFull, ReadOnlyStore
 from tiermq.files.mapped_file import MappedFile
 from tiermq.files.os_file_access import OsFileAccess
 
@@ -98,131 +95,3 @@ def test_a_read_only_file_system_says_so(small_disk):
         with pytest.raises(ReadOnlyStore, match=str(small_disk)):
             call()
     access.open(str(small_disk / "file"), 4096, writable=False).close()
-
-
-@pytest.mark.parametrize(
-    ("number", "expected"),
-    [(errno.EACCES, ReadOnlyStore), (errno.EROFS, ReadOnlyStore), (errno.EDQUOT, DiskFull), (errno.EIO, OSError)],
-)
-def test_system_errors_are_said_in_our_words(tmp_path, monkeypatch, number, expected):
-    region = OsFileAccess().create(str(tmp_path / "file"), 4096)
-
-    def refuse(*_):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "posix_fallocate", refuse)
-    with pytest.raises(expected) as caught:
-        region.reserve(0, 4096)
-    assert type(caught.value) is expected
-    region.close()
-
-
-def test_a_failed_sync_is_never_followed_by_one_that_claims_success(tmp_path, monkeypatch):
-    region = OsFileAccess().create(str(tmp_path / "file"), 4096)
-    region.write(0, b"lost?")
-    with monkeypatch.context() as broken:
-
-        def fail(_):
-            raise OSError(errno.EIO, "Input/output error")
-
-        broken.setattr(os, "fdatasync", fail)
-        with pytest.raises(OSError, match="Input/output"):
-            region.sync()
-    with pytest.raises(StoreError, match="an earlier sync failed"):
-        region.sync()
-    region.close()
-
-
-def test_a_short_write_is_continued(tmp_path, monkeypatch):
-    region = OsFileAccess().create(str(tmp_path / "file"), 4096)
-    whole = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda descriptor, data, at: whole(descriptor, bytes(data[:7]), at))
-    region.write(100, bytes(range(1, 101)))
-    assert bytes(region.buffer[100:200]) == bytes(range(1, 101))
-    region.close()
-
-
-def test_zeroing_works_where_holes_cannot_be_punched(tmp_path, monkeypatch):
-    monkeypatch.setattr(os_region.system_calls, "punch_hole", lambda *_: False)
-    region = OsFileAccess().create(str(tmp_path / "file"), 1 << 20)
-    region.write(0, b"\xff" * 10_000)
-    region.write(900_000, b"\xff" * 10_000)
-    region.zero(5000, (1 << 20) - 5000)
-    assert bytes(region.buffer) == b"\xff" * 5000 + bytes((1 << 20) - 5000)
-    assert os.stat(tmp_path / "file").st_blocks * 512 < 1 << 19, "holes stay holes"
-    region.close()
-
-
-def test_a_file_replaced_under_us_is_not_mistaken_for_ours(tmp_path):
-    access = OsFileAccess()
-    region = access.create(str(tmp_path / "file"), 4096)
-    region.close_descriptor()
-    (tmp_path / "other").write_bytes(bytes(4096))
-    os.replace(tmp_path / "other", tmp_path / "file")
-    with pytest.raises(StoreDamaged, match="found another one under its name"):
-        region.sync()
-    region.close()
-
-
-def test_descriptors_are_given_back(tmp_path):
-    access = OsFileAccess()
-    before = len(os.listdir("/proc/self/fd"))
-    regions = [access.create(str(tmp_path / str(number)), 4096) for number in range(10)]
-    for region in regions:
-        region.close_descriptor()
-    closed = len(os.listdir("/proc/self/fd"))
-    assert closed - before <= 10, "at most the one that Python's map itself keeps before 3.13"
-    for region in regions:
-        region.close()
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
-LOCK_IN_ANOTHER_PROCESS = """
-import fcntl, os, sys
-descriptor = os.open(sys.argv[1], os.O_RDWR)
-try:
-    fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, int(sys.argv[2]), int(sys.argv[3]))
-    print("free", flush=True)
-except OSError:
-    print("held", flush=True)
-sys.stdin.read()
-"""
-
-
-def start_locker(path: str, length: int, start: int) -> tuple[subprocess.Popen[str], str]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", LOCK_IN_ANOTHER_PROCESS, path, str(length), str(start)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    return process, process.stdout.readline().strip()
-
-
-def test_the_lock_is_the_one_java_takes_on_byte_zero(tmp_path):
-    path = str(tmp_path / "lock")
-    held = OsFileAccess().lock(path)
-    first, byte_zero = start_locker(path, 1, 0)
-    second, other_bytes = start_locker(path, 3, 1)
-    assert (byte_zero, other_bytes) == ("held", "free")
-    held.release()
-    third, after_release = start_locker(path, 1, 0)
-    assert after_release == "free"
-    with pytest.raises(StoreLocked, match="held by another process"):
-        OsFileAccess().lock(path)
-    for process in (first, second, third):
-        process.communicate("")
-    OsFileAccess().lock(path).release()
-
-
-def test_a_refused_second_lock_does_not_drop_the_first(tmp_path):
-    path = str(tmp_path / "lock")
-    held = OsFileAccess().lock(path)
-    with pytest.raises(StoreLocked):
-        OsFileAccess().lock(path)
-    (tmp_path / "alias").symlink_to(tmp_path)
-    with pytest.raises(StoreLocked):
-        OsFileAccess().lock(str(tmp_path / "alias" / "lock"))
-    process, answer = start_locker(path, 1, 0)
-    process.communicate("")
-    assert answer == "held"
-    held.release()

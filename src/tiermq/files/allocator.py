@@ -5,7 +5,8 @@ made for the call after that. So a live directory has one file more than it has 
 
 Rules: files are made in the order of their offsets and a failure cancels what was to come after it, so that a power cut
 never leaves a hole. A failure is raised to the taker who waits for that file; for a file made in advance nobody waits
-yet, so `take` tries once more then and raises what that attempt raises. One allocator serves one queue.
+yet, so `take` tries once more then and raises what that attempt raises. One allocator serves one queue. With
+`threaded=False` there is no thread: `take` makes both files itself, so that a test meets them in a fixed order.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class FileAllocator:
         fast_fail: bool = False,
         preparation: Preparation = PLAIN,
         wait_ms: int = WAIT_MS,
+        threaded: bool = True,
     ) -> None:
         self._access = access
         self._clock = clock
@@ -63,6 +65,7 @@ class FileAllocator:
         self._fast_fail = fast_fail
         self._preparation = preparation
         self._wait_ms = wait_ms
+        self._threaded = threaded
         self._changed = threading.Condition()
         self._wanted: deque[tuple[str, int]] = deque()
         self._awaited: str | None = None
@@ -107,6 +110,8 @@ class FileAllocator:
         fast fail, when the transient pool is empty. A file that comes too late is kept for the next attempt.
         """
         self._discard(lambda ready: ready not in (path, next_path))
+        if not self._threaded:
+            return self._take_by_hand(path, next_path, size)
         with self._changed:
             if self._thread is None or self._stopping:
                 raise StoreClosed(f"{path}: expected a running allocator, found it stopped.")
@@ -126,6 +131,14 @@ class FileAllocator:
             f"{path}: expected a new file of {size} bytes within {self._wait_ms} ms, found it unfinished. "
             "The disk is slow or stuck; the put can be tried again."
         )
+
+    def _take_by_hand(self, path: str, next_path: str, size: int) -> MappedFile:
+        file = self._ready.pop(path, None) or self._make(path, size, awaited=True)
+        try:
+            self._ready[next_path] = self._make(next_path, size, awaited=False)
+        except (StoreError, OSError) as error:
+            _log.warning("could not make %s in advance, will try again when it is needed: %s", next_path, error)
+        return file
 
     def discard_unused(self) -> int:
         """Delete, durably, the files that nobody took; how many. Waits for one that is being made."""

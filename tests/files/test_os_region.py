@@ -1,0 +1,72 @@
+"""The real mapped region: failed syncs, short writes, descriptors."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from tiermq.errors import StoreDamaged, StoreError
+from tiermq.files import os_region
+from tiermq.files.os_file_access import OsFileAccess
+
+
+def test_a_failed_sync_is_never_followed_by_one_that_claims_success(tmp_path, monkeypatch):
+    region = OsFileAccess().create(str(tmp_path / "file"), 4096)
+    region.write(0, b"lost?")
+    with monkeypatch.context() as broken:
+
+        def fail(_):
+            raise OSError(errno.EIO, "Input/output error")
+
+        broken.setattr(os, "fdatasync", fail)
+        with pytest.raises(OSError, match="Input/output"):
+            region.sync()
+    with pytest.raises(StoreError, match="an earlier sync failed"):
+        region.sync()
+    region.close()
+
+
+def test_a_short_write_is_continued(tmp_path, monkeypatch):
+    region = OsFileAccess().create(str(tmp_path / "file"), 4096)
+    whole = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, data, at: whole(descriptor, bytes(data[:7]), at))
+    region.write(100, bytes(range(1, 101)))
+    assert bytes(region.buffer[100:200]) == bytes(range(1, 101))
+    region.close()
+
+
+def test_zeroing_works_where_holes_cannot_be_punched(tmp_path, monkeypatch):
+    monkeypatch.setattr(os_region.system_calls, "punch_hole", lambda *_: False)
+    region = OsFileAccess().create(str(tmp_path / "file"), 1 << 20)
+    region.write(0, b"\xff" * 10_000)
+    region.write(900_000, b"\xff" * 10_000)
+    region.zero(5000, (1 << 20) - 5000)
+    assert bytes(region.buffer) == b"\xff" * 5000 + bytes((1 << 20) - 5000)
+    assert os.stat(tmp_path / "file").st_blocks * 512 < 1 << 19, "holes stay holes"
+    region.close()
+
+
+def test_a_file_replaced_under_us_is_not_mistaken_for_ours(tmp_path):
+    access = OsFileAccess()
+    region = access.create(str(tmp_path / "file"), 4096)
+    region.close_descriptor()
+    (tmp_path / "other").write_bytes(bytes(4096))
+    os.replace(tmp_path / "other", tmp_path / "file")
+    with pytest.raises(StoreDamaged, match="found another one under its name"):
+        region.sync()
+    region.close()
+
+
+def test_descriptors_are_given_back(tmp_path):
+    access = OsFileAccess()
+    before = len(os.listdir("/proc/self/fd"))
+    regions = [access.create(str(tmp_path / str(number)), 4096) for number in range(10)]
+    for region in regions:
+        region.close_descriptor()
+    closed = len(os.listdir("/proc/self/fd"))
+    assert closed - before <= 10, "at most the one that Python's map itself keeps before 3.13"
+    for region in regions:
+        region.close()
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,56 @@
+"""Calls to the kernel that Python lacks."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import resource
+
+import pytest
+
+from tiermq.files import system_calls
+
+
+def test_a_punched_hole_reads_as_zero_and_gives_its_blocks_back(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * (1 << 20))
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        punched = system_calls.punch_hole(descriptor, 4096, (1 << 20) - 4096)
+    finally:
+        os.close(descriptor)
+    if not punched:
+        pytest.skip("this file system has no holes")
+    assert path.read_bytes() == b"x" * 4096 + bytes((1 << 20) - 4096)
+    assert os.stat(path).st_blocks * 512 <= 64 << 10
+
+
+def test_an_error_of_the_kernel_is_raised_and_not_taken_for_a_missing_feature():
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        system_calls.punch_hole(-1, 0, 4096)
+
+
+def test_a_refusal_is_an_answer_and_the_map_can_be_closed_afterwards():
+    memory = mmap.mmap(-1, 8192)
+    assert system_calls.advise(memory, 0, 8192, 12345) is False
+    if os.geteuid() == 0 or resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] >= 1 << 20:
+        assert system_calls.lock_pages(memory, 8192) is True
+        assert system_calls.unlock_pages(memory, 8192) is True
+    memory.close()
+    assert system_calls.lock_pages(memory, 8192) is False
+    assert system_calls.advise(memory, 0, 8192, system_calls.MADV_WILLNEED) is False
+
+
+def test_advice_may_begin_in_the_middle_of_a_page(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(8192))
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 8192) as memory:
+        assert system_calls.advise(memory, 5000, 100, system_calls.MADV_WILLNEED) is True
+
+
+def test_a_read_only_map_is_left_alone(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(4096))
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 4096, access=mmap.ACCESS_READ) as memory:
+        assert system_calls.lock_pages(memory, 4096) is False
+        assert system_calls.advise(memory, 0, 4096, system_calls.MADV_POPULATE_WRITE) is False
