@@ -202,6 +202,14 @@ def test_blanks_at_the_start_of_a_file_do_not_hide_dirty_units_before_it(disk: D
     assert facts(disk.queue) == (0, 8, 800)
 
 
+def test_truncation_keeps_the_blanks_of_a_gap_so_that_numbering_goes_on_behind_it(disk: Disk) -> None:
+    fill(disk.queue, 10)
+    assert disk.queue.append(request(14)) is AppendOutcome.GAP
+    disk.queue.truncate_dirty(1000)
+    assert facts(disk.queue) == (0, 14, 1000)
+    assert facts(disk.reopen()) == (0, 14, 1000)
+
+
 def test_truncation_keeps_the_blanks_before_a_queues_beginning(disk: Disk) -> None:
     for offset in (105, 106):
         disk.queue.append(request(offset))
