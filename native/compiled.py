@@ -43,11 +43,13 @@ from cython.cimports.native import (
 
 from tiermq.errors import CorruptRecord
 from tiermq.kernel.message_values import offset_message_id, prepare_message, properties_of
-from tiermq.status import PutStatus
+from tiermq.message.record import decode_records
+from tiermq.status import GetStatus, PutStatus
 
 __all__ = [
     "Appender",
     "Builder",
+    "GetPage",
     "IndexTail",
     "Message",
     "PutResult",
@@ -60,7 +62,7 @@ __all__ = [
     "Tail",
     "TransferLimits",
     "crc32",
-    "gather",
+    "read_page",
     "scan",
 ]
 
@@ -80,6 +82,13 @@ PUT_OK = cython.declare(object, PutStatus.PUT_OK)
 CLOSED = cython.declare(object, Refusal.CLOSED)
 UNBOUND = cython.declare(object, Refusal.UNBOUND)
 SPECIAL = cython.declare(object, Refusal.SPECIAL)
+FOUND = cython.declare(object, GetStatus.FOUND)
+MESSAGE_WAS_REMOVING = cython.declare(object, GetStatus.MESSAGE_WAS_REMOVING)
+OFFSET_FOUND_NULL = cython.declare(object, GetStatus.OFFSET_FOUND_NULL)
+OFFSET_OVERFLOW_BADLY = cython.declare(object, GetStatus.OFFSET_OVERFLOW_BADLY)
+OFFSET_OVERFLOW_ONE = cython.declare(object, GetStatus.OFFSET_OVERFLOW_ONE)
+OFFSET_TOO_SMALL = cython.declare(object, GetStatus.OFFSET_TOO_SMALL)
+NO_MESSAGE_IN_QUEUE = cython.declare(object, GetStatus.NO_MESSAGE_IN_QUEUE)
 
 # Values of kernel.reasons as C constants; asserted equal at import.
 ROOM = cython.declare(cython.int, -1)
@@ -1411,18 +1420,93 @@ class TransferLimits:
         self.filter_bytes = filter_bytes
 
 
-def gather(queue: Tail, first_unit: int64_t, log: Segments, max_physical: int64_t, max_messages: int64_t,
-           max_bytes: int64_t, limits: TransferLimits):  # fmt: skip
-    """Copy the records that the units from `first_unit` of one queue file point to, as far as the limits allow.
+@cython.final
+@cython.cclass
+class GetPage:
+    """What one get found. `data` is the records as stored, end to end; `messages` decodes them when first asked."""
 
-    (data, count, units examined, last physical offset examined or -1, whether a record was already removed)
-    """
+    status = cython.declare(object, visibility="readonly")
+    data = cython.declare(bytes, visibility="readonly")
+    next_offset = cython.declare(int64_t, visibility="readonly")
+    min_offset = cython.declare(int64_t, visibility="readonly")
+    max_offset = cython.declare(int64_t, visibility="readonly")
+    count = cython.declare(int64_t, visibility="readonly")
+    suggest_slave = cython.declare(cython.bint, visibility="readonly")
+    decoded: object
+
+    def __init__(self, status, next_offset, min_offset=0, max_offset=0, data=b"", count=0, suggest_slave=False):
+        self.status = status
+        self.next_offset = next_offset
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+        self.data = data
+        self.count = count
+        self.suggest_slave = suggest_slave
+
+    @property
+    def messages(self):
+        if self.decoded is None:
+            self.decoded = list(decode_records(self.data))
+        return self.decoded
+
+    def __repr__(self):
+        return f"GetPage(status={self.status.name}, count={self.count}, next_offset={self.next_offset})"
+
+
+@cython.cfunc
+@cython.inline
+def page_of(status: object, next_offset: int64_t, low: int64_t, high: int64_t) -> GetPage:
+    page: GetPage = GetPage.__new__(GetPage)
+    page.status = status
+    page.next_offset = next_offset
+    page.min_offset = low
+    page.max_offset = high
+    page.data = b""
+    return page
+
+
+def read_page(queue: Segments, min_logic_offset: int64_t, offset: int64_t, log: Segments, max_messages: int64_t,
+              max_bytes: int64_t, limits: TransferLimits) -> GetPage:  # fmt: skip
+    """A get of an ordinary queue: the table of statuses, then the records as far as the limits allow."""
+    low: int64_t = min_logic_offset // UNIT_BYTES
+    last: Tail
+    files: cython.Py_ssize_t = len(queue.views)
+    if files == 0:
+        return page_of(NO_MESSAGE_IN_QUEUE, 0, low, 0)
+    last = cython.cast(Tail, queue.views[files - 1])
+    high: int64_t = (last.t.base + observe(cython.address(last.t.position))) // UNIT_BYTES
+    if high == 0:
+        return page_of(NO_MESSAGE_IN_QUEUE, 0, low, 0)
+    if offset < low:
+        return page_of(OFFSET_TOO_SMALL, low, low, high)
+    if offset == high:
+        return page_of(OFFSET_OVERFLOW_ONE, offset, low, high)
+    if offset > high:
+        return page_of(OFFSET_OVERFLOW_BADLY, high, low, high)
+    per_file: int64_t = queue.file_size // UNIT_BYTES
+    view: Tail = queue.locate(offset * UNIT_BYTES)
+    page: GetPage = page_of(OFFSET_FOUND_NULL, offset - offset % per_file + per_file, low, high)
+    if view is None or view.t.data == cython.NULL:
+        return page
+    files = len(log.views)
+    max_physical: int64_t = 0
+    if files:
+        last = cython.cast(Tail, log.views[files - 1])
+        max_physical = last.t.base + observe(cython.address(last.t.position))
+    gather_into(page, view, offset - view.t.base // UNIT_BYTES, offset, log, max_physical, max_messages, max_bytes, limits)
+    return page
+
+
+@cython.cfunc
+def gather_into(page: GetPage, queue: Tail, first_unit: int64_t, offset: int64_t, log: Segments, max_physical: int64_t,
+                max_messages: int64_t, max_bytes: int64_t, limits: TransferLimits):  # fmt: skip
+    """Copy the records that the units from `first_unit` of one queue file point to, as far as the limits allow."""
     units: int64_t = observe(cython.address(queue.t.position)) // UNIT_BYTES
     scan_bytes: int64_t = max_messages * UNIT_BYTES
     if scan_bytes < limits.filter_bytes:
         scan_bytes = limits.filter_bytes
-    if queue.t.data == cython.NULL or first_unit >= units:
-        return b"", 0, 0, -1, False
+    if first_unit >= units:
+        return
     unit: cython.pointer(cython.const[u8]) = queue.t.data + first_unit * UNIT_BYTES
     most: int64_t = units - first_unit
     if most > max_messages:
@@ -1496,7 +1580,11 @@ def gather(queue: Tail, first_unit: int64_t, log: Segments, max_physical: int64_
         free(records)
     if bad >= 0 or left != 0:
         raise CorruptRecord(
-            f"queue unit {first_unit + (bad if bad >= 0 else 0)} points to commit-log bytes that are not the record "
+            f"queue offset {offset + (bad if bad >= 0 else 0)} points to commit-log bytes that are not the record "
             f"it describes (last physical offset examined: {last_physical}); run `tiermq store check`"
         )
-    return data, count, examined, last_physical, removed_before >= 0
+    page.status = FOUND if count else MESSAGE_WAS_REMOVING
+    page.next_offset = offset + examined
+    page.data = data
+    page.count = count
+    page.suggest_slave = max_physical - last_physical > limits.memory_window_bytes

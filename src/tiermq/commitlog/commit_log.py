@@ -87,8 +87,17 @@ class CommitLog:
         return self.files.max_offset
 
     def open_for_append(self) -> None:
-        """Go on where recovery ended. The gate stays as it is."""
+        """Go on where recovery ended. The gate stays as it is.
+
+        With `warm_maped_file_enable` the first file is warmed here, where no put waits for it.
+        """
         last = self.files.last()
+        if self._config.warm_maped_file_enable:
+            if last is None:
+                last = self.files.make_next()
+                self.files.add(last)
+            if not last.is_full:
+                last.warm()
         self.appender.attach(None if last is None else last.tail)
 
     def verify(self) -> int:

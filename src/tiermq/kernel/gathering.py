@@ -1,4 +1,4 @@
-"""gather in pure Python: the records behind a run of queue units, copied into one bytes object."""
+"""read_page in pure Python: a get of an ordinary queue, its records copied into one bytes object."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import struct
 from tiermq.errors import CorruptRecord
 from tiermq.kernel.tails import Segments, Tail
 from tiermq.message.layout import MAGIC_V1, MAGIC_V2
+from tiermq.message.record import decode_records
+from tiermq.message.stored_message import StoredMessage
+from tiermq.status import GetStatus
 
 UNIT_BYTES = 20
 FIXED_BYTES = 91
@@ -37,7 +40,78 @@ class TransferLimits:
         self.filter_bytes = filter_bytes
 
 
-def gather(
+class GetPage:
+    """What one get found. `data` is the records as stored, end to end; `messages` decodes them when first asked."""
+
+    __slots__ = ("_messages", "count", "data", "max_offset", "min_offset", "next_offset", "status", "suggest_slave")
+
+    def __init__(
+        self,
+        status: GetStatus,
+        next_offset: int,
+        min_offset: int = 0,
+        max_offset: int = 0,
+        data: bytes = b"",
+        count: int = 0,
+        suggest_slave: bool = False,
+    ) -> None:
+        self.status = status
+        self.next_offset = next_offset
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+        self.data = data
+        self.count = count
+        self.suggest_slave = suggest_slave
+        self._messages: list[StoredMessage] | None = None
+
+    @property
+    def messages(self) -> list[StoredMessage]:
+        """The records, decoded and their body CRCs checked. Raises CorruptRecord rather than give damaged data."""
+        if self._messages is None:
+            self._messages = list(decode_records(self.data))
+        return self._messages
+
+    def __repr__(self) -> str:
+        return f"GetPage(status={self.status.name}, count={self.count}, next_offset={self.next_offset})"
+
+
+def read_page(
+    queue: Segments,
+    min_logic_offset: int,
+    offset: int,
+    log: Segments,
+    max_messages: int,
+    max_bytes: int,
+    limits: TransferLimits,
+) -> GetPage:
+    """A get of an ordinary queue: the table of statuses, then the records as far as the limits allow."""
+    low = min_logic_offset // UNIT_BYTES
+    high = (queue.views[-1].base + queue.views[-1].position) // UNIT_BYTES if queue.views else 0
+    if high == 0:
+        return GetPage(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+    if offset < low:
+        return GetPage(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+    if offset == high:
+        return GetPage(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+    if offset > high:
+        return GetPage(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+    view = queue.find(offset * UNIT_BYTES)
+    max_physical = log.views[-1].base + log.views[-1].position if log.views else 0
+    data, count, examined, last_physical = b"", 0, 0, -1
+    if view is not None:
+        first_unit = offset - view.base // UNIT_BYTES
+        data, count, examined, last_physical = _gather(
+            view, first_unit, log, max_physical, max_messages, max_bytes, limits
+        )
+    if examined == 0:
+        per_file = queue.file_size // UNIT_BYTES
+        return GetPage(GetStatus.OFFSET_FOUND_NULL, offset - offset % per_file + per_file, low, high)
+    status = GetStatus.FOUND if count else GetStatus.MESSAGE_WAS_REMOVING
+    suggest_slave = max_physical - last_physical > limits.memory_window_bytes
+    return GetPage(status, offset + examined, low, high, data, count, suggest_slave)
+
+
+def _gather(
     queue: Tail,
     first_unit: int,
     log: Segments,
@@ -45,14 +119,14 @@ def gather(
     max_messages: int,
     max_bytes: int,
     limits: TransferLimits,
-) -> tuple[bytes, int, int, int, bool]:
+) -> tuple[bytes, int, int, int]:
     """Copy the records that the units from `first_unit` of one queue file point to, as far as the limits allow.
 
-    (data, count, units examined, last physical offset examined or -1, whether a record was already removed)
+    (data, count, units examined, last physical offset examined or -1)
     """
     start, end = first_unit * UNIT_BYTES, queue.position // UNIT_BYTES * UNIT_BYTES
     if queue.buffer is None or start >= end:
-        return b"", 0, 0, -1, False
+        return b"", 0, 0, -1
     end = min(end, start + max(max_messages * UNIT_BYTES, limits.filter_bytes))
     parts: list[memoryview] = []
     count = examined = total = 0
@@ -66,7 +140,7 @@ def gather(
             count_max = limits.memory_count if in_memory else limits.disk_count
             full = count >= max_messages or total + size > max_bytes or total + size > bytes_max or count >= count_max
             if (count and full) or total >= max_bytes:
-                return b"".join(parts), count, examined, last_physical, removed_before >= 0
+                return b"".join(parts), count, examined, last_physical
             last_physical = physical
             examined += 1
             if physical < removed_before:
@@ -79,12 +153,13 @@ def gather(
                 continue
             found, magic = _SIZE_MAGIC.unpack_from(view.buffer, at)
             if found != size or (magic != MAGIC_V1 and magic != MAGIC_V2):
+                unit = queue.base // UNIT_BYTES + first_unit + examined - 1
                 raise CorruptRecord(
-                    f"queue unit {first_unit + examined - 1} points to commit-log bytes that are not the record "
-                    f"it describes (physical offset {physical}); run `tiermq store check`"
+                    f"queue offset {unit} points to commit-log bytes that are not the record it describes "
+                    f"(physical offset {physical}); run `tiermq store check`"
                 )
             parts.append(view.buffer[at : at + size])
             count += 1
             total += size
         start, step = step, end
-    return b"".join(parts), count, examined, last_physical, removed_before >= 0
+    return b"".join(parts), count, examined, last_physical

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tiermq.kernel.appending import Appender, Message, PutResult, PutResults, QueueHandle
 from tiermq.kernel.building import Builder, IndexTail, scan
-from tiermq.kernel.gathering import TransferLimits, gather
+from tiermq.kernel.gathering import GetPage, TransferLimits, read_page
 from tiermq.kernel.reasons import Refusal, Stop
 from tiermq.kernel.tails import QueueTail, Segments, Tail
 from tiermq.message.crc import crc32
@@ -12,6 +12,7 @@ from tiermq.message.crc import crc32
 __all__ = [
     "Appender",
     "Builder",
+    "GetPage",
     "IndexTail",
     "Message",
     "PutResult",
@@ -24,6 +25,6 @@ __all__ = [
     "Tail",
     "TransferLimits",
     "crc32",
-    "gather",
+    "read_page",
     "scan",
 ]

@@ -68,13 +68,18 @@ class Parts:
 
 
 def assemble(
-    config: StoreConfig, access: FileAccess, clock: Clock, store_host: bytes, attributes: TopicAttributes
+    config: StoreConfig,
+    access: FileAccess,
+    clock: Clock,
+    store_host: bytes,
+    attributes: TopicAttributes,
+    background: bool = True,
 ) -> Parts:
-    """Make and connect the parts. Touches the disk only to open the checkpoint."""
+    """Make and connect the parts. Touches the disk only to open the checkpoint. See `LocalStore.open` for `background`."""
     root = str(config.root_path)
     statistics = StoreStatistics(clock)
     pool = _pool(config)
-    allocator = _allocator(config, access, clock, pool)
+    allocator = _allocator(config, access, clock, pool, background)
     files = _log_files(config, access, clock, allocator)
     queues = _queue_table(config, access, clock, attributes, root)
     box: list[Parts] = []  # The callbacks below run only once the parts exist.
@@ -89,7 +94,9 @@ def assemble(
         note_latency=statistics.record_latency,
     )
     checkpoint = Checkpoint(access, os.path.join(root, "checkpoint"))
-    index = _index_service(config, access, clock, checkpoint, root) if config.message_index_enable else None
+    index = None
+    if config.message_index_enable:
+        index = _index_service(config, access, clock, checkpoint, root, background)
     dispatch = Dispatch(config, log, queues, index)
     flags = RunningFlags(lambda writeable: _set_gate(box[0], writeable))
     cleaner = Cleaner(config, access, log, queues, index, flags, clock)
@@ -144,7 +151,9 @@ def _pool(config: StoreConfig) -> TransientPool | None:
     return TransientPool(config.transient_store_pool_size, config.mapped_file_size_commit_log)
 
 
-def _allocator(config: StoreConfig, access: FileAccess, clock: Clock, pool: TransientPool | None) -> FileAllocator:
+def _allocator(
+    config: StoreConfig, access: FileAccess, clock: Clock, pool: TransientPool | None, background: bool
+) -> FileAllocator:
     warm = config.warm_maped_file_enable
     sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
     return FileAllocator(
@@ -158,6 +167,7 @@ def _allocator(config: StoreConfig, access: FileAccess, clock: Clock, pool: Tran
             pages_per_sync=config.flush_least_pages_when_warm_maped_file if sync else 0,
             lock_memory=warm,
         ),
+        threaded=background,
     )
 
 
@@ -201,7 +211,7 @@ def _queue_table(
 
 
 def _index_service(
-    config: StoreConfig, access: FileAccess, clock: Clock, checkpoint: Checkpoint, root: str
+    config: StoreConfig, access: FileAccess, clock: Clock, checkpoint: Checkpoint, root: str, background: bool
 ) -> IndexService:
     def note_synced(timestamp_ms: int) -> None:
         checkpoint.index_msg_timestamp_ms = timestamp_ms
@@ -214,6 +224,7 @@ def _index_service(
         config.max_index_num,
         clock,
         note_synced,
+        background=None if background else lambda task: task(),
         query_count_max=CANDIDATES_MAX,
     )
 

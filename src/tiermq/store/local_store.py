@@ -29,7 +29,7 @@ from tiermq.consumequeue.queue_table import Queue, QueueType
 from tiermq.errors import IllegalMessage, StoreClosed, StoreError
 from tiermq.files.file_access import FileAccess, FileLock
 from tiermq.files.os_file_access import OsFileAccess
-from tiermq.kernel import Message, PutResult, PutResults, QueueHandle
+from tiermq.kernel import GetPage, Message, PutResult, PutResults, QueueHandle
 from tiermq.message.client_batch import decode_client_batch
 from tiermq.message.hosts import encode_host
 from tiermq.message.ids import decode_message_id
@@ -45,7 +45,7 @@ from tiermq.store.cleaning import Cleaned, Veto
 from tiermq.store.dispatching import ArrivalListener, Dispatcher
 from tiermq.store.lifecycle import Lifecycle, State
 from tiermq.store.querying import QueryPage, query_by_key, record_at
-from tiermq.store.reading import PULL_BYTES_MAX, GetPage
+from tiermq.store.reading import PULL_BYTES_MAX
 from tiermq.store.recovery import Recovered, Recovery
 from tiermq.store.store_metrics import register_metrics
 from tiermq.store.topic_attributes import TopicAttributes
@@ -80,6 +80,7 @@ class LocalStore:
         access: FileAccess | None = None,
         store_host: str = DEFAULT_HOST,
         batch_topics: Iterable[str] = (),
+        background: bool = True,
         **settings: Any,
     ) -> Self:
         """Open the store in `path`, making it when there is none, and recover what is there.
@@ -87,6 +88,9 @@ class LocalStore:
         `settings` are RocketMQ's names in snake_case. Raises StoreLocked when another process has it, StoreDamaged when
         a file in it is foreign or of a wrong size, ReadOnlyStore when it cannot be written, BadConfig for a bad
         setting.
+
+        `background=False` starts no thread: nothing is dispatched, flushed or cleaned but by `dispatch_now`, `flush`,
+        `flush_queues`, `clean_now` and `close`. For simulations, which must repeat themselves step by step.
         """
         config = config or StoreConfig()
         if path is not None:
@@ -102,15 +106,15 @@ class LocalStore:
             attributes = TopicAttributes.read(access, root)
             for topic in batch_topics:
                 attributes.set_queue_type(topic, QueueType.BATCH)
-            parts = assemble(config, access, clock or SystemClock(), encode_host(store_host), attributes)
+            parts = assemble(config, access, clock or SystemClock(), encode_host(store_host), attributes, background)
             store = cls(parts, lock)
-            store._start(root)
+            store._start(root, background)
         except BaseException:
             lock.release()
             raise
         return store
 
-    def _start(self, root: str) -> None:
+    def _start(self, root: str, background: bool) -> None:
         parts, access = self._parts, self._parts.access
         try:
             clean = not access.exists(f"{root}/abort")
@@ -123,9 +127,10 @@ class LocalStore:
         except BaseException:
             self._unmap()
             raise
-        parts.allocator.start()
-        for service in self._services():
-            service.start()
+        if background:
+            parts.allocator.start()
+            for service in self._services():
+                service.start()
         parts.log.open_for_append()
         self._bind_hot_paths()
         register_metrics(self.metrics, parts)
@@ -201,6 +206,7 @@ class LocalStore:
             parts.commit_service.stop()
         parts.flush_service.stop()
         parts.group_commit.stop()
+        parts.flusher.flush_all()  # The services did it, unless they never ran.
         paused = parts.reput.paused
         parts.reput.stop()
         if not paused and not self._abandoned:
@@ -522,6 +528,11 @@ class LocalStore:
         self._parts.flusher.flush_all()
         if self._parts.flusher.failure is not None:
             raise StoreError("the commit log could not be flushed") from self._parts.flusher.failure
+
+    def flush_queues(self) -> None:
+        """Make every unit that was dispatched before durable, and let the checkpoint say so."""
+        self._ensure_running()
+        self._parts.queue_flush.flush_all()
 
     def clean_now(self) -> Cleaned:
         """Run the cleaner once, as if its hour had come."""

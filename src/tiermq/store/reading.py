@@ -20,49 +20,12 @@ from tiermq.consumequeue.batch_consume_queue import BatchConsumeQueue
 from tiermq.consumequeue.consume_queue import ConsumeQueue
 from tiermq.consumequeue.queue_table import QueueTable
 from tiermq.consumequeue.unit import UNIT_BYTES, is_ext_address
-from tiermq.kernel import Segments, TransferLimits, gather
+from tiermq.kernel import GetPage, Segments, TransferLimits, read_page
 from tiermq.message.message_filter import MessageFilter
-from tiermq.message.record import decode_records
-from tiermq.message.stored_message import StoredMessage
 from tiermq.status import GetStatus
 
 PULL_BYTES_MIN = 100
 PULL_BYTES_MAX = 134_217_728
-
-
-class GetPage:
-    """What one get found. `data` is the records as stored, end to end; `messages` decodes them when first asked."""
-
-    __slots__ = ("_messages", "count", "data", "max_offset", "min_offset", "next_offset", "status", "suggest_slave")
-
-    def __init__(
-        self,
-        status: GetStatus,
-        next_offset: int,
-        min_offset: int = 0,
-        max_offset: int = 0,
-        data: bytes = b"",
-        count: int = 0,
-        suggest_slave: bool = False,
-    ) -> None:
-        self.status = status
-        self.next_offset = next_offset
-        self.min_offset = min_offset
-        self.max_offset = max_offset
-        self.data = data
-        self.count = count
-        self.suggest_slave = suggest_slave
-        self._messages: list[StoredMessage] | None = None
-
-    @property
-    def messages(self) -> list[StoredMessage]:
-        """The records, decoded and their body CRCs checked. Raises CorruptRecord rather than give damaged data."""
-        if self._messages is None:
-            self._messages = list(decode_records(self.data))
-        return self._messages
-
-    def __repr__(self) -> str:
-        return f"GetPage(status={self.status.name}, count={self.count}, next_offset={self.next_offset})"
 
 
 @dataclass(slots=True)
@@ -137,53 +100,44 @@ class Reader:
     ) -> GetPage:
         """See the module."""
         queue = self._queues.find(topic, queue_id)
-        if queue is None:
+        if message_filter is None and type(queue) is ConsumeQueue:
+            page = read_page(
+                queue.files.segments,
+                queue.min_logic_offset,
+                offset,
+                self._log.files.segments,
+                max_messages,
+                max_bytes if PULL_BYTES_MIN <= max_bytes <= PULL_BYTES_MAX else _clamped(max_bytes),
+                self._limits,
+            )
+        elif queue is None:
+            page = GetPage(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0)
+        else:
+            page = self._collect(queue, offset, max_messages, _clamped(max_bytes), message_filter)
+        if page.count:
+            self.found_count += 1
+            self.transferred_count += page.count
+        else:
             self.missed_count += 1
-            return GetPage(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0)
-        min_offset, max_offset = queue.min_offset, queue.max_offset
-        if offset < min_offset or offset >= max_offset:
-            self.missed_count += 1
-            return _outside(offset, min_offset, max_offset)
-        if message_filter is not None or not isinstance(queue, ConsumeQueue):
-            return self._collect(queue, offset, min_offset, max_offset, max_messages, max_bytes, message_filter)
-        view = queue.files.segments.find(offset * UNIT_BYTES)
-        if view is None:
-            return GetPage(GetStatus.OFFSET_FOUND_NULL, queue.roll_next_file(offset), min_offset, max_offset)
-        files = self._log.files
-        max_physical = files.max_offset
-        data, count, examined, last_physical, _ = gather(
-            view,
-            offset - view.base // UNIT_BYTES,
-            files.segments,
-            max_physical,
-            max_messages,
-            min(max(max_bytes, PULL_BYTES_MIN), PULL_BYTES_MAX),
-            self._limits,
-        )
-        if examined == 0:
-            return GetPage(GetStatus.OFFSET_FOUND_NULL, queue.roll_next_file(offset), min_offset, max_offset)
-        self.found_count += 1
-        self.transferred_count += count
-        status = GetStatus.FOUND if count else GetStatus.MESSAGE_WAS_REMOVING
-        suggest_slave = max_physical - last_physical > self._limits.memory_window_bytes
-        return GetPage(status, offset + examined, min_offset, max_offset, data, count, suggest_slave)
+        return page
 
     def _collect(
         self,
         queue: ConsumeQueue | BatchConsumeQueue,
         offset: int,
-        min_offset: int,
-        max_offset: int,
         max_messages: int,
         max_bytes: int,
         message_filter: MessageFilter | None,
     ) -> GetPage:
+        """The same, unit by unit, with a filter or for a batch queue."""
+        min_offset, max_offset = queue.min_offset, queue.max_offset
+        if offset < min_offset or offset >= max_offset:
+            return _outside(offset, min_offset, max_offset)
         units = queue.iterate_from(offset)
         if units is None:
             return GetPage(GetStatus.OFFSET_FOUND_NULL, queue.roll_next_file(offset), min_offset, max_offset)
         files = self._log.files
-        pull_bytes = min(max(max_bytes, PULL_BYTES_MIN), PULL_BYTES_MAX)
-        collector = _Collector(files.segments, self._limits, files.max_offset, max_messages, pull_bytes, [])
+        collector = _Collector(files.segments, self._limits, files.max_offset, max_messages, max_bytes, [])
         scan_units = max(self._limits.filter_bytes // UNIT_BYTES, max_messages)
         next_offset = offset
         examined = 0
@@ -203,12 +157,12 @@ class Reader:
         status = GetStatus.NO_MATCHED_MESSAGE if collector.removed_before < 0 else GetStatus.MESSAGE_WAS_REMOVING
         if collector.count:
             status = GetStatus.FOUND
-            self.found_count += 1
-            self.transferred_count += collector.count
-        else:
-            self.missed_count += 1
         behind = collector.max_physical - collector.last_physical > self._limits.memory_window_bytes
         return GetPage(status, next_offset, min_offset, max_offset, b"".join(collector.parts), collector.count, behind)
+
+
+def _clamped(max_bytes: int) -> int:
+    return min(max(max_bytes, PULL_BYTES_MIN), PULL_BYTES_MAX)
 
 
 def _with_batch(units: Any) -> Any:
