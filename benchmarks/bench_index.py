@@ -29,8 +29,12 @@ def run(argv: list[str]) -> dict[str, Any]:
             place = stack.enter_context(harness.part_directory(directory))
             peer = java.start(stack, "IndexPutLoop", dir=place, keys=keys)
             if peer is not None:
-                sides["java_index_put"] = harness.warmed(lambda: peer.run(hashed=0), options.java_warmup_seconds)
-                sides["java_index_put_hashed"] = harness.warmed(lambda: peer.run(hashed=1), options.java_warmup_seconds)
+                sides["java_index_put"] = harness.warmed(
+                    lambda: peer.run(hashed=0, fresh=1), options.java_warmup_seconds
+                )
+                sides["java_index_put_hashed"] = harness.warmed(
+                    lambda: peer.run(hashed=1, fresh=1), options.java_warmup_seconds
+                )
             if options.tiermq:
                 puts = store_side.IndexPuts(directory, keys)
                 sides["index_put"] = puts.round_of_keys

@@ -32,6 +32,7 @@ HOUR_MS = 3_600_000
 POOL_COUNT = workload.POOL_COUNT
 BATCH_COUNT = 1000
 BATCHES = 8
+FILLER_BYTES = 2 << 20
 INDEX_SLOTS = 5_000_000
 INDEX_ENTRIES = 20_000_000
 
@@ -41,8 +42,15 @@ def kernel() -> str:
     return tiermq.kernel.KERNEL
 
 
+def open_warm_store(directory: Path, log_size: int, **settings: Any) -> LocalStore:
+    """A store that appends to a warm log file of `log_size` bytes, its dispatch paused."""
+    store = open_store(directory, log_size, **settings)
+    roll_into_warm_file(store, log_size)
+    return store
+
+
 def open_store(directory: Path, log_size: int, **settings: Any) -> LocalStore:
-    """A store with one warm log file of `log_size` bytes and its dispatch paused."""
+    """A store with log files of `log_size` bytes, its dispatch paused."""
     settings = {
         "warm_maped_file_enable": True,
         "flush_interval_commit_log": HOUR_MS,
@@ -51,6 +59,18 @@ def open_store(directory: Path, log_size: int, **settings: Any) -> LocalStore:
     store = LocalStore.open(directory, mapped_file_size_commit_log=log_size, **settings)
     store.pause_dispatch()
     return store
+
+
+def roll_into_warm_file(store: LocalStore, log_size: int) -> None:
+    """Fill the first log file, which was made while `open` waited for it, so that puts go to one that was warmed."""
+    overhead = 91 + len(workload.TOPICS[0])
+    while (left := log_size - 8 - store.max_physical_offset % log_size) >= overhead:
+        body = bytes(min(FILLER_BYTES, left - overhead))
+        _expect_ok(store.put(Message(workload.TOPICS[0], body, 0)))
+    _expect_ok(store.put(Message(workload.TOPICS[0], b"first of the warm file", 0)))
+    if store.max_physical_offset // log_size != 1:
+        raise RuntimeError(f"expected the second log file, found physical offset {store.max_physical_offset}")
+    settle()  # The file behind is being warmed now.
 
 
 def sample_message(number: int, body: bytes, key: str) -> Message:
@@ -82,9 +102,6 @@ class Puts:
         self._store = store
         self._pool = message_pool()
         self._turns = -(-count // len(self._pool))
-        one = store.put(self._pool[0])
-        _expect_ok(one)
-        settle()
         gc.collect()
 
     def round(self) -> Round:
@@ -113,7 +130,6 @@ class HandlePuts:
             for number, (body, key) in enumerate(rows)
         ]
         self._turns = -(-count // POOL_COUNT)
-        settle()
         gc.collect()
 
     def round(self) -> Round:
@@ -137,7 +153,6 @@ class BatchPuts:
         self._store = store
         self._batches = message_batches()
         self._lists = -(-count // BATCH_COUNT)
-        settle()
         gc.collect()
 
     def round(self) -> Round:
@@ -199,7 +214,7 @@ def dispatch_round(store: LocalStore, waiting: tuple[int, int]) -> Round:
 
 def open_flushing_store(directory: Path, log_size: int) -> LocalStore:
     """A store whose puts return when their bytes are on the disk."""
-    return open_store(directory, log_size, flush_disk_type="SYNC_FLUSH")
+    return open_warm_store(directory, log_size, flush_disk_type="SYNC_FLUSH")
 
 
 @contextlib.contextmanager

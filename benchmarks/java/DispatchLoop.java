@@ -10,7 +10,8 @@ import java.util.concurrent.ConcurrentMap;
  * Dispatch of a whole log file to consume queues and the key index, in RocketMQ's shape: every record becomes Strings, a
  * property map and a request object, which two dispatchers consume one after the other.
  *
- * prepare log=FILE dir=DIRECTORY; run (dispatches all of the log into emptied, warm queue and index files).
+ * prepare log=FILE dir=DIRECTORY; run fresh=0|1 (dispatches all of the log into emptied queue and index
+ * files: warm ones, or fresh ones as a store makes them while it dispatches).
  */
 public final class DispatchLoop implements Rounds.Work {
     /** What one record means to the dispatchers. */
@@ -75,9 +76,14 @@ public final class DispatchLoop implements Rounds.Work {
     }
 
     @Override
-    public void reset(Rounds.Parameters parameters) {
-        queues.values().forEach(ofTopic -> ofTopic.values().forEach(QueueFile::clear));
-        index.clear();
+    public void reset(Rounds.Parameters parameters) throws Exception {
+        boolean fresh = parameters.number("fresh") == 1;
+        for (ConcurrentMap<Integer, QueueFile> ofTopic : queues.values()) {
+            for (QueueFile queue : ofTopic.values()) {
+                queue.clear(fresh);
+            }
+        }
+        index.clear(fresh);
     }
 
     @Override

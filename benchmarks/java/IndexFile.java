@@ -16,6 +16,7 @@ final class IndexFile {
     private static final int SLOT_BYTES = 4;
     private static final int ENTRY_BYTES = 20;
 
+    private final String path;
     private final MappedByteBuffer map;
     private final AtomicLong beginTimestamp = new AtomicLong();
     private final AtomicLong endTimestamp = new AtomicLong();
@@ -24,7 +25,8 @@ final class IndexFile {
     private final AtomicInteger hashSlotCount = new AtomicInteger();
     private final AtomicInteger indexCount = new AtomicInteger(1);
 
-    private IndexFile(MappedByteBuffer map) {
+    private IndexFile(String path, MappedByteBuffer map) {
+        this.path = path;
         this.map = map;
     }
 
@@ -33,7 +35,7 @@ final class IndexFile {
         long size = HEADER_BYTES + (long) SLOTS * SLOT_BYTES + (long) ENTRIES * ENTRY_BYTES;
         try (RandomAccessFile file = new RandomAccessFile(path, "rw")) {
             file.setLength(size);
-            IndexFile index = new IndexFile(file.getChannel().map(FileChannel.MapMode.READ_WRITE, 0, size));
+            IndexFile index = new IndexFile(path, file.getChannel().map(FileChannel.MapMode.READ_WRITE, 0, size));
             long used = HEADER_BYTES + (long) SLOTS * SLOT_BYTES + (entries + 1) * ENTRY_BYTES;
             for (long at = 0; at < Math.min(used, size); at += 4096) {
                 index.map.put((int) at, (byte) 0);
@@ -42,10 +44,14 @@ final class IndexFile {
         }
     }
 
-    /** Empty again, with its pages still in place. */
-    void clear() {
-        for (int at = 0; at < HEADER_BYTES + SLOTS * SLOT_BYTES; at += 4) {
-            map.putInt(at, 0);
+    /** Empty again, as a fresh file or with its pages still in place. */
+    void clear(boolean fresh) throws IOException {
+        if (fresh) {
+            LogFile.cool(path);
+        } else {
+            for (int at = 0; at < HEADER_BYTES + SLOTS * SLOT_BYTES; at += 4) {
+                map.putInt(at, 0);
+            }
         }
         beginTimestamp.set(0);
         endTimestamp.set(0);

@@ -5,7 +5,7 @@ import java.util.Random;
  * Put of random 16-character keys into one index file, in RocketMQ's shape: the key string "topic#key" is built for
  * every put and its hash taken anew. With hashed=1 the hashes are ready, as a comparison with batches of hashes needs.
  *
- * prepare dir=DIRECTORY keys=COUNT; run hashed=0|1 (puts all keys into the emptied, warm file).
+ * prepare dir=DIRECTORY keys=COUNT; run hashed=0|1 fresh=0|1 (puts all keys into the emptied file, warm or fresh).
  */
 public final class IndexPutLoop implements Rounds.Work {
     private IndexFile index;
@@ -36,8 +36,8 @@ public final class IndexPutLoop implements Rounds.Work {
     }
 
     @Override
-    public void reset(Rounds.Parameters parameters) {
-        index.clear();
+    public void reset(Rounds.Parameters parameters) throws Exception {
+        index.clear(parameters.number("fresh") == 1);
     }
 
     @Override

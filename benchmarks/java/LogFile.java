@@ -52,6 +52,15 @@ final class LogFile {
         }
     }
 
+    /** Drop the file's pages under the map, so that the next round meets them as a fresh file's. */
+    static void cool(String path) throws IOException {
+        try (RandomAccessFile file = new RandomAccessFile(path, "rw")) {
+            long size = file.length();
+            file.setLength(0);
+            file.setLength(size);
+        }
+    }
+
     void advance(int bytes) {
         WROTE.addAndGet(this, bytes);
     }

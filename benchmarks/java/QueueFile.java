@@ -6,14 +6,20 @@ final class QueueFile {
     static final int UNIT_BYTES = 20;
 
     final LogFile file;
+    private final String path;
     private final ByteBuffer unit = ByteBuffer.allocate(UNIT_BYTES);
     private long maxPhysicalOffset = -1;
 
     QueueFile(String path, long units) throws IOException {
+        this.path = path;
         file = LogFile.createWarm(path, units * UNIT_BYTES);
     }
 
-    void clear() {
+    /** Empty again, as a fresh file or with its pages still in place. */
+    void clear(boolean fresh) throws IOException {
+        if (fresh) {
+            LogFile.cool(path);
+        }
         file.rewind();
         maxPhysicalOffset = -1;
     }

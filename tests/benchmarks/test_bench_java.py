@@ -79,8 +79,8 @@ def test_the_reading_loops_find_every_record(java: harness.JavaBench, stack: Exi
     dispatch = started(java, stack, "DispatchLoop", log=tmp_path / "log", dir=tmp_path / "dispatch")
     get = started(java, stack, "GetLoop", log=tmp_path / "log", dir=tmp_path / "get")
     assert recover.run().messages == count
-    assert dispatch.run().messages == count
-    assert dispatch.run().messages == count  # A round starts from emptied files.
+    assert dispatch.run(fresh=0).messages == count
+    assert dispatch.run(fresh=1).messages == count  # A round starts from emptied files.
     assert get.run(pulls=100, batch=32, seed=1).messages == 3_200
 
 
@@ -91,7 +91,7 @@ def test_the_dispatch_loop_writes_the_units_of_every_queue(
 ) -> None:
     rows = list(workload.rows_of_log(SIZE, varied=True))
     workload.write_log(tmp_path / "log", SIZE, varied=True)
-    started(java, stack, "DispatchLoop", log=tmp_path / "log", dir=tmp_path).run()
+    started(java, stack, "DispatchLoop", log=tmp_path / "log", dir=tmp_path).run(fresh=1)
     expected: dict[tuple[str, int], bytearray] = {}
     offset = 0
     for row in rows:
@@ -113,7 +113,7 @@ def java_hash(text: str) -> int:
 @pytest.mark.slow
 def test_the_index_loop_puts_every_key(java: harness.JavaBench, stack: ExitStack, tmp_path: Path) -> None:
     peer = started(java, stack, "IndexPutLoop", dir=tmp_path, keys=COUNT)
-    assert [peer.run(hashed=hashed).messages for hashed in (0, 1)] == [COUNT, COUNT]
+    assert [peer.run(hashed=hashed, fresh=hashed).messages for hashed in (0, 1)] == [COUNT, COUNT]
     with (tmp_path / "index").open("rb") as file:
         os.lseek(file.fileno(), 36, os.SEEK_SET)
         assert int.from_bytes(os.read(file.fileno(), 4)) == COUNT + 1

@@ -26,6 +26,12 @@ def test_a_ratio_is_ours_over_theirs_of_median_rates() -> None:
     assert made.ratios == {"put_vs_java": 1.5}
 
 
+def test_a_ratio_by_processor_time_evens_out_coarse_clocks() -> None:
+    ours = [Round(100, 0, 1.0, cpu) for cpu in (0.01, 0.02, 0.0)]
+    assert report.cpu_rate(ours) == pytest.approx(10_000)
+    assert report.cpu_rate([Round(100, 0, 0.001, 0.0)]) == 10_000  # Shorter than one step of the clock.
+
+
 def test_spread_is_half_the_range_of_rates_over_the_median_rate() -> None:
     assert report.spread(rounds(1.0, 1.0)) == 0.0
     assert report.spread(rounds(0.5, 1.0, 2.0)) == pytest.approx((200 - 50) / 2 / 100)
