@@ -183,6 +183,12 @@ def test_a_batch_unit_of_the_wrong_size_is_found(tmp_path: Path) -> None:
     assert kinds(check_store(store)) == {"unit_wrong": 1}
 
 
+def test_records_that_two_index_files_hold_are_found_without_being_called_missing(store: Path) -> None:
+    first = sorted((store / "index").iterdir())[0]
+    shutil.copy(first, store / "index" / f"{int(first.name) + 1:017d}")
+    assert kinds(check_store(store)) == {"index_order": 1}
+
+
 def test_a_damaged_index_file_is_found_and_the_rest_still_checked(store: Path) -> None:
     first = sorted((store / "index").iterdir())[0]
     first.write_bytes(b"\xff" * 100)

@@ -245,6 +245,8 @@ class _Check:
                     self._repairable("unit_missing", where, f"has no unit: queue {name}/0 offset {offset}")
 
     def _all_index_entries(self) -> Iterator[IndexEntry]:
+        """Entries of all index files in the order of physical offsets; what goes back is reported and left out."""
+        reached = -1
         for file in self._view.indexes:
             name = f"index {file.path.name}"
             try:
@@ -258,7 +260,15 @@ class _Check:
             self._counts["index_entries"] += index.header.entry_count - 1
             for text in index.problems():
                 self._repairable("index", name, text)
-            yield from index.entries()
+            first = index.header.begin_physical_offset
+            if index.header.entry_count > 1 and first < reached:
+                self._problem(
+                    "index_order", name, f"begins at {first}, the file before reaches {reached}: indexed twice"
+                )
+            for entry in index.entries():
+                if entry.physical_offset >= reached:
+                    reached = entry.physical_offset
+                    yield entry
 
     # Queues -----------------------------------------------------------------------------------------------------
 
