@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tiermq.clock import ManualClock
 from tiermq.consumequeue.boundary import Boundary
-from tiermq.consumequeue.consume_queue import GAP_UNITS_MAX, NOWHERE, ConsumeQueue
+from tiermq.consumequeue.consume_queue import GAP_UNITS_MAX, ConsumeQueue
 from tiermq.consumequeue.unit import PRE_BLANK, UNIT_BYTES
 from tiermq.consumequeue.unit_request import AppendOutcome, UnitRequest
 from tiermq.errors import DiskFull, IllegalMessage, IllegalTransition
@@ -84,7 +84,7 @@ def test_an_empty_queue_has_no_bounds_and_no_files(queue: ConsumeQueue, tmp_path
     assert (queue.min_offset, queue.max_offset, queue.max_physical_offset) == (0, 0, -1)
     assert queue.last_unit() is None
     assert queue.iterate_from(0) is None
-    assert queue.queue_tail.tail is NOWHERE
+    assert queue.queue_tail.tail is None
     assert not (tmp_path / "T").exists()
 
 
@@ -478,5 +478,5 @@ def test_destroy_leaves_nothing_and_the_queue_can_begin_again(queue: ConsumeQueu
     queue.destroy()
     assert not (tmp_path / "T" / "0").exists()
     assert (queue.min_offset, queue.max_offset, queue.max_physical_offset) == (0, 0, -1)
-    assert queue.queue_tail.tail is NOWHERE
+    assert queue.queue_tail.tail is None
     fill(queue, 3)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tiermq.clock import ManualClock
-from tiermq.consumequeue.consume_queue import NOWHERE, ConsumeQueue
+from tiermq.consumequeue.consume_queue import ConsumeQueue
 from tiermq.consumequeue.consume_queue_ext import ConsumeQueueExt
 from tiermq.consumequeue.ext_unit import ExtUnit
 from tiermq.consumequeue.unit import EXT_ADDRESS_MAX, ext_address, ext_offset, is_ext_address
@@ -165,7 +165,7 @@ def test_each_unit_of_the_queue_resolves_to_its_ext_unit(disk: Disk) -> None:
     disk.fill(25)
     assert disk.ext_units() == [unit(number) for number in range(25)]
     assert all(is_ext_address(tags_code) for _, _, tags_code, _ in disk.queue.iterate_from(0) or ())
-    assert disk.queue.queue_tail.tail is NOWHERE, "the fast path knows nothing of ext units"
+    assert disk.queue.queue_tail.tail is None, "the fast path knows nothing of ext units"
     disk.reopen()
     assert disk.ext_units() == [unit(number) for number in range(25)]
 

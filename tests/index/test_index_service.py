@@ -12,7 +12,7 @@ from tiermq.clock import ManualClock
 from tiermq.errors import DiskFull, StoreClosed, StoreDamaged
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.index.index_file import HEADER_BYTES, IndexFile
-from tiermq.index.index_request import IndexRequest, index_keys
+from tiermq.index.index_request import IndexRequest
 from tiermq.index.index_service import IndexService
 
 EVER = (0, 2**63 - 1)
@@ -56,12 +56,6 @@ def index(tmp_path: Path) -> Iterator[Index]:
     index = Index(tmp_path / "index")
     yield index
     index.service.close()
-
-
-def test_keys_are_the_unique_key_then_each_piece_of_keys() -> None:
-    assert index_keys("U1", "a b") == ("U1", "a", "b")
-    assert index_keys(None, " a  b ") == ("a", "b")
-    assert index_keys("", None) == ()
 
 
 def test_a_key_is_found_by_topic_and_key(index: Index) -> None:

@@ -18,7 +18,7 @@ Invariants:
 
 Threads: `append` and the kernel's fast path, which writes through `queue_tail.tail`, belong to the dispatching thread;
 `load`, `recover` and `truncate_dirty` to the thread that starts the store; `delete_expired` and `correct_min_offset` to
-the cleaning thread. Anyone may read. A queue with ext units keeps `queue_tail.tail` detached: each unit comes here.
+the cleaning thread. Anyone may read. A queue with ext units has no `queue_tail.tail`: each unit comes here.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tiermq.errors import IllegalMessage, IllegalTransition
 from tiermq.files.file_access import FileAccess
 from tiermq.files.mapped_file import MappedFile
 from tiermq.files.mapped_file_queue import MappedFileQueue
-from tiermq.kernel import QueueTail, Tail
+from tiermq.kernel import QueueTail
 
 RESERVE_BYTES = 1 << 16
 """Disk blocks are taken in such steps: a store has thousands of queues, most of them small."""
@@ -56,10 +56,6 @@ GAP_UNITS_MAX = 10_000_000
 
 PLACE_MAX = (1 << 63) - 1 - (1 << 40)
 """No unit lies beyond: offsets of files are i64, and a file is smaller than the difference."""
-
-NOWHERE = Tail(bytearray(1), 0, 1)
-"""Where the fast path is to write while it must not: a detached tail has room for nothing."""
-NOWHERE.detach()
 
 _RECOVER_FILES = 3
 _BLANK_RUN = PRE_BLANK * 4096
@@ -201,7 +197,7 @@ class ConsumeQueue:
 
     def _point_tail(self) -> None:
         last = self.files.last()
-        self.queue_tail.tail = NOWHERE if last is None or self.ext is not None else last.tail
+        self.queue_tail.tail = None if last is None or self.ext is not None else last.tail
 
     # Reading
 
@@ -353,7 +349,7 @@ class ConsumeQueue:
 
     def destroy(self) -> None:
         """Remove all files. The queue is empty afterwards and can be used again."""
-        self.queue_tail.tail = NOWHERE
+        self.queue_tail.tail = None
         self.files.destroy()
         if self.ext is not None:
             self.ext.destroy()
@@ -363,7 +359,7 @@ class ConsumeQueue:
 
     def close(self) -> None:
         """Unmap. Deletes and flushes nothing."""
-        self.queue_tail.tail = NOWHERE
+        self.queue_tail.tail = None
         self.files.close()
         if self.ext is not None:
             self.ext.close()
