@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import re
+from pathlib import Path
 
 import javaproperties
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.config import SETTINGS, BrokerRole, FlushDiskType, StoreConfig, read_properties
+from tiermq.config import SETTINGS, WITHOUT_EFFECT, BrokerRole, FlushDiskType, StoreConfig, read_properties
 from tiermq.errors import BadConfig
 
 
@@ -142,6 +145,24 @@ def test_property_names_are_spelled_as_the_original_spells_them() -> None:
     spelled = {setting.property_name for setting in SETTINGS.values()}
     assert {"enabledAppendPropCRC", "checkCRCOnRecover", "forceVerifyPropCRC", "osPageCacheBusyTimeOutMills"} <= spelled
     assert {"enableLmq", "readUnCommitted", "travelCqFileNumWhenGetMessage", "warmMapedFileEnable"} <= spelled
+
+
+def test_every_setting_is_read_by_the_store_or_said_to_have_no_effect() -> None:
+    source = Path(__file__).resolve().parent.parent / "src" / "tiermq"
+    others = "\n".join(path.read_text(encoding="utf-8") for path in source.rglob("*.py") if path.name != "config.py")
+
+    def is_used(name: str) -> bool:
+        return re.search(rf"\b{name}\b", others) is not None
+
+    # A setting may also be read through a method or property of the configuration that is derived from it.
+    derived: dict[str, set[str]] = {}
+    for node in ast.walk(ast.parse((source / "config.py").read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Attribute) and ast.unparse(inner.value) == "self":
+                    derived.setdefault(inner.attr, set()).add(node.name)
+    unread = {name for name in SETTINGS if not is_used(name) and not any(map(is_used, derived.get(name, ())))}
+    assert unread == set(WITHOUT_EFFECT)
 
 
 paths_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

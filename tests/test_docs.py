@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tiermq.config import SETTINGS, StoreConfig
+from tiermq.config import SETTINGS, WITHOUT_EFFECT, StoreConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 STORE = ROOT / "tests" / "golden" / "rocketmq-5.3.3-clean" / "store"
@@ -63,6 +63,12 @@ def test_every_setting_is_in_the_table_with_its_default() -> None:
         shown = setting.render(getattr(config, setting.name))
         expected[setting.property_name] = f"`{shown}`" if shown else "none"
     assert rows == expected
+
+
+def test_settings_without_effect_are_marked_as_such() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    marked = re.findall(r"^\| `(\w+)` \|.*No effect: (.*) \|$", text, re.MULTILINE)
+    assert dict(marked) == {SETTINGS[name].property_name: reason for name, reason in WITHOUT_EFFECT.items()}
 
 
 def test_formats_names_modules_that_exist() -> None:

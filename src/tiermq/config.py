@@ -338,6 +338,22 @@ def _settings() -> dict[str, Setting]:
 
 
 SETTINGS = _settings()
+# Settings that are read and checked, so that a `broker.conf` works and later parts find them, but that change nothing
+# in the local store. A test keeps this list true.
+WITHOUT_EFFECT = {
+    "broker_role": "there is no replication yet",
+    "slave_timeout": "there is no replication yet",
+    "offset_check_in_slave": "there is no replication yet",
+    "duplication_enable": "there is no replication yet",
+    "enable_running_flags_in_flush": "an I/O error while flushing always stops puts",
+    "wake_commit_when_put_message": "the committer runs at its interval",
+    "bit_map_length_consume_queue_ext": "bit maps are made by a broker's filters",
+    "travel_cq_file_num_when_get_message": "a get ends with its queue file",
+    "default_query_max_num": "a broker applies it",
+    "recheck_reput_offset_from_cq": "recovery always dispatches from where queues and index end",
+    "delete_consume_queue_files_interval": "queue files go without a pause",
+    "correct_logic_min_offset_force_interval": "first offsets are corrected at each cleaning",
+}
 _BY_PROPERTY = {setting.property_name: setting for setting in SETTINGS.values()}
 assert len(_BY_PROPERTY) == len(SETTINGS)
 
