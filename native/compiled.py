@@ -14,7 +14,7 @@ from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffe
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t
 from cython.cimports.libc.stdlib import calloc, free, malloc
-from cython.cimports.libc.string import memchr, memcmp, memcpy
+from cython.cimports.libc.string import memcmp, memcpy
 from cython.cimports.native import (
     abs_hash,
     ascii_only,
@@ -26,6 +26,7 @@ from cython.cimports.native import (
     load16,
     load32,
     load64,
+    named_t,
     observe,
     pending_t,
     plain_properties,
@@ -33,6 +34,8 @@ from cython.cimports.native import (
     prefetch_write,
     publish,
     queue_t,
+    same_bytes,
+    scan_properties,
     spread,
     store16,
     store32,
@@ -616,10 +619,8 @@ class Appender:
             return RECORD_TOO_LARGE
         if t == cython.NULL or t.position + total + 8 > t.limit:
             return ROOM
-        if born_length == 20:
-            sys_flag |= 0x10
-        if host_length == 20:
-            sys_flag |= 0x20
+        # Set and cleared: a message that was forwarded may carry the bits of hosts that it no longer has.
+        sys_flag = (sys_flag & ~0x30) | (0x10 if born_length == 20 else 0) | (0x20 if host_length == 20 else 0)
         p: cython.pointer(u8) = t.data + t.position
         physical: int64_t = t.base + t.position
         transaction: int32_t = sys_flag & 0x0C
@@ -1168,7 +1169,7 @@ class Builder:
     @cython.cfunc
     def rebuild(self):
         size: int64_t = 64
-        while size < 4 * len(self.objects):
+        while size < 16 * len(self.objects):
             size *= 2
         table: cython.pointer(cython.pointer(queue_t)) = cython.cast(
             cython.pointer(cython.pointer(queue_t)), calloc(size, cython.sizeof(cython.pointer(queue_t)))
@@ -1212,7 +1213,7 @@ class Builder:
         at: int64_t = spread(topic, length, queue_id) & mask
         q: cython.pointer(queue_t) = self.table[at]
         while q != cython.NULL:
-            if q.queue_id == queue_id and q.topic_length == length and memcmp(q.topic, topic, length) == 0:
+            if q.queue_id == queue_id and q.topic_length == length and same_bytes(q.topic, topic, length):
                 return q
             at = (at + 1) & mask
             q = self.table[at]
@@ -1221,7 +1222,7 @@ class Builder:
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(check=False)
-    def build(self, p: cython.pointer(cython.const[u8]), head: cython.pointer(head_t),
+    def build(self, p: cython.pointer(cython.const[u8]), available: int64_t, head: cython.pointer(head_t),
               pending: cython.pointer(pending_t), waiting: cython.pointer(cython.int),
               index_room: cython.pointer(int64_t), use_index: cython.bint) -> cython.bint:  # fmt: skip
         """Append the record's unit and queue its keys. False, with nothing done, when the slow path must do it."""
@@ -1229,39 +1230,12 @@ class Builder:
         q: cython.pointer(queue_t) = self.lookup(p + head.topic_at, head.topic_length, head.queue_id)
         if q == cython.NULL:
             return False
-        props: cython.pointer(cython.const[u8]) = p + head.properties_at
-        end: cython.pointer(cython.const[u8]) = props + head.properties_length
-        tags: cython.pointer(cython.const[u8]) = cython.NULL
-        keys: cython.pointer(cython.const[u8]) = cython.NULL
-        unique: cython.pointer(cython.const[u8]) = cython.NULL
-        tags_length: int64_t = 0
-        keys_length: int64_t = 0
-        unique_length: int64_t = 0
-        stop: cython.pointer(cython.const[u8])
-        middle: cython.pointer(cython.const[u8])
-        name_length: int64_t
-        while props < end:
-            stop = cython.cast(cython.pointer(cython.const[u8]), memchr(props, 2, end - props))
-            if stop == cython.NULL:
-                stop = end
-            middle = cython.cast(cython.pointer(cython.const[u8]), memchr(props, 1, stop - props))
-            if middle != cython.NULL and middle != props and middle + 1 != stop:
-                name_length = middle - props
-                if name_length == 4:
-                    if memcmp(props, b"TAGS", 4) == 0:
-                        tags = middle + 1
-                        tags_length = stop - tags
-                    elif memcmp(props, b"KEYS", 4) == 0:
-                        keys = middle + 1
-                        keys_length = stop - keys
-                elif name_length == 8:
-                    if memcmp(props, b"UNIQ_KEY", 8) == 0:
-                        unique = middle + 1
-                        unique_length = stop - unique
-                elif name_length == 20:
-                    if memcmp(props, b"INNER_MULTI_DISPATCH", 20) == 0:
-                        return False
-            props = stop + 1
+        named: named_t
+        scan_properties(
+            p + head.properties_at, head.properties_length, available - head.properties_at, cython.address(named)
+        )
+        if named.special:
+            return False
         counted: cython.bint = transaction == 0 or transaction == 8
         t: cython.pointer(tail_t) = q.tail
         if counted:
@@ -1271,18 +1245,16 @@ class Builder:
                 counted = False  # It has its unit already: a record that is dispatched again.
             elif head.queue_offset * UNIT_BYTES != t.base + t.position or t.position + UNIT_BYTES > t.limit:
                 return False
-        if not ascii_only(tags, tags_length):
+        if not ascii_only(named.tags, named.tags_length):
             return False
         if use_index and transaction != 12:
-            if not self.queue_keys(
-                q, head, keys, keys_length, unique, unique_length, pending, waiting, index_room
-            ):
+            if not self.queue_keys(q, head, cython.address(named), pending, waiting, index_room):
                 return False
         if counted:
             unit: cython.pointer(u8) = t.data + t.position
             store64(unit, head.physical_offset)
             store32(unit + 8, head.total)
-            store64(unit + 12, cython.cast(int64_t, cython.cast(int32_t, hash_on(0, tags, tags_length))))
+            store64(unit + 12, cython.cast(int64_t, cython.cast(int32_t, hash_on(0, named.tags, named.tags_length))))
             q.max_physical = head.physical_offset + head.total
             q.last_store_ms = head.store_ms
             q.next_arrival = head.queue_offset + 1
@@ -1297,15 +1269,15 @@ class Builder:
     @cython.nogil
     @cython.inline
     @cython.exceptval(check=False)
-    def queue_keys(self, q: cython.pointer(queue_t), head: cython.pointer(head_t),
-                   keys: cython.pointer(cython.const[u8]), keys_length: int64_t,
-                   unique: cython.pointer(cython.const[u8]), unique_length: int64_t,
+    def queue_keys(self, q: cython.pointer(queue_t), head: cython.pointer(head_t), named: cython.pointer(named_t),
                    pending: cython.pointer(pending_t), waiting: cython.pointer(cython.int),
                    index_room: cython.pointer(int64_t)) -> cython.bint:  # fmt: skip
         """Hash the record's keys into `pending`; all of them, or none and False."""
-        if not ascii_only(keys, keys_length) or not ascii_only(unique, unique_length):
+        keys: cython.pointer(cython.const[u8]) = named.keys
+        keys_length: int64_t = named.keys_length
+        if not ascii_only(keys, keys_length) or not ascii_only(named.unique, named.unique_length):
             return False
-        count: int64_t = 1 if unique_length else 0
+        count: int64_t = 1 if named.unique_length else 0
         i: int64_t
         for i in range(keys_length):
             if keys[i] != 32 and (i == 0 or keys[i - 1] == 32):
@@ -1317,8 +1289,8 @@ class Builder:
         if waiting[0] + count > PENDING_MAX:
             self.index.put_pending(pending, waiting[0])
             waiting[0] = 0
-        if unique_length:
-            self.pend(hash_on(q.topic_hash, unique, unique_length), head, pending + waiting[0])
+        if named.unique_length:
+            self.pend(hash_on(q.topic_hash, named.unique, named.unique_length), head, pending + waiting[0])
             waiting[0] += 1
         i = 0
         start: int64_t
@@ -1369,12 +1341,18 @@ class Builder:
         if end > view.t.size:
             end = view.t.size
         halt: int64_t = end if end - start < budget else start + budget
+        ahead: cython.pointer(cython.const[u8])
         view.pin()
         with cython.nogil:
             while position < halt:
                 stop = parse_head(data + position, end - position, cython.address(head))
                 if stop != STOP_END:
                     break
+                # Bodies are skipped, which the hardware's prefetcher cannot guess: fetch the ends of the next records.
+                ahead = data + position + 3 * cython.cast(int64_t, head.total)
+                prefetch_read(ahead)
+                prefetch_read(ahead + head.topic_at)
+                prefetch_read(ahead + head.topic_at + 64)
                 if head.physical_offset != base + position or (
                     crc_mode != 0 and not body_holds(data + position, cython.address(head), crc_mode)
                 ):
@@ -1385,7 +1363,7 @@ class Builder:
                     stop = STOP_SLOW
                     break
                 if not self.build(
-                    data + position, cython.address(head), cython.address(ring[0]), cython.address(waiting),
+                    data + position, end - position, cython.address(head), cython.address(ring[0]), cython.address(waiting),
                     cython.address(index_room), use_index and head.physical_offset > index_end,
                 ):  # fmt: skip
                     stop = STOP_SLOW

@@ -8,6 +8,9 @@
 #include <stdint.h>
 #include <string.h>
 #include <time.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 typedef unsigned char u8;
 
@@ -89,14 +92,72 @@ static inline int plain_properties(const u8 *p, int64_t length) {
     return 1;
 }
 
+/* Equality of short strings without a call. */
+static inline int same_bytes(const u8 *a, const u8 *b, int32_t length) {
+    uint64_t x, y;
+    if (length < 8) { while (length-- > 0) if (*a++ != *b++) return 0; return 1; }
+    for (int32_t i = 0; i + 8 < length; i += 8) { memcpy(&x, a + i, 8); memcpy(&y, b + i, 8); if (x != y) return 0; }
+    memcpy(&x, a + length - 8, 8); memcpy(&y, b + length - 8, 8);
+    return x == y;
+}
+
 /* A spread of (topic, queue id) good enough for a small open-addressing table. */
 static inline uint32_t spread(const u8 *topic, int32_t length, int32_t queue_id) {
-    uint64_t h = (uint64_t)length * 0x9E3779B97F4A7C15ull ^ (uint64_t)(uint32_t)queue_id * 0xC2B2AE3D27D4EB4Full;
-    int32_t i = 0;
-    for (; i + 8 <= length; i += 8) { uint64_t w; memcpy(&w, topic + i, 8); h = (h ^ w) * 0x9FB21C651E98DF25ull; h ^= h >> 29; }
-    for (; i < length; i++) h = (h ^ topic[i]) * 0x100000001B3ull;
+    uint64_t h = (uint64_t)length * 0x9E3779B97F4A7C15ull ^ (uint64_t)(uint32_t)queue_id * 0xC2B2AE3D27D4EB4Full, w;
+    if (length < 8) { for (int32_t i = 0; i < length; i++) h = (h ^ topic[i]) * 0x100000001B3ull; }
+    else {
+        for (int32_t i = 0; i + 8 < length; i += 8) { memcpy(&w, topic + i, 8); h = (h ^ w) * 0x9FB21C651E98DF25ull; h ^= h >> 29; }
+        memcpy(&w, topic + length - 8, 8);
+        h = (h ^ w) * 0x9FB21C651E98DF25ull;
+    }
     h ^= h >> 32;
     return (uint32_t)(h * 0x9E3779B97F4A7C15ull >> 32);
+}
+
+/* The properties that dispatch looks at, as they stand in the record. `special` is set for multi-dispatch. */
+typedef struct {
+    const u8 *tags, *keys, *unique;
+    int64_t tags_length, keys_length, unique_length;
+    int special;
+} named_t;
+
+/* One "name 0x01 value" segment. Empty names and empty values do not count; a later duplicate wins. */
+static inline void take_segment(const u8 *start, const u8 *middle, const u8 *stop, named_t *out) {
+    int64_t name = middle - start;
+    if (!middle || name <= 0 || middle + 1 >= stop) return;
+    if (name == 4) {
+        uint32_t w;
+        memcpy(&w, start, 4);
+        if (w == 0x53474154u) { out->tags = middle + 1; out->tags_length = stop - middle - 1; }       /* "TAGS" */
+        else if (w == 0x5359454Bu) { out->keys = middle + 1; out->keys_length = stop - middle - 1; }  /* "KEYS" */
+    } else if (name == 8) {
+        if (memcmp(start, "UNIQ_KEY", 8) == 0) { out->unique = middle + 1; out->unique_length = stop - middle - 1; }
+    } else if (name == 20 && memcmp(start, "INNER_MULTI_DISPATCH", 20) == 0) out->special = 1;
+}
+
+/* Find the separators 16 bytes at a time; `readable` bytes may be read from p, at least `length`. */
+static inline void scan_properties(const u8 *p, int64_t length, int64_t readable, named_t *out) {
+    const u8 *start = p, *middle = 0;
+    int64_t at = 0;
+    memset(out, 0, sizeof *out);
+#if defined(__SSE2__)
+    const __m128i one = _mm_set1_epi8(1), two = _mm_set1_epi8(2);
+    for (; at < length && at + 16 <= readable; at += 16) {
+        __m128i block = _mm_loadu_si128((const __m128i *)(p + at));
+        uint32_t mask = (uint32_t)_mm_movemask_epi8(_mm_or_si128(_mm_cmpeq_epi8(block, one), _mm_cmpeq_epi8(block, two)));
+        if (length - at < 16) mask &= (1u << (length - at)) - 1;
+        for (; mask; mask &= mask - 1) {
+            const u8 *x = p + at + __builtin_ctz(mask);
+            if (*x == 2) { take_segment(start, middle, x, out); start = x + 1; middle = 0; }
+            else if (!middle) middle = x;
+        }
+    }
+#endif
+    for (; at < length; at++) {
+        if (p[at] == 2) { take_segment(start, middle, p + at, out); start = p + at + 1; middle = 0; }
+        else if (p[at] == 1 && !middle) middle = p + at;
+    }
+    if (start < p + length) take_segment(start, middle, p + length, out);
 }
 
 static uint32_t crc_table[8][256];
@@ -116,7 +177,6 @@ static uint32_t crc_by_table(uint32_t crc, const u8 *p, int64_t n) {
 }
 
 #if defined(__x86_64__)
-#include <immintrin.h>
 /* Folding as in Intel's paper on CRC by PCLMULQDQ: four 128-bit lanes, then one, then a Barrett reduction.
  * `n` is at least 64 and a multiple of 16. */
 __attribute__((target("pclmul,sse4.1"))) static uint32_t crc_by_clmul(uint32_t crc, const u8 *p, int64_t n) {

@@ -58,3 +58,13 @@ cdef extern from "native.h" nogil:
     int ascii_only(const u8 *p, int64_t length)
     int32_t abs_hash(uint32_t h)
     int plain_properties(const u8 *p, int64_t length)
+    int same_bytes(const u8 *a, const u8 *b, int32_t length)
+    ctypedef struct named_t:
+        const u8 *tags
+        const u8 *keys
+        const u8 *unique
+        int64_t tags_length
+        int64_t keys_length
+        int64_t unique_length
+        int special
+    void scan_properties(const u8 *p, int64_t length, int64_t readable, named_t *out)

@@ -381,7 +381,8 @@ class Appender:
         properties = message.encoded_properties
         host = self._host
         born_host = message.born_host or host
-        sys_flag = message.sys_flag
+        # Host bits are set and cleared: a message that was forwarded may carry those of hosts that it no longer has.
+        sys_flag = message.sys_flag & ~0x30
         plain = len(host) == 8 and len(born_host) == 8 and not self._crc_property
         if not plain:
             return self._write_unusual(handle, message, now, expected_offset, count)
@@ -464,7 +465,7 @@ class Appender:
         if isinstance(made, Refusal):
             return made
         total, pack_into = made
-        sys_flag = message.sys_flag | (0x10 if len(born_host) == 20 else 0) | (0x20 if len(host) == 20 else 0)
+        sys_flag = message.sys_flag & ~0x30 | (0x10 if len(born_host) == 20 else 0) | (0x20 if len(host) == 20 else 0)
         crc = crc32(body) & 0x7FFFFFFF
         version2 = len(handle.topic_bytes) > 127 and self._auto_version
         with self._lock:
