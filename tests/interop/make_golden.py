@@ -119,6 +119,18 @@ def send_to_long_topics(peer: Peer) -> Facts:
     return facts
 
 
+def send_to_light_queues(peer: Peer) -> Facts:
+    """Messages of one topic that also count in queues of their own, one of them in two, some in none."""
+    listed = ("%LMQ%first", "%LMQ%first,%LMQ%second", "", "%LMQ%second")
+    facts: Facts = []
+    for number, message in enumerate(workload.messages([("orders", 2)], 40, 61)):
+        names = listed[number % len(listed)]
+        if names:
+            message["properties"]["INNER_MULTI_DISPATCH"] = names
+        facts.append(sent(message, peer.send(message)))
+    return facts
+
+
 def await_messages(peer: Peer, queues: Sequence[tuple[str, int]], count: int) -> None:
     """The broker moves delayed and committed messages on its own time; reading again is how a client notices."""
     while sum(len(peer.read(topic, queue)) for topic, number in queues for queue in range(number)) < count:
@@ -165,6 +177,18 @@ RECIPES = (
         send_to_long_topics,
         extra_queues=[(SCHEDULE_TOPIC, 0), *((f"%RETRY%{group}", 0) for group in LONG_GROUPS)],
         host="::1",
+    ),
+    Recipe(
+        "ext-units",
+        PLAIN_TOPICS,
+        send_plain(130, 71),
+        more_settings={"enableConsumeQueueExt": True, "mappedFileSizeConsumeQueueExt": 1024},
+    ),
+    Recipe(
+        "light-queues",
+        (("orders", 2, {}),),
+        send_to_light_queues,
+        more_settings={"enableLmq": True, "enableMultiDispatch": True},
     ),
 )
 

@@ -15,7 +15,7 @@ import pytest
 
 from golden.reading import MAGIC_OF_BLANK, NAMES, Fact, Golden, golden
 from tiermq.clock import ManualClock
-from tiermq.consumequeue import batch_unit, unit
+from tiermq.consumequeue import batch_unit, ext_unit, unit
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.index.index_request import IndexRequest, index_keys
 from tiermq.index.index_service import IndexService
@@ -144,11 +144,13 @@ def test_every_full_commit_log_file_ends_with_one_blank_record(name: str) -> Non
 def test_consume_queues_have_one_unit_per_record_in_order(name: str) -> None:
     store = golden(name)
     expected: dict[tuple[str, int], dict[int, unit.Unit]] = defaultdict(dict)
+    ext_queues: dict[tuple[str, int], ExtQueue] = defaultdict(lambda: ExtQueue(store))
     for message in messages(store):
-        if enters_consume_queue(message.sys_flag) and not is_batch_topic(store, message.topic):
-            expected[message.topic, message.queue_id][message.queue_offset] = unit.Unit(
-                message.physical_offset, message.size, code_of(message)
-            )
+        for topic, queue_id, queue_offset in places_of(store, message):
+            code = code_of(message)
+            if store.settings["store"].get("enableConsumeQueueExt"):
+                code = ext_queues[topic, queue_id].put(code, message.store_timestamp_ms)
+            expected[topic, queue_id][queue_offset] = unit.Unit(message.physical_offset, message.size, code)
     queues = store.queue_bytes("consumequeue")
     assert queues.keys() == expected.keys()
     for queue, data in queues.items():
@@ -156,6 +158,37 @@ def test_consume_queues_have_one_unit_per_record_in_order(name: str) -> None:
         assert sorted(units) == list(range(len(units)))
         encoded = b"".join(unit.encode(*units[offset]) for offset in range(len(units)))
         assert data == encoded.ljust(len(data), b"\0")
+    ext_bytes = store.queue_bytes("consumequeue_ext")
+    assert ext_bytes == {queue: ext.data.ljust(len(ext_bytes[queue]), b"\0") for queue, ext in ext_queues.items()}
+
+
+def places_of(store: Golden, message: StoredMessage) -> list[tuple[str, int, int]]:
+    """Topic, queue and offset of each unit that a record has: its own queue's and those of light queues."""
+    if not enters_consume_queue(message.sys_flag) or is_batch_topic(store, message.topic):
+        return []
+    light_names = message.properties.get("INNER_MULTI_DISPATCH", "").split(",")
+    light_offsets = message.properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
+    light = [
+        (light_name, 0, int(offset)) for light_name, offset in zip(light_names, light_offsets, strict=True) if offset
+    ]
+    return [(message.topic, message.queue_id, message.queue_offset), *light]
+
+
+class ExtQueue:
+    """The ext units of one queue as the format says: an end mark where the next one would not leave four bytes."""
+
+    def __init__(self, store: Golden) -> None:
+        self._file_bytes = store.settings["store"]["mappedFileSizeConsumeQueueExt"]
+        self.data = b""
+
+    def put(self, code: int, store_timestamp_ms: int) -> int:
+        """Append a unit; returns its address."""
+        encoded = ext_unit.encode(ext_unit.ExtUnit(code, store_timestamp_ms))
+        wrote = len(self.data) % self._file_bytes
+        if len(encoded) > self._file_bytes - wrote - ext_unit.END_BYTES:
+            self.data += ext_unit.END_OF_FILE.ljust(self._file_bytes - wrote, b"\0")
+        self.data += encoded
+        return unit.ext_address(len(self.data) - len(encoded))
 
 
 def code_of(message: StoredMessage) -> int:

@@ -81,7 +81,11 @@ final class Sending {
         JSONObject properties = command.getJSONObject("properties");
         if (properties != null) {
             for (String name : properties.keySet()) {
-                message.putUserProperty(name, properties.getString(name));
+                if (MessageConst.STRING_HASH_SET.contains(name)) {
+                    MessageAccessor.putProperty(message, name, properties.getString(name));
+                } else {
+                    message.putUserProperty(name, properties.getString(name));
+                }
             }
         }
         if (command.getIntValue("delay_level") > 0) {
