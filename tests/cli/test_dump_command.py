@@ -8,6 +8,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from tiermq.cli.main import cli
+from tiermq.store.inspect import ROW_KINDS
 
 STORE = Path(__file__).parent.parent / "golden" / "rocketmq-5.3.3-clean" / "store"
 
@@ -22,6 +23,17 @@ def test_a_directory_becomes_json_lines() -> None:
 def test_kinds_select_rows() -> None:
     result = CliRunner().invoke(cli, ["dump", str(STORE), "--kind", "checkpoint", "--kind", "lock", "--json"])
     assert sorted(json.loads(line)["kind"] for line in result.output.splitlines()) == ["checkpoint", "lock"]
+
+
+def test_a_kind_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    result = CliRunner().invoke(cli, ["dump", str(STORE), "--kind", "message"])
+    assert result.exit_code == 2
+    assert "record" in result.output
+
+
+def test_every_kind_of_row_is_explained_in_the_help() -> None:
+    words = CliRunner().invoke(cli, ["dump", "--help"]).output.split()
+    assert set(ROW_KINDS) <= set(words)
 
 
 def test_damage_is_a_line_with_an_error_and_exit_code_1(tmp_path: Path) -> None:

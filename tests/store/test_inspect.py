@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tiermq.consumequeue import ext_unit, unit
-from tiermq.store.inspect import dump
+from tiermq.store.inspect import ROW_KINDS, dump
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 CLEAN = GOLDEN / "rocketmq-5.3.3-clean"
@@ -27,7 +27,8 @@ def test_every_file_of_a_real_store_is_shown_without_damage(store: str) -> None:
     rows = list(dump(GOLDEN / store / "store"))
     kinds = Counter(row["kind"] for row in rows)
     assert kinds["damage"] == 0
-    assert kinds["record"] == kinds["unit"] + kinds["batch_unit"] > 0
+    assert set(kinds) <= set(ROW_KINDS)
+    assert kinds["unit"] + kinds["batch_unit"] >= kinds["record"] > 0  # A message may enter several queues.
     assert kinds["checkpoint"] == kinds["lock"] == 1
     assert all(json.loads(json.dumps(row)) == row for row in rows)
 

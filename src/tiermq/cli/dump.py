@@ -7,12 +7,20 @@ from pathlib import Path
 
 import click
 
+from tiermq.store.inspect import ROW_KINDS
 from tiermq.store.inspect import dump as rows_of
 
 
 @click.command()
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
-@click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only rows of this kind; may be given repeatedly.")
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=click.Choice(ROW_KINDS),
+    metavar="KIND",
+    help="Only rows of this kind; may be given repeatedly.",
+)
 @click.option("--slots", type=click.IntRange(min=1), help="maxHashSlotNum of the index files, if it cannot be told.")
 @click.option("--json", "as_json", is_flag=True, help="Accepted for uniformity: the output always is JSON lines.")
 def dump(path: Path, kinds: tuple[str, ...], slots: int | None, as_json: bool) -> None:  # noqa: ARG001

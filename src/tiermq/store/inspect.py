@@ -21,6 +21,10 @@ from tiermq.store.store_files import FileKind, ReadOnlyMap, StoreFile, classify,
 
 Row = dict[str, Any]
 
+ROW_KINDS = (
+    "record", "blank", "unit", "pre_blank_unit", "ext_unit", "batch_unit", "index_header", "index_entry",
+    "checkpoint", "config", "abort", "lock", "other", "damage",
+)  # fmt: skip
 CHECKPOINT_FIELDS = (
     "physic_msg_timestamp_ms",
     "logics_msg_timestamp_ms",
