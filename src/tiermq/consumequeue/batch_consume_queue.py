@@ -136,7 +136,8 @@ class BatchConsumeQueue:
         """The base offset of the batch that belongs to a time, as RocketMQ answers.
 
         Of batches stored exactly then the first (LOWER) or the last (UPPER); else the first stored later; else the
-        newest. 0 for an empty queue.
+        newest. 0 for an empty queue. (RocketMQ looks into one file: for a time between the last batch of a file and the
+        first of the next it answers with the earlier one.)
         """
         end = self._end_number
         low = bisect_left(range(end), min_physical_offset, lo=self._first_number, key=self._physical_offset)
