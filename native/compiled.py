@@ -1332,8 +1332,11 @@ class Builder:
         use_index: cython.bint = self.index is not None and self.index.data != cython.NULL
         index_room: int64_t = self.index.room() if use_index else 0
         index_end: int64_t = -1
-        if use_index and cython.cast(int32_t, load32(self.index.data + 36)) > 1:
+        if use_index:
+            # A file without entries carries the end of the file before it, so that nothing is indexed twice.
             index_end = cython.cast(int64_t, load64(self.index.data + 24))
+            if index_end == 0 and cython.cast(int32_t, load32(self.index.data + 36)) <= 1:
+                index_end = -1
         data: cython.pointer(cython.const[u8]) = view.t.data
         base: int64_t = view.t.base
         if data == cython.NULL:

@@ -163,8 +163,11 @@ class Builder:
         end = min(end, view.size)
         index_end = -1
         index = self.index if self.index is not None and self.index.buffer is not None else None
-        if index is not None and index.buffer is not None and _I32.unpack_from(index.buffer, 36)[0] > 1:
-            index_end = _I64.unpack_from(index.buffer, 24)[0]
+        if index is not None and index.buffer is not None:
+            # A file without entries carries the end of the file before it, so that nothing is indexed twice.
+            (index_end,) = _I64.unpack_from(index.buffer, 24)
+            if index_end == 0 and _I32.unpack_from(index.buffer, 36)[0] <= 1:
+                index_end = -1
         position = start
         halt = min(end, start + budget)
         while position < halt:

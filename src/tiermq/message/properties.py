@@ -170,6 +170,13 @@ def with_property(encoded: bytes, name: str, value: str) -> bytes:
     return without + encode_properties({name: value})
 
 
+def join_properties(first: bytes, second: bytes) -> bytes:
+    """Two encoded strings as one; where both name a property, the second's value counts, since later ones win."""
+    if not first or not second or first.endswith(b"\x02"):
+        return first + second
+    return first + b"\x02" + second
+
+
 def waits_for_store(encoded: bytes | bytearray) -> bool:
     """Whether the producer waits for flush and replicas: WAIT is absent or "true" in any case."""
     value = get_property(encoded, b"WAIT")
