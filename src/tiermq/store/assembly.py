@@ -75,7 +75,7 @@ def assemble(
     attributes: TopicAttributes,
     background: bool = True,
 ) -> Parts:
-    """Make and connect the parts. Touches the disk only to open the checkpoint. See `LocalStore.open` for `background`."""
+    """Make and connect the parts; `background` as in `LocalStore.open`. On disk, only the checkpoint is opened."""
     root = str(config.root_path)
     statistics = StoreStatistics(clock)
     pool = _pool(config)

@@ -34,7 +34,7 @@ from tiermq.message.client_batch import decode_client_batch
 from tiermq.message.hosts import encode_host
 from tiermq.message.ids import decode_message_id
 from tiermq.message.message_filter import MessageFilter
-from tiermq.message.properties import DELAY, get_property
+from tiermq.message.properties import DELAY, get_property, join_properties
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import is_light_queue, is_system_topic
 from tiermq.metrics import Registry
@@ -285,7 +285,7 @@ class LocalStore:
     def put_batch(self, envelope: Message) -> PutResults:
         """Store a classic batch: `envelope.body` holds the client's messages, which lie side by side afterwards.
 
-        Properties of the envelope are not stored. Raises CorruptRecord when the body is no batch; a batch that is too
+        Each of them gets the envelope's properties behind its own, as RocketMQ stores them. Raises CorruptRecord when the body is no batch; a batch that is too
         large, transactional or delayed is refused whole (every result has the status).
         """
         elements = decode_client_batch(envelope.body)
@@ -299,7 +299,7 @@ class LocalStore:
                 envelope.topic,
                 element.body,
                 envelope.queue_id,
-                encoded_properties=element.encoded_properties,
+                encoded_properties=join_properties(element.encoded_properties, envelope.encoded_properties),
                 flag=element.flag,
                 sys_flag=envelope.sys_flag,
                 born_timestamp_ms=envelope.born_timestamp_ms,
