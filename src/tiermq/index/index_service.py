@@ -207,6 +207,26 @@ class IndexService:
                 break
         return QueryOffsets(offsets, *(last_update or (0, 0)))
 
+    def drop_from(self, physical_offset: int) -> int | None:
+        """Remove the files that know records at or behind `physical_offset`, because the commit log ends there now.
+
+        New records would lie where those lay, and be taken for indexed. Returns the physical offset from which on
+        records must be indexed again; None when nothing had to go.
+        """
+        with self._lock:
+            kept = 0
+            for file in self._files:
+                if file.header.entry_count > 1 and file.header.end_physical_offset >= physical_offset:
+                    break
+                kept += 1
+            gone, self._files = self._files[kept:], self._files[:kept]
+        if not gone:
+            return None
+        self._synced_name = min(self._synced_name, self._files[-1].name if self._files else "")
+        for file in reversed(gone):
+            file.destroy()
+        return self._files[-1].header.end_physical_offset if self._files else 0
+
     def delete_expired(self, min_physical_offset: int) -> int:
         """Remove leading files whose records are all gone from the commit log, never the newest. Returns how many."""
         with self._lock:

@@ -112,6 +112,19 @@ class Dispatch:
             self._builder.clear()
             self._drop_index_tail()
 
+    def destroy_index(self) -> None:
+        """Remove every index file."""
+        with self.lock:
+            self._drop_index_tail()
+            if self._index is not None:
+                self._index.destroy()
+
+    def drop_index_from(self, physical_offset: int) -> int | None:
+        """Forget the entries of records that the log lost; see `IndexService.drop_from`."""
+        with self.lock:
+            self._drop_index_tail()
+            return None if self._index is None else self._index.drop_from(physical_offset)
+
     # Running
 
     def run(self, limit: int, *, stopping: Callable[[], bool] = lambda: False) -> int:
@@ -167,6 +180,9 @@ class Dispatch:
     def walk(self, view: Tail, start: int, end: int, crc_mode: int = 0, budget: int = 1 << 62) -> tuple[int, Stop]:
         """Build units and entries for [start, end) of one file, fast where possible. Stops as the kernel does."""
         position = start
+        if self._index is not None and self._builder.index is None and start < end:
+            # Without it the fast path would take the store for one that keeps no index, and skip every key.
+            self._refresh_index_tail(self._index)
         while True:
             left = start + budget - position
             position, stop = self._builder.dispatch(view, position, end, crc_mode, left)

@@ -6,9 +6,10 @@
                               dispatched again from the newest file that the checkpoint vouches for
 
 Invariants when it is done: the log ends behind its last valid record and is zero beyond; every record has its unit and
-its index entries; no queue has a unit for anything beyond the end; the next queue offsets follow the last units.
+its index entries; no queue has a unit and the index no entry for anything beyond the end; the next queue offsets follow
+the last units.
 If the walk meets damage that cannot be an unfinished write (records that were known to be on disk follow it), it
-refuses to go on, because the truncation would destroy them.
+refuses to go on, because the truncation would destroy them; log and queues are then as they were.
 Runs on the thread that opens the store, before any other thread exists.
 """
 
@@ -16,13 +17,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tiermq.commitlog.commit_log import CommitLog
-from tiermq.commitlog.recovery import LogEnd, crc_mode_of, first_record, start_file, walk_log
+from tiermq.commitlog.recovery import LogEnd, crc_mode_of, first_record, start_file, verify_log, walk_log
+from tiermq.commitlog.torn_pages import first_torn_record
 from tiermq.config import StoreConfig
 from tiermq.consumequeue.consume_queue import ConsumeQueue
 from tiermq.consumequeue.queue_table import QueueTable
+from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import StoreDamaged
 from tiermq.files.mapped_file import MappedFile
 from tiermq.kernel import Stop, Tail
@@ -69,47 +72,74 @@ class Recovery:
         if not files:
             for queue in self._queues.all_queues():
                 queue.destroy()
+            # Its entries are of records that are gone, and its end lies behind all that are to come.
+            self._dispatch.destroy_index()
             return Recovered("empty", 0, 0, 0, False)
-        if clean and marker is not None and self._believable(marker):
-            return self._resume(marker)
-        hole_at = self._queues.recover_all(clean)
+        lost_units = False
+        if clean and marker is not None and self._unused_since(marker):
+            lost_units = not self._has_queues_of(marker)
+            if not lost_units and self._ends_as(marker) and self._resume(marker):
+                return Recovered("marker", marker.log_end, marker.log_end, 0, False)
+        hole_at = 0 if lost_units else None
+        lossy_from = self._queues.recover_all(clean)
+        if hole_at is None:
+            hole_at = lossy_from
         done = self._normal(files) if clean and hole_at is None else self._abnormal(files, hole_at)
         self._settle_queues()
         return done
 
     # Nothing happened since the store was closed
 
-    def _believable(self, marker: CleanMarker) -> bool:
-        if marker.checkpoint_hex != self._checkpoint.encoded().hex():
+    def _unused_since(self, marker: CleanMarker) -> bool:
+        """Whether nobody else ran a store here: RocketMQ, which does not know the marker, rewrites the checkpoint."""
+        return marker.checkpoint_hex == self._checkpoint.encoded().hex()
+
+    def _has_queues_of(self, marker: CleanMarker) -> bool:
+        """Whether the files of every queue are there, up to the one that it ended in."""
+        on_disk = {(queue.topic, queue.queue_id): queue for queue in self._queues.all_queues() if queue.files.files}
+        if on_disk.keys() != {(end.topic, end.queue_id) for end in marker.queues}:
             return False
+        for end in marker.queues:
+            queue = on_disk[end.topic, end.queue_id]
+            last = queue.files.last()
+            if isinstance(queue, ConsumeQueue) and last is not None:
+                end_byte = end.max_offset * UNIT_BYTES
+                if not last.from_offset <= end_byte <= last.from_offset + last.size:
+                    return False
+        return True
+
+    def _ends_as(self, marker: CleanMarker) -> bool:
+        """Whether the log can end where the marker says: the file is there and nothing was written behind."""
         file = self._log.files.find(marker.log_end)
         last = self._log.files.last()
         if last is None or (file is None and marker.log_end != last.from_offset + last.size):
             return False
         position = marker.log_end - (file or last).from_offset
         ahead = None if file is None else file.read(position, min(8, file.size - position))
-        if ahead is not None and any(ahead):
-            return False
-        on_disk = {(queue.topic, queue.queue_id) for queue in self._queues.all_queues()}
-        return on_disk == {(end.topic, end.queue_id) for end in marker.queues}
+        return ahead is None or not any(ahead)
 
-    def _resume(self, marker: CleanMarker) -> Recovered:
+    def _resume(self, marker: CleanMarker) -> bool:
+        """Go on where the store was closed; False, with nothing changed, when a queue does not end there."""
         for end in marker.queues:
             queue = self._queues.find(end.topic, end.queue_id)
+            if queue is None:
+                return False
             if isinstance(queue, ConsumeQueue) and queue.ext is None:
                 queue.resume(end.min_offset, end.max_offset)
-            elif queue is not None:
-                queue.recover(last_exit_ok=True)
+                continue
+            queue.recover(last_exit_ok=True)
+            if queue.max_offset != end.max_offset:
+                return False
         self._end_log_at(marker.log_end, erase=False)
         self._settle_queues()
-        return Recovered("marker", marker.log_end, marker.log_end, 0, False)
+        return True
 
     # A clean stop by someone who leaves no marker: RocketMQ
 
     def _normal(self, files: Sequence[MappedFile]) -> Recovered:
         known = self._queues.max_physical_offset()
         start = start_file(files, lambda physical, _: physical <= known and self._index_vouches(physical))
-        return self._walk_and_end("normal", files, start)
+        return self._walk_until_whole("normal", files, start, cut_queues=False)
 
     # An unclean stop
 
@@ -120,19 +150,8 @@ class Recovery:
             whole = hole_at is None or physical <= hole_at
             return store_ms <= vouched_ms and whole and self._index_vouches(physical)
 
-        start = start_file(files, vouched)
-        while True:
-            # A unit may be torn (its page came to the disk only in part), so the ones that the log can give again go.
-            self._queues.truncate_dirty_all(files[start].from_offset)
-            gaps = self._dispatch.gap_count
-            done = self._walk_and_end("abnormal", files, start)
-            if self._dispatch.gap_count == gaps or start == 0:
-                break
-            # A queue lacks units from before the start: the checkpoint promised more than the disk had.
-            _log.warning("queues have holes before %d; walking the whole log", files[start].from_offset)
-            start = 0
-            files = self._log.files.files
-        return done
+        # A unit may be torn (its page came to the disk only in part), so the ones that the log can give again go.
+        return self._walk_until_whole("abnormal", files, start_file(files, vouched), cut_queues=True)
 
     def _index_vouches(self, physical: int) -> bool:
         """Whether a walk that begins at `physical` gives the index everything that it lacks."""
@@ -140,41 +159,98 @@ class Recovery:
 
     # Both
 
+    def _walk_until_whole(self, mode: str, files: Sequence[MappedFile], start: int, cut_queues: bool) -> Recovered:
+        """Walk from file number `start`, and again from an earlier one when queues or index turn out to lack more."""
+        truncated = False
+        while True:
+            self._look_before_changing(files, start)
+            if cut_queues:
+                self._cut_queues(files[start].from_offset)
+            begun = {(queue.topic, queue.queue_id) for queue in self._queues.all_queues() if queue.max_offset > 0}
+            misfits = self._misfits()
+            done = self._walk_and_end(mode, files, start)
+            truncated = truncated or done.truncated
+            files = self._log.files.files
+            if start > 0 and (self._misfits() > misfits or self._begin_late(begun)):
+                # The checkpoint promised more than the disk had, or somebody removed queues.
+                _log.warning("queues lack units from before %d; walking the whole log", files[start].from_offset)
+                start, cut_queues = 0, True
+                continue
+            indexed_to = self._dispatch.drop_index_from(done.log_end)
+            if indexed_to is None:
+                return replace(done, truncated=truncated)
+            start = max((at for at, file in enumerate(files) if file.from_offset <= indexed_to), default=0)
+            cut_queues = False
+
+    def _misfits(self) -> int:
+        return self._dispatch.gap_count + self._dispatch.conflict_count
+
+    def _begin_late(self, begun: set[tuple[str, int]]) -> bool:
+        """Whether a queue that had no unit before the walk got its first one for a later message than its first."""
+        return any(
+            queue.min_offset > 0 for queue in self._queues.all_queues() if (queue.topic, queue.queue_id) not in begun
+        )
+
+    def _cut_queues(self, physical_offset: int) -> None:
+        """Drop all units of records from there on, and whatever lies behind the units that stay.
+
+        Of every queue: one that a power cut left empty but for the length of its files has nothing to tell it by.
+        """
+        for queue in self._queues.all_queues():
+            if queue.files.files:
+                queue.truncate_dirty(physical_offset)
+
     def _walk_and_end(self, mode: str, files: Sequence[MappedFile], start: int) -> Recovered:
         before = self._dispatch.records
 
         def step(view: Tail, position: int, size: int) -> tuple[int, Stop]:
             return self._dispatch.walk(view, position, size, self._crc_mode)
 
-        end = walk_log(files, start, step)
+        end = walk_log(files, start, step, self._first_torn)
         self._refuse_to_destroy(files, end)
-        truncated = self._end_log_at(end.offset, erase=True)
+        truncated = end.damaged or any(
+            file.from_offset > end.offset and first_record(file) is not None for file in files
+        )
+        self._end_log_at(end.offset, erase=True)
+        for file in self._log.files.files[start:]:
+            # What a killed process wrote is in the page cache only; from here on it counts as flushed, and puts that
+            # are acknowledged lie behind it.
+            file.sync_whole()
         self._queues.truncate_dirty_all(end.offset)
         for queue in self._queues.all_queues():
             while not queue.flush(0):
                 pass
         return Recovered(mode, end.offset, files[start].from_offset, self._dispatch.records - before, truncated)
 
+    def _first_torn(self, file: MappedFile) -> int | None:
+        if self._crc_mode != 1:  # 2 sees every byte of a record; 0 was asked not to look.
+            return None
+        return first_torn_record(file, self._checkpoint.physic_msg_timestamp_ms)
+
+    def _look_before_changing(self, files: Sequence[MappedFile], start: int) -> None:
+        """Find damage that must be refused before anything is cut. Costs a read only if such damage can be met."""
+        if any(map(self._holds_durable_records, files[start + 1 :])):
+            end, _ = verify_log(files, start, self._crc_mode, self._first_torn)
+            self._refuse_to_destroy(files, end)
+
+    def _holds_durable_records(self, file: MappedFile) -> bool:
+        """Whether a file begins with a record that was on disk for certain."""
+        found = first_record(file)
+        return found is not None and found[0] == file.from_offset and found[1] <= self._checkpoint.min_timestamp_ms
+
     def _refuse_to_destroy(self, files: Sequence[MappedFile], end: LogEnd) -> None:
-        """Raise when a file behind the damage begins with a record that was on disk for certain."""
-        if not end.damaged:
-            return
+        """Raise when records behind the end were safely stored. Zeros count as damage too: a disk may lose a block."""
         for file in files:
-            if file.from_offset <= end.offset:
-                continue
-            found = first_record(file)
-            if found is not None and found[0] == file.from_offset and found[1] <= self._checkpoint.min_timestamp_ms:
+            if file.from_offset > end.offset and self._holds_durable_records(file):
                 raise StoreDamaged(
                     f"the commit log is damaged at physical offset {end.offset}, and file {file.path} behind it holds "
                     "records that were safely stored: truncating there would destroy them. Restore the damaged file "
-                    "from a copy, or move the files from there on out of the way; `tiermq store check` tells more."
+                    "from a copy, or move the files from there on away; `tiermq store check` shows more."
                 )
 
-    def _end_log_at(self, offset: int, erase: bool) -> bool:
-        """Make `offset` the end of the log; True when anything but zeros lay behind it."""
+    def _end_log_at(self, offset: int, erase: bool) -> None:
+        """Make `offset` the end of the log."""
         files = self._log.files
-        last = files.last()
-        behind = last is not None and last.from_offset > offset
         files.truncate_dirty(offset)
         files.flushed_where = files.committed_where = offset
         last = files.last()
@@ -184,7 +260,6 @@ class Recovery:
             last.zero_from(offset - last.from_offset)
         self._dispatch.offset = offset
         self._checkpoint.confirm_offset = offset
-        return behind
 
     def _settle_queues(self) -> None:
         min_physical = max(0, self._log.files.min_offset)
