@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tiermq.kernel.appending import Appender, Message, PutResult, PutResults, QueueHandle
+from tiermq.kernel.appending import Appender, QueueHandle
 from tiermq.kernel.building import Builder, IndexTail, scan
 from tiermq.kernel.gathering import GetPage, TransferLimits, read_page
 from tiermq.kernel.reasons import Refusal, Stop
 from tiermq.kernel.tails import QueueTail, Segments, Tail
+from tiermq.kernel.values import Message, PutResult, PutResults
 from tiermq.message.crc import crc32
 
 __all__ = [
