@@ -9,11 +9,11 @@ from pathlib import Path
 READ_AND_WRITE = 6
 
 
-def write_topics(store: Path, topics: Sequence[tuple[str, int]]) -> None:
-    """Name and queue count of each topic."""
+def write_topics(store: Path, topics: Sequence[tuple[str, int]], batch_topics: Sequence[tuple[str, int]] = ()) -> None:
+    """Name and queue count of each topic; those of `batch_topics` have queues of inner batches."""
     table = {
         name: {
-            "attributes": {},
+            "attributes": {"queue.type": "BatchCQ"} if (name, queues) in batch_topics else {},
             "order": False,
             "perm": READ_AND_WRITE,
             "readQueueNums": queues,
@@ -22,7 +22,7 @@ def write_topics(store: Path, topics: Sequence[tuple[str, int]]) -> None:
             "topicSysFlag": 0,
             "writeQueueNums": queues,
         }
-        for name, queues in topics
+        for name, queues in [*topics, *batch_topics]
     }
     version = {"counter": 1, "stateVersion": 0, "timestamp": 0}
     path = store / "config" / "topics.json"
