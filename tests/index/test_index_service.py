@@ -123,8 +123,12 @@ def test_a_crash_between_the_keys_of_a_record_loses_and_doubles_none(index: Inde
     for offset in range(before):
         index.put(offset, "x")
     assert index.put(500, *keys[:cut]) == cut
-    index.reopen(clean=False, safe_ms=2**62)
-    assert index.put(500, *keys) == 5 - cut
+    index.reopen(clean=False, safe_ms=NOW_MS)
+    for offset in range(before):
+        index.put(offset, "x")
+    index.put(500, *keys)
+    assert index.put(500, *keys) == 0
+    assert index.offsets("x") == list(range(before - 1, -1, -1))
     assert [index.offsets(key) for key in "abcd"] == [[500], [500, 500], [500], [500]]
 
 
@@ -182,6 +186,22 @@ def test_after_a_crash_without_any_durable_file_everything_is_indexed_again(inde
     index.put(700, "k")
     assert index.reopen(clean=False, safe_ms=0) == 0
     assert index.service.files == ()
+
+
+def test_after_a_crash_a_file_that_could_still_take_entries_is_not_trusted_whatever_its_times_say(index: Index) -> None:
+    for offset in range(5):
+        index.put(offset, "k")
+    assert index.reopen(clean=True) is None
+    index.put(5, "k", ms=NOW_MS - 3_600_000)  # The clock was set back; nothing has synced this entry.
+    assert index.reopen(clean=False, safe_ms=NOW_MS) == 0
+    assert index.service.files == ()
+
+
+def test_after_a_crash_nothing_behind_the_file_that_the_checkpoint_speaks_of_is_trusted(index: Index) -> None:
+    for offset in range(20):  # Two full files of one millisecond; the checkpoint may come from the first.
+        index.put(offset, "k")
+    assert index.reopen(clean=False, safe_ms=NOW_MS) == 9
+    assert len(index.service.files) == 1
 
 
 def test_a_file_younger_than_a_removed_one_is_removed_too(index: Index) -> None:

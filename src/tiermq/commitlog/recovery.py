@@ -1,7 +1,8 @@
 """The walk over the commit log after a start: where does valid data end?
 
-Every record is checked: lengths, magic, body CRC (or the whole-record CRC), and that it carries the physical offset at
-which it lies. The walk ends at the first byte that fails. What lies behind is not data, even where it looks like it:
+Every record is checked: lengths, magic, body CRC (or the whole-record CRC), that it carries the physical offset at
+which it lies, and that its topic and properties came to the disk (see `torn_pages`). The walk ends at the first byte
+that fails. What lies behind is not data, even where it looks like it:
 the end of the log is then zeroed, so that bytes of an older life can never line up with new records.
 """
 
@@ -16,6 +17,9 @@ from tiermq.message.record_head import HeadKind, read_head
 
 Step = Callable[[Tail, int, int], tuple[int, Stop]]
 """(view, start, end) -> (position, stop): walk one file's records as `kernel.scan` or `Builder.dispatch` do."""
+
+FindTorn = Callable[[MappedFile], int | None]
+"""The position of the first record of a file that a power cut tore unseen; None when there is none."""
 
 FIRST_RECORD_BYTES = 64 * 1024 * 1024  # More than any record; a file is usually smaller.
 
@@ -55,13 +59,18 @@ def start_file(files: Sequence[MappedFile], matches: Callable[[int, int], bool])
     return 0
 
 
-def walk_log(files: Sequence[MappedFile], start: int, step: Step) -> LogEnd:
+def walk_log(
+    files: Sequence[MappedFile], start: int, step: Step, find_torn: FindTorn = lambda _: None
+) -> LogEnd:
     """Walk the files from number `start` on with `step` and find the end of valid data."""
     end = files[start].from_offset
     for index in range(start, len(files)):
         file = files[index]
-        position, stop = step(file.view, 0, file.size)
+        torn_at = find_torn(file)
+        position, stop = step(file.view, 0, file.size if torn_at is None else torn_at)
         end = file.from_offset + position
+        if position == torn_at:
+            return LogEnd(end, damaged=True)
         if stop is Stop.CORRUPT:
             return LogEnd(end, damaged=_has_data(file, position))
         if index + 1 < len(files):
@@ -69,7 +78,9 @@ def walk_log(files: Sequence[MappedFile], start: int, step: Step) -> LogEnd:
     return LogEnd(end, damaged=False)
 
 
-def verify_log(files: Sequence[MappedFile], start: int = 0, crc_mode: int = 1) -> tuple[LogEnd, int]:
+def verify_log(
+    files: Sequence[MappedFile], start: int = 0, crc_mode: int = 1, find_torn: FindTorn = lambda _: None
+) -> tuple[LogEnd, int]:
     """Check every record from file number `start` on, changing nothing: (end of valid data, records)."""
     records = 0
 
@@ -79,7 +90,7 @@ def verify_log(files: Sequence[MappedFile], start: int = 0, crc_mode: int = 1) -
         records += count
         return position, stop
 
-    return walk_log(files, start, check), records
+    return walk_log(files, start, check, find_torn), records
 
 
 def _has_data(file: MappedFile, position: int) -> bool:

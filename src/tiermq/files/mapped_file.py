@@ -260,6 +260,15 @@ class MappedFile:
         finally:
             self.release()
 
+    def sync_whole(self) -> None:
+        """Make the whole file durable, also bytes that a process which died left in the page cache.
+
+        A loaded file counts as flushed, and this is what makes it true.
+        """
+        self._region.sync()
+        if self.tail.limit == 0:
+            self._region.close_descriptor()
+
     # Reading
 
     def read(self, position: int, length: int) -> bytes | None:

@@ -7,9 +7,11 @@ Which records are already indexed. Records arrive in the order of the commit log
   between them. Its entries are the newest ones in the file, in the order of its keys, so they are counted, and the
   keys after that many are put. Nothing is doubled and nothing is lost. (RocketMQ puts all keys of that record again.)
 
-After an unclean stop a file is trusted only if it was made durable as a whole: its newest entry is not younger than the
-time in the checkpoint. Others are removed, and `load` tells from where on the commit log has to be indexed again.
-(RocketMQ leaves those entries lost unless told otherwise.)
+After an unclean stop a file is trusted only if it was made durable as a whole: it is full, and its newest entry is not
+younger than the time in the checkpoint. A file that was not full may have got entries since it was synced, and one
+behind the file that the checkpoint speaks of may have entries of the same millisecond, or of an earlier one when the
+clock was set back. Others are removed, and `load` tells from where on the commit log has to be indexed again. (RocketMQ
+looks at the time alone, and leaves those entries lost unless told otherwise.)
 
 Threads: `put`, `put_keys_batch` and `current` belong to the dispatching thread. Everything else is for anyone.
 """
@@ -92,6 +94,9 @@ class IndexService:
                     self._remove(names[at:])
                     break
                 kept.append(file)
+                if not last_exit_ok and file.header.end_timestamp_ms == index_safe_timestamp_ms:
+                    self._remove(names[at + 1 :])  # The checkpoint speaks of this file, hence not of a later one.
+                    break
         except StoreDamaged:
             for file in kept:
                 file.close()
@@ -115,7 +120,7 @@ class IndexService:
             log.warning("the newest index file was cut short by a crash: %s", error)
             return None
         header = file.header
-        if last_exit_ok or (header.end_timestamp_ms <= safe_timestamp_ms and header.entry_count > 1):
+        if last_exit_ok or (header.end_timestamp_ms <= safe_timestamp_ms and file.is_full):
             return file
         file.close()
         return None

@@ -1,0 +1,62 @@
+"""Records that a power cut tore where no checksum looks.
+
+A record's CRC covers its body. Its topic and properties lie behind the body, often on another page of the disk, and
+when that page never came to the disk they read as zeros while everything else holds: lengths, magic, offset, CRC. Such
+a record would be given to consumers with a mangled topic or without its keys.
+
+A page that never came is recognised for certain, because the log is zero beyond its end: it is a whole, aligned,
+zero page. A record is torn when such a page begins inside its topic or properties, and nobody vouches that it was
+durable. (With the whole-record CRC property, verified, none of this is needed. The original takes such records for
+sound.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tiermq.files.mapped_file import MappedFile
+from tiermq.kernel import scan
+from tiermq.message.record_head import HeadKind, read_head
+
+DISK_PAGE_BYTES = 512  # The smallest piece that a disk writes whole.
+_ZERO_PAGE = bytes(DISK_PAGE_BYTES)
+_CHUNK_BYTES = 1 << 20
+assert _CHUNK_BYTES % DISK_PAGE_BYTES == 0
+
+
+def first_torn_record(file: MappedFile, vouched_before_ms: int) -> int | None:
+    """The position of the first record of `file` that is torn and not older than `vouched_before_ms`; None: none is."""
+    end = scan(file.view, 0, file.size, 0)[0]
+    pages = list(_zero_pages(file, end))
+    if not pages:
+        return None
+    selected = file.select(0, file.size)
+    if selected is None:
+        return None
+    with selected:
+        position = 0
+        for page in pages:
+            while position < end:
+                head = read_head(selected.data, position, file.size)
+                if head.kind is not HeadKind.OK:
+                    return None
+                if position + head.size > page:
+                    unchecked = head.body_position + head.body_length
+                    if page >= unchecked and head.store_timestamp_ms >= vouched_before_ms:
+                        return position
+                    break
+                position += head.size
+    return None
+
+
+def _zero_pages(file: MappedFile, end: int) -> Iterator[int]:
+    """Where zero pages begin, below `end`. A file that ends within its last page has no such page there."""
+    for start in range(0, end, _CHUNK_BYTES):
+        chunk = file.read(start, min(_CHUNK_BYTES, file.size - start)) or b""
+        at = chunk.find(_ZERO_PAGE)
+        while at >= 0 and start + at < end:
+            aligned = -(-at // DISK_PAGE_BYTES) * DISK_PAGE_BYTES
+            if aligned == at:
+                yield start + at
+                aligned += DISK_PAGE_BYTES
+            at = chunk.find(_ZERO_PAGE, aligned)
