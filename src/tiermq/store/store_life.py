@@ -1,0 +1,241 @@
+"""StoreLife: opening, recovering, running and closing a store; what users call is in `local_store`.
+
+    load files -> recover -> start services -> RUNNING -> gate shut -> everything durable -> clean marker -> unlocked
+
+Invariants: a directory that is written to has an `abort` file and no clean marker; the marker is the last thing that a
+clean close writes; whatever fails on the way in leaves the directory unlocked and unmapped.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tiermq.clock import Clock, SystemClock
+from tiermq.config import StoreConfig
+from tiermq.consumequeue.queue_table import QueueType
+from tiermq.errors import StoreClosed
+from tiermq.files.file_access import FileAccess, FileLock
+from tiermq.files.os_file_access import OsFileAccess
+from tiermq.message.hosts import encode_host
+from tiermq.metrics import Registry
+from tiermq.store.assembly import Parts, assemble, raise_descriptor_limit
+from tiermq.store.clean_marker import CleanMarker, QueueEnd, read_marker, remove_marker, write_marker
+from tiermq.store.lifecycle import Lifecycle, State
+from tiermq.store.recovery import Recovered, Recovery
+from tiermq.store.store_metrics import register_metrics
+from tiermq.store.topic_attributes import TopicAttributes
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_HOST = "127.0.0.1:10911"
+
+
+class StoreLife:
+    """See the module. One thread opens and one closes; `_bind_hot_paths` and `_forbid` are the subclass's."""
+
+    def __init__(self, parts: Parts, lock: FileLock) -> None:
+        self._parts = parts
+        self._lock = lock
+        self._lifecycle = Lifecycle()
+        self._close_lock = threading.Lock()
+        self._abandoned = False
+        self.metrics = Registry()
+        self.recovered: Recovered | None = None
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        config: StoreConfig | None = None,
+        clock: Clock | None = None,
+        access: FileAccess | None = None,
+        store_host: str = DEFAULT_HOST,
+        batch_topics: Iterable[str] = (),
+        background: bool = True,
+        **settings: Any,
+    ) -> Self:
+        """Open the store in `path`, making it when there is none, and recover what is there.
+
+        `settings` are RocketMQ's names in snake_case. Raises StoreLocked when another process has it, StoreDamaged when
+        a file in it is foreign or of a wrong size, ReadOnlyStore when it cannot be written, BadConfig for a bad
+        setting.
+
+        `background=False` starts no thread: nothing is dispatched, flushed or cleaned but by `dispatch_now`, `flush`,
+        `flush_queues`, `clean_now` and `close`. For simulations, which must repeat themselves step by step.
+        """
+        config = config or StoreConfig()
+        if path is not None:
+            settings["store_path_root_dir"] = str(Path(path).absolute())
+        config = config.with_settings(**settings)
+        access = access or OsFileAccess()
+        root = str(config.root_path)
+        raise_descriptor_limit()
+        for directory in (root, *map(str, config.commit_log_paths), f"{root}/consumequeue", f"{root}/index"):
+            access.make_directories(directory)
+        lock = access.lock(f"{root}/lock")
+        try:
+            attributes = TopicAttributes.read(access, root)
+            for topic in batch_topics:
+                attributes.set_queue_type(topic, QueueType.BATCH)
+            parts = assemble(config, access, clock or SystemClock(), encode_host(store_host), attributes, background)
+            store = cls(parts, lock)
+            store._start(root, background)
+        except BaseException:
+            lock.release()
+            raise
+        return store
+
+    def _start(self, root: str, background: bool) -> None:
+        parts, access = self._parts, self._parts.access
+        try:
+            clean = not access.exists(f"{root}/abort")
+            marker = read_marker(access, root)
+            self._load(clean)
+            self._recover(clean, marker)
+            # From here on the directory is in use: no marker vouches for it, and its abort file says so.
+            remove_marker(access, root)
+            access.write_bytes(f"{root}/abort", str(os.getpid()).encode())
+        except BaseException:
+            self._unmap()
+            raise
+        if background:
+            parts.allocator.start()
+            for service in self._services():
+                service.start()
+        parts.log.open_for_append()
+        self._bind_hot_paths()
+        register_metrics(self.metrics, parts)
+        self._lifecycle.advance(State.RUNNING)
+        parts.log.appender.gate = not parts.flags.writeable
+
+    def _load(self, clean: bool) -> None:
+        parts = self._parts
+        self._lifecycle.advance(State.LOAD_BEGIN)
+        parts.log.files.load()
+        self._lifecycle.advance(State.LOAD_COMMITLOG_OK)
+        parts.queues.load()
+        self._lifecycle.advance(State.LOAD_CONSUME_QUEUE_OK)
+        self._index_from: int | None = None
+        if parts.index is not None:
+            index_from = parts.index.load(clean, parts.checkpoint.index_msg_timestamp_ms)
+            self._index_from = index_from if parts.config.message_index_safe else None
+        self._lifecycle.advance(State.LOAD_INDEX_OK)
+
+    def _recover(self, clean: bool, marker: CleanMarker | None) -> None:
+        parts = self._parts
+        self._lifecycle.advance(State.RECOVER_BEGIN)
+        recovery = Recovery(parts.config, parts.log, parts.queues, parts.dispatch, parts.checkpoint, self._index_from)
+        self.recovered = recovery.run(clean, marker)
+        self._lifecycle.advance(State.RECOVER_TOPIC_QUEUE_TABLE_OK)
+        _log.info("recovered %s: %s", parts.config.root_path, self.recovered)
+
+    def _services(self) -> list[Any]:
+        parts = self._parts
+        services = [parts.flush_service, parts.reput, parts.queue_flush, parts.housekeeping]
+        return services if parts.commit_service is None else [parts.commit_service, *services]
+
+    def close(self) -> None:
+        """Flush and dispatch everything, and let the directory go. Calling it again changes nothing.
+
+        The abort file stays, so that the next start checks everything, when something could not be finished.
+        """
+        with self._close_lock:
+            if self._lifecycle.state >= State.SHUTDOWN_BEGIN:
+                return
+            self._lifecycle.advance(State.SHUTDOWN_BEGIN)
+        parts = self._parts
+        appender = parts.log.appender
+        appender.gate = True
+        appender.attach(None)
+        finished = False
+        try:
+            finished = self._finish()
+        finally:
+            self._forbid()
+            self._unmap()
+            self._lock.release()
+            self._lifecycle.advance(State.SHUTDOWN_OK)
+        if not finished:
+            _log.warning("%s was not closed cleanly; the next start will check it", parts.config.root_path)
+
+    def _finish(self) -> bool:
+        """Stop the services and make everything durable; True when nothing was left undone."""
+        parts = self._parts
+        parts.housekeeping.stop()
+        if parts.commit_service is not None:
+            parts.commit_service.stop()
+        parts.flush_service.stop()
+        parts.group_commit.stop()
+        parts.flusher.flush_all()  # The services did it, unless they never ran.
+        paused = parts.reput.paused
+        parts.reput.stop()
+        if not paused and not self._abandoned:
+            parts.dispatch.run(parts.confirm_offset())
+        parts.queue_flush.stop()
+        parts.queue_flush.flush_all()
+        behind = parts.log.max_offset - parts.dispatch.offset
+        parts.dispatch.close()
+        if parts.index is not None:
+            parts.index.close()
+        parts.allocator.shutdown()
+        parts.checkpoint.flush()
+        if behind > 0 or parts.flusher.failure is not None or parts.log.files.flushed_where < parts.log.max_offset:
+            return False
+        self._write_marker()
+        return True
+
+    def _write_marker(self) -> None:
+        parts = self._parts
+        root = str(parts.config.root_path)
+        ends = [
+            QueueEnd(q.topic, q.queue_id, type(q).__name__, q.min_offset, q.max_offset, q.max_physical_offset)
+            for q in parts.queues.all_queues()
+            if q.files.files
+        ]
+        write_marker(parts.access, root, CleanMarker(parts.log.max_offset, parts.checkpoint.encoded().hex(), ends))
+        parts.access.remove(f"{root}/abort")
+        parts.access.sync_directory(root)
+
+    def _unmap(self) -> None:
+        parts = self._parts
+        parts.dispatch.close()
+        parts.queues.close()
+        if parts.index is not None:
+            parts.index.close()
+        parts.log.files.close()
+        parts.checkpoint.close()
+        if parts.pool is not None:
+            parts.pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _bind_hot_paths(self) -> None:
+        """Called when the store is about to run."""
+
+    def _forbid(self) -> None:
+        """Called when the store has stopped, before its files are unmapped."""
+
+    @property
+    def config(self) -> StoreConfig:
+        return self._parts.config
+
+    @property
+    def running(self) -> bool:
+        return self._lifecycle.running
+
+    def _ensure_running(self) -> None:
+        if not self._lifecycle.running:
+            raise StoreClosed(f"the store in {self._parts.config.root_path} is closed")
