@@ -161,7 +161,7 @@ def test_a_clean_stop_keeps_everything(index: Index) -> None:
     for offset in range(15):
         index.put(offset, "k", ms=NOW_MS + offset)
     assert index.reopen(clean=True) is None
-    assert index.checkpoints[-1] == NOW_MS + 14
+    assert index.checkpoints == [NOW_MS + 9]
     assert index.offsets("k") == list(range(14, -1, -1))
     index.put(15, "k", ms=NOW_MS + 15)
     assert index.offsets("k") == list(range(15, -1, -1))
@@ -241,7 +241,7 @@ def test_files_are_vouched_for_in_order_however_late_their_flush_runs(tmp_path: 
     tasks[1]()
     assert events == ["000", "001", "checkpoint 19"]
     service.close()
-    assert events[-2:] == ["002", "checkpoint 24"]
+    assert events[-1] == "002", "synced, but nobody vouches for a file that can still take entries"
 
 
 def test_foreign_names_are_left_alone(index: Index) -> None:
@@ -320,5 +320,4 @@ def test_full_files_are_flushed_by_threads_that_close_waits_for(tmp_path: Path) 
     for offset in range(25):
         service.put(IndexRequest("T", ("k",), offset, offset))
     service.close()
-    assert checkpoints[-1] == 24
-    assert {9, 19} <= set(checkpoints)
+    assert sorted(set(checkpoints)) == [9, 19]

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from tiermq.clock import Clock
 from tiermq.commitlog.commit_log import CommitLog
 from tiermq.config import StoreConfig
+from tiermq.errors import StoreError
 from tiermq.service import Service
 from tiermq.status import PutStatus
 
@@ -32,7 +33,7 @@ class Flusher:
         log: CommitLog,
         *,
         note_durable: Callable[[int], None],
-        on_failure: Callable[[OSError], None],
+        on_failure: Callable[[Exception], None],
         on_progress: Callable[[], None] = lambda: None,
     ) -> None:
         self._log = log
@@ -41,7 +42,7 @@ class Flusher:
         self._on_progress = on_progress
         self._flush_lock = threading.Lock()
         self._commit_lock = threading.Lock()
-        self.failure: OSError | None = None
+        self.failure: Exception | None = None
         self.flush_count = 0
 
     @property
@@ -82,20 +83,18 @@ class Flusher:
             return True
         files, appender = self._log.files, self._log.appender
         newest_ms = appender.last_store_timestamp_ms  # Before the flush: what comes during it may not be durable.
-        everything = appender.tail
+        wrote = files.max_wrote_offset  # After the time, so that its record lies below.
         try:
             self.commit(least_pages)
             unmoved = files.flush(least_pages)
-        except OSError as error:
+        except (OSError, StoreError) as error:  # A StoreError is an OSError with a name: no room, read-only.
             self.failure = error
             self._on_failure(error)
             return True
         if not unmoved:
             self.flush_count += 1
             self._on_progress()
-        last = files.last()
-        whole = least_pages == 0 and newest_ms > 0 and last is not None and last.tail is everything
-        if whole and last is not None and files.flushed_where >= last.from_offset:
+        if newest_ms > 0 and files.flushed_where >= wrote:
             self._note_durable(newest_ms)
         return unmoved
 

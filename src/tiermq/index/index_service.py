@@ -259,7 +259,7 @@ class IndexService:
             log.exception("flushing the full index file %s failed", file.path)
 
     def _sync_through(self, last: IndexFile) -> None:
-        """Sync the files up to `last`, then tell the checkpoint.
+        """Sync the files up to `last`, then tell the checkpoint if it is full.
 
         In this order, one at a time: the checkpoint's time vouches for *all* older files.
         """
@@ -270,9 +270,9 @@ class IndexService:
                     file.sync()
                 if file is last:
                     break
-            if header is not None:
-                if header.entry_count >= self._entry_count_max:
-                    self._synced_name = max(self._synced_name, last.name)
+            if header is not None and header.entry_count >= self._entry_count_max:
+                # Of a file that can still take entries nothing is said: they might be of the same millisecond.
+                self._synced_name = max(self._synced_name, last.name)
                 self._checkpoint(header.end_timestamp_ms)
 
     def _in_thread(self, task: Task) -> None:
@@ -282,7 +282,7 @@ class IndexService:
         thread.start()
 
     def flush(self) -> None:
-        """Make every entry durable and tell the checkpoint."""
+        """Make every entry durable."""
         if self._files:
             self._sync_through(self._files[-1])
 
