@@ -17,7 +17,11 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-NAMES = sorted(path.parent.name for path in HERE.glob("*/settings.json"))
+ALL_NAMES = sorted(path.parent.name for path in HERE.glob("*/settings.json"))
+TRIMMED_NAMES = [name for name in ALL_NAMES if "-trimmed" in name]
+"""Directories whose oldest log files are deleted."""
+NAMES = [name for name in ALL_NAMES if name not in TRIMMED_NAMES]
+"""Directories that still hold everything that was ever stored in them."""
 MAGICS_OF_RECORDS = (0xDAA320A7, 0xDAA320AB)
 MAGIC_OF_BLANK = 0xCBD43194
 

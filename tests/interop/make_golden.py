@@ -19,6 +19,7 @@ import json
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +59,7 @@ class Recipe:
     extra_queues: Sequence[tuple[str, int]] = ()  # queues of system topics that are read back too
     more_settings: Mapping[str, object] = field(default_factory=dict)
     crash: bool = False
+    trim: bool = False
     host: str = "127.0.0.1"
 
 
@@ -190,11 +192,11 @@ RECIPES = (
         send_to_light_queues,
         more_settings={"enableLmq": True, "enableMultiDispatch": True},
     ),
+    Recipe("trimmed", PLAIN_TOPICS, send_plain(200, 81), more_settings={"fileReservedTime": 0}, trim=True),
 )
 
 
 def make(recipe: Recipe, distribution: Distribution, scratch: Path) -> None:
-    target = GOLDEN / f"rocketmq-{distribution.version}-{recipe.name}"
     store = scratch / "store"
     store_settings = {**TINY_FILES, **recipe.more_settings}
     with Cluster(distribution, store, scratch / "run", store_settings, recipe.host) as cluster:
@@ -202,17 +204,42 @@ def make(recipe: Recipe, distribution: Distribution, scratch: Path) -> None:
         for topic, queues, attributes in recipe.topics:
             peer.create_topic(topic, queues, attributes)
         facts = recipe.send(peer)
+        if recipe.trim:
+            facts = trim(peer, recipe, facts)
         stored = read_back(peer, recipe)
         facts += stored + query_every_key(peer, facts) + search_by_time(peer, stored)
         if recipe.crash:
             cluster.crash()
+    keep(recipe, recipe.name, distribution, store, facts)
+    if recipe.trim:
+        # What does RocketMQ make of a log that does not start at 0 when it has no queues and no index?
+        for part in ("consumequeue", "index"):
+            shutil.rmtree(store / part)
+        with Cluster(distribution, store, scratch / "rebuild", TINY_FILES, recipe.host) as cluster:
+            stored = read_back(cluster.peer(), recipe)
+        keep(recipe, f"{recipe.name}-rebuilt", distribution, store, stored)
+
+
+def trim(peer: Peer, recipe: Recipe, facts: Facts) -> Facts:
+    """Have every log file but the last deleted, and wait for it; returns what was sent of the rest."""
+    queues = [(topic, queue) for topic, number, _ in recipe.topics for queue in range(number)]
+    peer.delete_expired()
+    while not all(peer.bounds(topic, queue)[0] for topic, queue in queues):
+        time.sleep(1)
+    kept_ids = {message["offset_id"] for topic, queue in queues for message in peer.read(topic, queue)}
+    return [fact for fact in facts if fact["result"]["offset_id"] in kept_ids]
+
+
+def keep(recipe: Recipe, name: str, distribution: Distribution, store: Path, facts: Facts) -> None:
+    target = GOLDEN / f"rocketmq-{distribution.version}-{name}"
     if target.exists():
         shutil.rmtree(target)
     shutil.copytree(store, target / "store")
     settings = {
         "version": distribution.version,
         "ended": "crash" if recipe.crash else "clean",
-        "store": store_settings,
+        "trimmed": recipe.trim,
+        "store": {**TINY_FILES, **recipe.more_settings},
         "topics": {topic: {"queues": queues, "attributes": dict(named)} for topic, queues, named in recipe.topics},
     }
     (target / "settings.json").write_text(json.dumps(settings, indent=2) + "\n")

@@ -75,6 +75,15 @@ class Peer:
         answer = self._ask({"op": "offset_at", "topic": topic, "queue": queue, "timestamp": timestamp_ms})
         return int(answer)
 
+    def bounds(self, topic: str, queue: int) -> tuple[int, int]:
+        """Minimum and maximum offset of a queue."""
+        minimum, maximum = self._ask({"op": "bounds", "topic": topic, "queue": queue})
+        return int(minimum), int(maximum)
+
+    def delete_expired(self) -> None:
+        """Tell the broker to delete expired log files when its cleaner runs next."""
+        self._ask({"op": "delete_expired"})
+
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()

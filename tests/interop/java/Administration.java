@@ -87,6 +87,11 @@ final class Administration {
         return admin.searchOffset(queue, command.getLongValue("timestamp"));
     }
 
+    /** What the hour of `deleteWhen` would do, at the cleaner's next round. */
+    boolean deleteExpired() throws Exception {
+        return admin.deleteExpiredCommitLogByAddr(address.broker);
+    }
+
     JSONObject view(JSONObject command) throws Exception {
         return Described.message(admin.viewMessage(command.getString("topic"), command.getString("offset_id")));
     }

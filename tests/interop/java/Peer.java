@@ -51,6 +51,10 @@ public final class Peer {
                 return administration.offsetAt(command);
             case "view":
                 return administration.view(command);
+            case "delete_expired":
+                return administration.deleteExpired();
+            case "bounds":
+                return reading.bounds(command);
             case "send":
                 return sending.one(command);
             case "send_batch":

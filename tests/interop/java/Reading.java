@@ -42,6 +42,11 @@ final class Reading {
         return messages;
     }
 
+    long[] bounds(JSONObject command) throws Exception {
+        MessageQueue queue = address.queue(command.getString("topic"), command.getIntValue("queue"));
+        return new long[] {consumer.minOffset(queue), consumer.maxOffset(queue)};
+    }
+
     /** What a consumer does with a message it could not handle: the broker stores it again for the group's retry. */
     boolean sendBack(JSONObject command) throws Exception {
         MessageQueue queue = address.queue(command.getString("topic"), command.getIntValue("queue"));
