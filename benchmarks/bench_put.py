@@ -103,7 +103,7 @@ def _against_put_loop(
         if peer is not None:
             sides[f"java_{name}"] = harness.warmed(lambda: peer.run(count=count), options.java_warmup_seconds)
         if options.tiermq:
-            store = stack.enter_context(store_side.open_warm_store(directory / "store", options.size))
+            store = stack.enter_context(store_side.open_store(directory / "store", options.size))
             sides[name] = puts(store, count).round
         measured = harness.alternate(sides, options.rounds, options.warmup)
     made.add(measured)
@@ -123,7 +123,7 @@ def batch(made: Report, options: Options, directory: Path, java: JavaBench) -> N
         if peer is not None:
             sides["java_put_many"] = harness.warmed(lambda: peer.run(count=count), options.java_warmup_seconds)
         if options.tiermq:
-            store = stack.enter_context(store_side.open_warm_store(directory / "store", options.size))
+            store = stack.enter_context(store_side.open_store(directory / "store", options.size))
             sides["put_many"] = store_side.BatchPuts(store, count).round
         measured = harness.alternate(sides, options.rounds, options.warmup)
     made.add(measured)

@@ -32,7 +32,6 @@ HOUR_MS = 3_600_000
 POOL_COUNT = workload.POOL_COUNT
 BATCH_COUNT = 1000
 BATCHES = 8
-FILLER_BYTES = 2 << 20
 INDEX_SLOTS = 5_000_000
 INDEX_ENTRIES = 20_000_000
 
@@ -42,15 +41,8 @@ def kernel() -> str:
     return tiermq.kernel.KERNEL
 
 
-def open_warm_store(directory: Path, log_size: int, **settings: Any) -> LocalStore:
-    """A store that appends to a warm log file of `log_size` bytes, its dispatch paused."""
-    store = open_store(directory, log_size, **settings)
-    roll_into_warm_file(store, log_size)
-    return store
-
-
 def open_store(directory: Path, log_size: int, **settings: Any) -> LocalStore:
-    """A store with log files of `log_size` bytes, its dispatch paused."""
+    """A store that appends to a warm log file of `log_size` bytes, its dispatch paused."""
     settings = {
         "warm_maped_file_enable": True,
         "flush_interval_commit_log": HOUR_MS,
@@ -58,19 +50,8 @@ def open_store(directory: Path, log_size: int, **settings: Any) -> LocalStore:
     } | settings
     store = LocalStore.open(directory, mapped_file_size_commit_log=log_size, **settings)
     store.pause_dispatch()
-    return store
-
-
-def roll_into_warm_file(store: LocalStore, log_size: int) -> None:
-    """Fill the first log file, which was made while `open` waited for it, so that puts go to one that was warmed."""
-    overhead = 91 + len(workload.TOPICS[0])
-    while (left := log_size - 8 - store.max_physical_offset % log_size) >= overhead:
-        body = bytes(min(FILLER_BYTES, left - overhead))
-        _expect_ok(store.put(Message(workload.TOPICS[0], body, 0)))
-    _expect_ok(store.put(Message(workload.TOPICS[0], b"first of the warm file", 0)))
-    if store.max_physical_offset // log_size != 1:
-        raise RuntimeError(f"expected the second log file, found physical offset {store.max_physical_offset}")
     settle()  # The file behind is being warmed now.
+    return store
 
 
 def sample_message(number: int, body: bytes, key: str) -> Message:
@@ -214,7 +195,7 @@ def dispatch_round(store: LocalStore, waiting: tuple[int, int]) -> Round:
 
 def open_flushing_store(directory: Path, log_size: int) -> LocalStore:
     """A store whose puts return when their bytes are on the disk."""
-    return open_warm_store(directory, log_size, flush_disk_type="SYNC_FLUSH")
+    return open_store(directory, log_size, flush_disk_type="SYNC_FLUSH")
 
 
 @contextlib.contextmanager
