@@ -440,7 +440,7 @@ class PutResults:
 
     @property
     def others_by_index(self):
-        return self.others or {}
+        return {at: result for at, result in (self.others or {}).items() if not result.ok}
 
     @property
     def all_ok(self):
@@ -726,6 +726,9 @@ class Appender:
         )  # fmt: skip
         if done < 0:
             return Refusal(done)
+        if message.sys_flag & 4:  # Prepared and rolled back messages have no place in their queue.
+            expected_offset = 0
+            count = 1
         result: PutResult = stored(self.host, done, expected_offset, now, self.last_size, count)
         if self.idle:
             self.idle = False
@@ -794,7 +797,7 @@ class Appender:
         return results
 
     @cython.cfunc
-    def put_slowly(self, message: Message, h: QueueHandle) -> object:
+    def put_slowly(self, message: Message, h: QueueHandle | None) -> object:
         if self.gate:
             return self.slow(message, CLOSED)
         if message.special:

@@ -22,6 +22,7 @@ from tiermq.files.mapped_file import MappedFile
 from tiermq.files.mapped_file_queue import MappedFileQueue
 from tiermq.kernel import Appender, Message, PutResult, PutResults, QueueHandle, Refusal, Stop, scan
 from tiermq.message.inner_batch import inner_num, with_inner_base
+from tiermq.message.layout import TOPIC_BYTES_MAX_V1
 from tiermq.message.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, with_property
 from tiermq.message.system_flag import is_inner_batch
 from tiermq.message.topic_name import is_light_queue, may_multi_dispatch, topic_problem
@@ -123,7 +124,7 @@ class CommitLog:
         handle = self.appender.handle(topic, queue_id)
         if handle is not None:
             return handle
-        if topic_problem(topic) is not None:
+        if topic_problem(topic) is not None or self._needs_missing_version(topic):
             return None
         with self._bind_lock:
             handle = self.appender.handle(topic, queue_id)
@@ -131,6 +132,10 @@ class CommitLog:
                 handle = QueueHandle(self.appender, topic, queue_id, self._first_offset_of(topic, queue_id))
                 self.appender.bind(handle)
         return handle
+
+    def _needs_missing_version(self, topic: str) -> bool:
+        """A version 1 record has one signed byte for the topic's length; the original writes an unreadable record."""
+        return not self._config.auto_message_version_on_topic_len and len(topic.encode()) > TOPIC_BYTES_MAX_V1
 
     def put_together(self, messages: list[Message]) -> PutResults | PutStatus:
         """Store a batch whole, in one file and side by side, or refuse it whole."""
@@ -174,9 +179,12 @@ class CommitLog:
 
     def _put_special(self, message: Message) -> PutResult:
         """A record that carries its own queue offset: encode with the one it would get, store if it still gets it."""
-        count = inner_num(message.encoded_properties)
         batch = is_inner_batch(message.sys_flag)
-        if batch != (count is not None) or (batch and not self._is_batch_queue(message.topic)):
+        try:
+            count = inner_num(message.encoded_properties)
+        except CorruptRecord:  # A client may write anything there.
+            return PutResult(PutStatus.MESSAGE_ILLEGAL)
+        if batch != (count is not None) or (batch and not (count and self._is_batch_queue(message.topic))):
             return PutResult(PutStatus.MESSAGE_ILLEGAL)
         if self.queue(message.topic, message.queue_id) is None:
             return PutResult(PutStatus.MESSAGE_ILLEGAL)
@@ -194,9 +202,8 @@ class CommitLog:
                     _with_properties(message, properties), expected, max(1, count or 1)
                 )
                 if isinstance(outcome, PutResult):
-                    for _, light_handle in light:
-                        if light_handle is not None:
-                            light_handle.next_offset += 1
+                    for light_handle in {id(handle): handle for _, handle in light if handle is not None}.values():
+                        light_handle.next_offset += 1  # Once, however often the message names the queue.
                     return outcome
             if outcome is Refusal.OFFSET_MOVED:
                 continue
@@ -210,7 +217,10 @@ class CommitLog:
         if not enabled or not may_multi_dispatch(message.topic):
             return []
         names = message.properties.get(INNER_MULTI_DISPATCH, "")
-        return [(name, self.queue(name, 0) if is_light_queue(name) else None) for name in names.split(",") if name]
+        if not names:
+            return []
+        # Empty names keep their place: dispatch pairs names and offsets by it.
+        return [(name, self.queue(name, 0) if is_light_queue(name) else None) for name in names.split(",")]
 
     # Room
 

@@ -41,20 +41,21 @@ def prepare_message(
     if type(queue_id) is not int or not 0 <= queue_id < 2**31:
         raise IllegalMessage(f"a queue id is an int from 0 to 2**31-1, found {queue_id!r}")
     for name, value in (("flag", flag), ("sys_flag", sys_flag), ("reconsume_times", reconsume_times)):
-        if value not in _I32:
+        # Not `value not in` alone: for anything but a plain int a range is searched number by number.
+        if not isinstance(value, int) or int(value) not in _I32:
             raise IllegalMessage(f"{name} must fit 32 bits, found {value!r}")
     for name, value in (
         ("born_timestamp_ms", born_timestamp_ms),
         ("prepared_transaction_offset", prepared_transaction_offset),
     ):
-        if value not in _I64:
+        if not isinstance(value, int) or int(value) not in _I64:
             raise IllegalMessage(f"{name} must fit 64 bits, found {value!r}")
     encoded = merge_properties(keys, tags, properties, encoded_properties)
-    host = encode_host(born_host) if isinstance(born_host, str) else bytes(born_host)
-    if len(host) not in (0, 8, 20):
-        raise IllegalMessage(f"an encoded host has 8 or 20 bytes, found {len(host)}")
+    host = encode_host(born_host) if isinstance(born_host, str) else born_host
+    if not isinstance(host, (bytes, bytearray, memoryview)) or len(host) not in (0, 8, 20):
+        raise IllegalMessage(f"a host is text such as 1.2.3.4:5, or its 8 or 20 bytes, found {born_host!r}")
     special = bool(sys_flag & INNER_BATCH_FLAG) or _INNER in encoded
-    return topic, bytes(body), encoded, host, waits_for_store(encoded), special
+    return topic, bytes(body), encoded, bytes(host), waits_for_store(encoded), special
 
 
 def merge_properties(
@@ -64,10 +65,15 @@ def merge_properties(
     if encoded is not None:
         if keys or tags or properties:
             raise IllegalMessage("give either encoded_properties or keys, tags and properties, not both")
+        if not isinstance(encoded, (bytes, bytearray, memoryview)):
+            raise IllegalMessage(f"encoded properties are bytes, found {type(encoded).__name__}")
         merged = bytes(encoded)
     else:
-        named = dict(properties or {})
-        joined = keys if isinstance(keys, str) else " ".join(keys)
+        try:
+            named = dict(properties or {})
+            joined = keys if isinstance(keys, str) else " ".join(keys)
+        except (TypeError, ValueError) as error:
+            raise IllegalMessage(f"properties are a mapping of text, keys are text: {error}") from error
         if joined:
             named["KEYS"] = joined
         if tags:

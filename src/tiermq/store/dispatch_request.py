@@ -50,7 +50,7 @@ def request_at(view: Tail, position: int, config: StoreConfig) -> DispatchReques
         raise CorruptRecord(f"expected a record at physical offset {view.base + position}, found {head.reason}")
     encoded = record[head.properties_position : head.properties_position + head.properties_length]
     properties = decode_properties(encoded, errors="replace")
-    base, count = inner_span(encoded, head.queue_offset)
+    base, count = _span(encoded, head.queue_offset)
     return DispatchRequest(
         topic=head.topic.decode("utf-8", "replace"),
         queue_id=head.queue_id,
@@ -64,6 +64,15 @@ def request_at(view: Tail, position: int, config: StoreConfig) -> DispatchReques
         batch_size=count,
         properties=properties,
     )
+
+
+def _span(encoded: bytes, queue_offset: int) -> tuple[int, int]:
+    """First queue offset and number of messages of a record. Nonsense in its properties is the client's own text."""
+    try:
+        base, count = inner_span(encoded, queue_offset)
+    except CorruptRecord:
+        return queue_offset, 1
+    return (base, count) if count > 0 else (queue_offset, 1)
 
 
 def _tags_code(head: RecordHead, properties: dict[str, str], config: StoreConfig) -> int:
