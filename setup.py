@@ -12,7 +12,7 @@ def kernel() -> list[Extension]:
     """The kernel's extension, translated by Cython; nothing where it cannot be built."""
     if not Path(SOURCE).exists() or sys.byteorder != "little":
         return []
-    from Cython.Build import cythonize  # noqa: PLC0415 - a build requirement, absent when only metadata is asked for
+    from Cython.Build import cythonize  # A build requirement: not asked for where nothing is compiled.
 
     extension = Extension(
         "tiermq.kernel.compiled",
