@@ -52,6 +52,7 @@ from tiermq.status import GetStatus, PutStatus
 __all__ = [
     "Appender",
     "Builder",
+    "Collected",
     "GetPage",
     "IndexTail",
     "Message",
@@ -64,8 +65,11 @@ __all__ = [
     "Stop",
     "Tail",
     "TransferLimits",
+    "check_window",
+    "collect_for_tier",
     "crc32",
     "read_page",
+    "rearrange_index",
     "scan",
 ]
 
@@ -76,6 +80,7 @@ crc_prepare(1)
 MAGIC_V1 = cython.declare(uint32_t, 0xDAA320A7)
 MAGIC_V2 = cython.declare(uint32_t, 0xDAA320AB)
 MAGIC_BLANK = cython.declare(uint32_t, 0xCBD43194)
+INDEX_MAGIC_END = cython.declare(uint32_t, 0xBCC50285)
 FIXED_BYTES = cython.declare(cython.int, 91)
 CRC_PROPERTY_BYTES = cython.declare(cython.int, 20)
 UNIT_BYTES = cython.declare(cython.int, 20)
@@ -1520,6 +1525,10 @@ def gather_into(page: GetPage, queue: Tail, first_unit: int64_t, offset: int64_t
     while first_unit + examined < units and examined * UNIT_BYTES < scan_bytes:
         physical = cython.cast(int64_t, load64(unit))
         size = cython.cast(int32_t, load32(unit + 8))
+        if size == 2147483647:  # A place without a message.
+            examined += 1
+            unit += UNIT_BYTES
+            continue
         if count:
             if count >= max_messages or total + size > max_bytes:
                 break
@@ -1572,3 +1581,216 @@ def gather_into(page: GetPage, queue: Tail, first_unit: int64_t, offset: int64_t
     page.data = data
     page.count = count
     page.suggest_slave = max_physical - last_physical > limits.memory_window_bytes
+
+
+@cython.final
+@cython.cclass
+class Collected:
+    """A run of one queue's records, ready for its tier: rebased records, their units, and what they span."""
+
+    data = cython.declare(bytes, visibility="readonly")
+    units = cython.declare(bytes, visibility="readonly")
+    count = cython.declare(int64_t, visibility="readonly")
+    next_offset = cython.declare(int64_t, visibility="readonly")
+    begin_ms = cython.declare(int64_t, visibility="readonly")
+    end_ms = cython.declare(int64_t, visibility="readonly")
+
+
+@cython.cfunc
+@cython.nogil
+@cython.inline
+@cython.exceptval(check=False)
+def store_time(record: cython.pointer(cython.const[u8])) -> int64_t:
+    """A record's store time; where it stands depends on the shape of the born host."""
+    return cython.cast(int64_t, load64(record + (68 if load32(record + 36) & 0x10 else 56)))
+
+
+def collect_for_tier(queue: Segments, log: Segments, offset: int64_t, max_count: int64_t, max_bytes: int64_t,
+                     tier_offset: int64_t) -> Collected:  # fmt: skip
+    """Copy records of one queue from `offset` on, their physical offsets rewritten to where they will lie in the tier.
+
+    At most `max_count` records and `max_bytes` bytes, but at least one record if there is one; stops before a unit
+    whose record is not there (or is another).
+    """
+    made: Collected = Collected.__new__(Collected)
+    records: cython.pointer(cython.pointer(cython.const[u8])) = cython.NULL
+    units: cython.pointer(cython.pointer(cython.const[u8])) = cython.NULL
+    pinned: list = []
+    view: Tail = None
+    unit_view: Tail = None
+    count: int64_t = 0
+    total: int64_t = 0
+    at: int64_t
+    size: int64_t
+    physical: int64_t
+    i: int64_t
+    ms: int64_t
+    unit: cython.pointer(cython.const[u8])
+    source: cython.pointer(cython.const[u8])
+    if max_count < 0:
+        max_count = 0
+    records = cython.cast(
+        cython.pointer(cython.pointer(cython.const[u8])), malloc(2 * (max_count + 1) * cython.sizeof(cython.pointer(u8)))
+    )
+    if records == cython.NULL:
+        raise MemoryError
+    units = records + max_count + 1
+    try:
+        while count < max_count:
+            at = (offset + count) * UNIT_BYTES
+            if unit_view is None or at >= unit_view.t.base + unit_view.t.size:
+                unit_view = queue.locate(at)
+                if unit_view is None or unit_view.t.data == cython.NULL:
+                    break
+                unit_view.pin()
+                pinned.append(unit_view)
+            at -= unit_view.t.base
+            if at + UNIT_BYTES > observe(cython.address(unit_view.t.position)):
+                break
+            unit = unit_view.t.data + at
+            physical = cython.cast(int64_t, load64(unit))
+            size = cython.cast(int32_t, load32(unit + 8))
+            if view is None or physical < view.t.base or physical >= view.t.base + view.t.size:
+                view = log.locate(physical)
+                if view is None or view.t.data == cython.NULL:
+                    break
+                view.pin()
+                pinned.append(view)
+            at = physical - view.t.base
+            if size < FIXED_BYTES or at + size > observe(cython.address(view.t.position)):
+                break
+            source = view.t.data + at
+            if cython.cast(int32_t, load32(source)) != size or cython.cast(int64_t, load64(source + 28)) != physical:
+                break
+            if count and total + size > max_bytes:
+                break
+            records[count] = source
+            units[count] = unit
+            count += 1
+            total += size
+        made.count = count
+        made.next_offset = offset + count
+        made.data = PyBytes_FromStringAndSize(cython.NULL, total)
+        made.units = PyBytes_FromStringAndSize(cython.NULL, count * UNIT_BYTES)
+        made.begin_ms = 0
+        made.end_ms = 0
+        to: cython.pointer(u8) = cython.cast(cython.pointer(u8), PyBytes_AS_STRING(made.data))
+        to_unit: cython.pointer(u8) = cython.cast(cython.pointer(u8), PyBytes_AS_STRING(made.units))
+        first_ms: int64_t = 0
+        last_ms: int64_t = 0
+        with cython.nogil:
+            for i in range(count):
+                size = cython.cast(int32_t, load32(records[i]))
+                memcpy(to, records[i], size)
+                store64(to + 28, tier_offset)
+                store64(to_unit, tier_offset)
+                memcpy(to_unit + 8, units[i] + 8, 12)
+                ms = store_time(to)
+                if i == 0 or ms < first_ms:
+                    first_ms = ms
+                if i == 0 or ms > last_ms:
+                    last_ms = ms
+                to += size
+                to_unit += UNIT_BYTES
+                tier_offset += size
+        made.begin_ms = first_ms
+        made.end_ms = last_ms
+    finally:
+        free(records)
+        for item in pinned:
+            view = cython.cast(Tail, item)
+            view.unpin()
+    return made
+
+
+def check_window(units, data, tier_offset: int64_t, queue_offset: int64_t, check_crc: cython.bint = True) -> int:
+    """How many leading units are followed by exactly their records in `data`, which begins at `tier_offset`.
+
+    Each record must lie right behind the one before, with the size of its unit, its own tier offset and queue offset,
+    and an intact body. Anything less ends the count: what is behind it must be looked at one by one.
+    """
+    u: cython.const[cython.uchar][::1] = units
+    d: cython.const[cython.uchar][::1] = data
+    count: int64_t = u.shape[0] // UNIT_BYTES
+    available: int64_t = d.shape[0]
+    if count == 0 or available == 0:
+        return 0
+    unit: cython.pointer(cython.const[u8]) = cython.address(u[0])
+    record: cython.pointer(cython.const[u8]) = cython.address(d[0])
+    head: head_t
+    done: int64_t = 0
+    with cython.nogil:
+        while done < count:
+            if cython.cast(int64_t, load64(unit)) != tier_offset:
+                break
+            if parse_head(record, available, cython.address(head)) != STOP_END:
+                break
+            if head.total != cython.cast(int32_t, load32(unit + 8)) or head.physical_offset != tier_offset:
+                break
+            if head.queue_offset != queue_offset + done:
+                break
+            if check_crc and not body_holds(record, cython.address(head), 1):
+                break
+            record += head.total
+            available -= head.total
+            tier_offset += head.total
+            unit += UNIT_BYTES
+            done += 1
+    return done
+
+
+def rearrange_index(buffer, slots: int64_t, items: int64_t) -> bytes:
+    """The compacted form of a whole open tier index file: slots of (position, length), items grouped by slot.
+
+    A counting sort: items of a slot stand newest first, as a walk along its chain would give them. b"" without items.
+    """
+    source_view: cython.const[cython.uchar][::1] = buffer
+    if source_view.shape[0] < 28 + 8 * slots + 32 * (items if items > 0 else 0):
+        raise CorruptRecord("the index file is shorter than its slot and item counts say")
+    source: cython.pointer(cython.const[u8]) = cython.address(source_view[0])
+    count: int64_t = cython.cast(int32_t, load32(source + 24))
+    if count <= 0:
+        return b""
+    if count >= items:
+        raise CorruptRecord(f"the index file counts {count} items, more than the {items} it has room for")
+    out: bytes = PyBytes_FromStringAndSize(cython.NULL, 28 + 8 * slots + 28 * count)
+    to: cython.pointer(u8) = cython.cast(cython.pointer(u8), PyBytes_AS_STRING(out))
+    cursor: cython.pointer(uint32_t) = cython.cast(cython.pointer(uint32_t), calloc(slots, 4))
+    if cursor == cython.NULL:
+        raise MemoryError
+    first_item: cython.pointer(cython.const[u8]) = source + 28 + 8 * slots
+    item: cython.pointer(cython.const[u8])
+    i: int64_t
+    ahead: int64_t
+    position: int64_t = 28 + 8 * slots
+    length: int64_t
+    bad: cython.bint = False
+    with cython.nogil:
+        for i in range(1, count + 1):
+            if cython.cast(int32_t, load32(first_item + 32 * i)) < 0:
+                bad = True
+                break
+            cursor[load32(first_item + 32 * i) % slots] += 1
+        if not bad:
+            memcpy(to, source, 28)
+            store32(to, INDEX_MAGIC_END)
+            for i in range(slots):
+                length = 28 * cython.cast(int64_t, cursor[i])
+                store32(to + 28 + 8 * i, position)
+                store32(to + 32 + 8 * i, length)
+                cursor[i] = position
+                position += length
+            i = count
+            while i > 0:
+                ahead = i - 16
+                if ahead > 0:
+                    prefetch_write(cursor + load32(first_item + 32 * ahead) % slots)
+                item = first_item + 32 * i
+                length = load32(item) % slots
+                memcpy(to + cursor[length], item, 28)
+                cursor[length] += 28
+                i -= 1
+    free(cursor)
+    if bad:
+        raise CorruptRecord("an index item has a negative key hash")
+    return out

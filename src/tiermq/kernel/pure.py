@@ -7,12 +7,14 @@ from tiermq.kernel.building import Builder, IndexTail, scan
 from tiermq.kernel.gathering import GetPage, TransferLimits, read_page
 from tiermq.kernel.reasons import Refusal, Stop
 from tiermq.kernel.tails import QueueTail, Segments, Tail
+from tiermq.kernel.tiering import Collected, check_window, collect_for_tier, rearrange_index
 from tiermq.kernel.values import Message, PutResult, PutResults
 from tiermq.message.crc import crc32
 
 __all__ = [
     "Appender",
     "Builder",
+    "Collected",
     "GetPage",
     "IndexTail",
     "Message",
@@ -25,7 +27,10 @@ __all__ = [
     "Stop",
     "Tail",
     "TransferLimits",
+    "check_window",
+    "collect_for_tier",
     "crc32",
     "read_page",
+    "rearrange_index",
     "scan",
 ]

@@ -1,0 +1,148 @@
+"""What moves messages to a tier and back, in both twins of the kernel."""
+
+from __future__ import annotations
+
+import random
+import struct
+from types import ModuleType
+
+import pytest
+
+import tiermq.kernel.pure as pure
+from tiermq.errors import CorruptRecord
+from tiermq.message import decode_records, encode_record
+
+try:
+    import tiermq.kernel.compiled as compiled
+except ModuleNotFoundError:
+    compiled = None  # type: ignore[assignment]
+
+UNIT = struct.Struct(">qiq")
+TWINS = [pytest.param(pure, id="pure")]
+if compiled is not None:
+    TWINS.append(pytest.param(compiled, id="compiled"))
+
+pytestmark = pytest.mark.parametrize("kernel", TWINS)
+
+
+def queue_and_log(kernel: ModuleType, bodies: list[bytes], host: str = "127.0.0.1:1") -> tuple[object, object]:
+    """A queue of those bodies, spread over several small files of queue and log."""
+    log_bytes, unit_bytes = bytearray(), bytearray()
+    for number, body in enumerate(bodies):
+        record = encode_record(
+            topic="T", body=body, queue_id=0, flag=0, queue_offset=number, physical_offset=len(log_bytes), sys_flag=0,
+            born_timestamp_ms=1, born_host=host, store_timestamp_ms=1000 + number, store_host="127.0.0.1:2",
+            reconsume_times=0, prepared_transaction_offset=0, properties={"KEYS": f"k{number}"},
+        )  # fmt: skip
+        unit_bytes += UNIT.pack(len(log_bytes), len(record), 7 + number)
+        log_bytes += record
+    return segments(kernel, unit_bytes, 60), segments(kernel, log_bytes, 1 << 20)
+
+
+def segments(kernel: ModuleType, data: bytearray, file_size: int) -> object:
+    tails = []
+    for base in range(0, max(1, len(data)), file_size):
+        piece = bytearray(data[base : base + file_size])
+        used = len(piece)
+        piece += bytes(file_size - used)
+        tail = kernel.Tail(piece, base, file_size)
+        tail.position = used
+        tails.append(tail)
+    return kernel.Segments(tails, file_size)
+
+
+def test_collected_records_carry_their_tier_offsets_and_nothing_else_changes(kernel: ModuleType) -> None:
+    bodies = [bytes([65 + n]) * n for n in range(10)]
+    queue, log = queue_and_log(kernel, bodies)
+    got = kernel.collect_for_tier(queue, log, 2, 100, 1 << 20, 5000)
+    messages = list(decode_records(got.data))
+    assert (got.count, got.next_offset, got.begin_ms, got.end_ms) == (8, 10, 1002, 1009)
+    assert [message.body for message in messages] == bodies[2:]
+    assert [message.queue_offset for message in messages] == list(range(2, 10))
+    at = 5000
+    for message, (place, size, tags) in zip(messages, UNIT.iter_unpack(got.units), strict=True):
+        assert (message.physical_offset, place, size, tags) == (at, at, message.size, 7 + message.queue_offset)
+        at += size
+
+
+def test_the_store_time_of_a_record_with_an_ipv6_born_host_is_read_where_it_stands(kernel: ModuleType) -> None:
+    queue, log = queue_and_log(kernel, [b"x"], host="[::1]:9")
+    assert kernel.collect_for_tier(queue, log, 0, 1, 1, 0).begin_ms == 1000
+
+
+def test_limits_hold_but_the_first_record_always_goes(kernel: ModuleType) -> None:
+    queue, log = queue_and_log(kernel, [b"a" * 500] * 5)
+    assert kernel.collect_for_tier(queue, log, 0, 100, 1, 0).count == 1
+    assert kernel.collect_for_tier(queue, log, 0, 3, 1 << 20, 0).count == 3
+    assert kernel.collect_for_tier(queue, log, 0, 0, 1 << 20, 0).count == 0
+    assert kernel.collect_for_tier(queue, log, 5, 10, 1 << 20, 0).count == 0
+
+
+def test_collection_stops_before_a_record_that_is_not_the_one_its_unit_describes(kernel: ModuleType) -> None:
+    queue, _ = queue_and_log(kernel, [b"a" * 50] * 5)
+    _, other = queue_and_log(kernel, [b"a" * 50] * 3 + [b"b" * 51] * 2)
+    assert kernel.collect_for_tier(queue, other, 0, 10, 1 << 20, 0).count == 3
+
+
+def test_a_window_is_intact_up_to_its_first_damage(kernel: ModuleType) -> None:
+    queue, log = queue_and_log(kernel, [b"hello" * 9] * 6)
+    got = kernel.collect_for_tier(queue, log, 0, 100, 1 << 20, 300)
+    size = len(got.data) // 6
+    assert kernel.check_window(got.units, got.data, 300, 0) == 6
+    damaged = bytearray(got.data)
+    damaged[3 * size + 95] ^= 1
+    assert kernel.check_window(got.units, bytes(damaged), 300, 0) == 3
+    assert kernel.check_window(got.units, bytes(damaged), 300, 0, False) == 6
+    assert kernel.check_window(got.units, got.data[:-1], 300, 0) == 5
+    assert kernel.check_window(got.units, got.data, 301, 0) == 0
+    assert kernel.check_window(got.units, got.data, 300, 1) == 0
+    assert kernel.check_window(b"", got.data, 300, 0) == 0
+
+
+def open_index(slots: int, items: int, hashes: list[int]) -> bytearray:
+    data = bytearray(28 + 8 * slots + 32 * items)
+    struct.pack_into(">iqqii", data, 0, -1127939447, 5, 9, len({h % slots for h in hashes}), len(hashes))
+    for number, key_hash in enumerate(hashes, 1):
+        slot_at = 28 + 8 * (key_hash % slots)
+        (previous,) = struct.unpack_from(">i", data, slot_at)
+        item = (key_hash, 1, 2, number * 100, 50, number, previous)
+        struct.pack_into(">iiiqiii", data, 28 + 8 * slots + 32 * number, *item)
+        struct.pack_into(">i", data, slot_at, number)
+    return data
+
+
+def by_chain(data: bytearray, slots: int) -> bytes:
+    """The original's way: walk every chain."""
+    head, items, position = bytearray(data[:28]), bytearray(), 28 + 8 * slots
+    head[:4] = 0xBCC50285.to_bytes(4, "big")
+    table = bytearray()
+    for slot in range(slots):
+        (number,) = struct.unpack_from(">i", data, 28 + 8 * slot)
+        start = position
+        while number:
+            at = 28 + 8 * slots + 32 * number
+            items += data[at : at + 28]
+            position += 28
+            (number,) = struct.unpack_from(">i", data, at + 28)
+        table += struct.pack(">ii", start, position - start)
+    return bytes(head + table + items)
+
+
+def test_rearranging_gives_the_bytes_of_a_walk_along_the_chains(kernel: ModuleType) -> None:
+    chosen = random.Random(5)
+    for slots, items, count in ((1, 10, 9), (7, 50, 0), (7, 50, 1), (50, 300, 299), (1000, 300, 120)):
+        data = open_index(slots, items, [chosen.randrange(2**31) for _ in range(count)])
+        assert kernel.rearrange_index(data, slots, items) == (by_chain(data, slots) if count else b"")
+
+
+def test_an_index_file_that_cannot_be_is_refused(kernel: ModuleType) -> None:
+    data = open_index(5, 20, [1, 2, 3])
+    with pytest.raises(CorruptRecord):
+        kernel.rearrange_index(data[:-1], 5, 20)
+    struct.pack_into(">i", data, 24, 20)
+    with pytest.raises(CorruptRecord):
+        kernel.rearrange_index(data, 5, 20)
+    negative = open_index(5, 20, [1, 2])
+    struct.pack_into(">i", negative, 28 + 8 * 5 + 32, -5)
+    with pytest.raises(CorruptRecord):
+        kernel.rearrange_index(negative, 5, 20)
