@@ -13,6 +13,7 @@ from tiermq.status import GetStatus
 
 UNIT_BYTES = 20
 FIXED_BYTES = 91
+BLANK_SIZE = 2**31 - 1  # Of a unit that holds the place of a message which is not there.
 _UNIT = struct.Struct(">qiq")
 _SIZE_MAGIC = struct.Struct(">ii")
 _FEW = 64  # Units decoded per step: a get rarely wants more.
@@ -135,6 +136,9 @@ def _gather(
     step = min(end, start + _FEW * UNIT_BYTES)
     while start < end:
         for physical, size, _ in _UNIT.iter_unpack(queue.buffer[start:step]):
+            if size == BLANK_SIZE:
+                examined += 1
+                continue
             in_memory = max_physical - physical <= limits.memory_window_bytes
             bytes_max = limits.memory_bytes if in_memory else limits.disk_bytes
             count_max = limits.memory_count if in_memory else limits.disk_count

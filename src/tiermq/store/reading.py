@@ -26,6 +26,7 @@ from tiermq.status import GetStatus
 
 PULL_BYTES_MIN = 100
 PULL_BYTES_MAX = 134_217_728
+NUMBER_MAX = 2**50
 
 
 @dataclass(slots=True)
@@ -101,15 +102,18 @@ class Reader:
         """See the module."""
         queue = self._queues.find(topic, queue_id)
         if message_filter is None and type(queue) is ConsumeQueue:
-            page = read_page(
-                queue.files.segments,
-                queue.min_logic_offset,
-                offset,
-                self._log.files.segments,
-                max_messages,
-                max_bytes if PULL_BYTES_MIN <= max_bytes <= PULL_BYTES_MAX else _clamped(max_bytes),
-                self._limits,
-            )
+            try:
+                page = read_page(
+                    queue.files.segments,
+                    queue.min_logic_offset,
+                    offset,
+                    self._log.files.segments,
+                    max_messages,
+                    max_bytes if PULL_BYTES_MIN <= max_bytes <= PULL_BYTES_MAX else _clamped(max_bytes),
+                    self._limits,
+                )
+            except OverflowError:  # A number beyond 64 bits; no queue reaches that far, no page is that long.
+                return self.get(topic, queue_id, _fitting(offset), _fitting(max_messages), max_bytes)
         elif queue is None:
             page = GetPage(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0)
         else:
@@ -163,6 +167,10 @@ class Reader:
 
 def _clamped(max_bytes: int) -> int:
     return min(max(max_bytes, PULL_BYTES_MIN), PULL_BYTES_MAX)
+
+
+def _fitting(number: int) -> int:
+    return min(max(number, -1), NUMBER_MAX)
 
 
 def _with_batch(units: Any) -> Any:
