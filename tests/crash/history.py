@@ -49,6 +49,7 @@ class History:
     def __init__(self) -> None:
         self.messages: list[Sent] = []
         self._next_offset: dict[QueueKey, int] = defaultdict(int)
+        self._cleaned_to: dict[QueueKey, int] = defaultdict(int)
         self._number = 0
         self.cleaning = False
         self._min_physical = 0
@@ -93,7 +94,8 @@ class History:
         survivors = []
         places = {(m.topic, m.queue_id, m.queue_offset): m for m in found.values()}
         for sent in self.messages:
-            if sent.physical_offset >= 0 and sent.physical_offset < min_physical:
+            if 0 <= sent.physical_offset < min_physical:
+                self._cleaned_to[sent.queue] = sent.queue_offset + 1
                 continue
             stored = places.pop((*sent.queue, sent.queue_offset), None)
             if stored is None:
@@ -137,8 +139,7 @@ class History:
         for queue in self._next_offset:
             expected = ends.get(queue)
             if expected is None:
-                expected = store.max_offset(*queue)
-                assert expected <= self._next_offset[queue]
+                expected = self._cleaned_to[queue]
             assert store.max_offset(*queue) == expected, (queue, expected, store.max_offset(*queue))
             self._next_offset[queue] = expected
 

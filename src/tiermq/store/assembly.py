@@ -88,7 +88,7 @@ def assemble(
         files,
         store_host,
         clock=clock,
-        wake=lambda: box[0].reput.wake(),
+        wake=lambda: _wake_after_put(box[0]),
         first_offset_of=lambda topic, queue_id: _first_offset(queues, topic, queue_id),
         is_batch_queue=attributes.is_batch_queue,
         note_latency=statistics.record_latency,
@@ -100,6 +100,7 @@ def assemble(
     dispatch = Dispatch(config, log, queues, index)
     flags = RunningFlags(lambda writeable: _set_gate(box[0], writeable))
     cleaner = Cleaner(config, access, log, queues, index, flags, clock)
+    cleaner.vetoes.append(lambda _, end: end > dispatch.offset)  # Nobody could ever have got those records.
     log.on_disk_full = cleaner.note_disk_full
     flusher = Flusher(
         log,
@@ -235,7 +236,7 @@ def _first_offset(queues: QueueTable, topic: str, queue_id: int) -> int:
 
 
 def _set_gate(parts: Parts, writeable: bool) -> None:
-    parts.log.appender.gate = not writeable
+    parts.log.set_writeable(writeable)
 
 
 def _stop_writing(flags: RunningFlags) -> None:
@@ -247,6 +248,12 @@ def _note_damage(flags: RunningFlags) -> Callable[[CorruptRecord], None]:
         flags.set(Flag.WRITE_LOGICS_QUEUE_ERROR)
 
     return stop_writing
+
+
+def _wake_after_put(parts: Parts) -> None:
+    parts.reput.wake()
+    if parts.commit_service is not None and parts.config.wake_commit_when_put_message:
+        parts.commit_service.wake()  # Before it is committed nobody can read it, reput neither.
 
 
 def _wake_reput(parts: Parts) -> None:

@@ -9,6 +9,8 @@ When: at an hour of `delete_when`, when the disk is too full, or when asked to. 
 
 Invariants: oldest first, never the last file, at most `delete_file_batch_max` per run, and never a file that a veto
 holds back: a tier says "not yet" until it has proof of its copy, and a full disk does not change that (it is reported).
+A file goes only when its records were dispatched and their units are durable: when a queue's last records are gone, its
+units are all that knows which queue offset comes next, and after a power cut it would begin again at 0.
 Threads: `run` is called by the housekeeping thread alone.
 """
 
@@ -91,6 +93,7 @@ class Cleaner:
         self._last_min_offset = -1
         self._last_redelete_ms = 0
         self._vetoed = False
+        self._queues_flushed = False
 
     def request(self) -> None:
         """Delete expired files in the next runs, whatever the hour."""
@@ -104,6 +107,7 @@ class Cleaner:
     def run(self) -> Cleaned:
         """One round."""
         self._vetoed = False
+        self._queues_flushed = False
         log_files = self._clean_log()
         self._redelete_hanged()
         queue_files = index_files = 0
@@ -137,7 +141,12 @@ class Cleaner:
         held = any(veto(file.from_offset, file.from_offset + file.size) for veto in self.vetoes)
         if held and not self._vetoed:
             self._vetoed = True
-            _log.warning("%s is due to be deleted, but a tier does not have it yet", file.path)
+            _log.warning("%s is due to be deleted, but somebody still needs it", file.path)
+        if not held and not self._queues_flushed:
+            self._queues_flushed = True
+            for queue in self._queues.all_queues():
+                while not queue.flush(0):
+                    pass
         return held
 
     def _judge_disks(self) -> Urgency:
