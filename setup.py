@@ -23,6 +23,8 @@ def kernel() -> list[Extension]:
         optional=True,
     )
     translated: list[Extension] = cythonize([extension], include_path=["native"], build_dir="build/native", quiet=True)
+    for each in translated:
+        each.optional = True  # Cython makes new objects and forgets this one.
     return translated
 
 
