@@ -112,6 +112,9 @@ def test_imports_point_one_way_between_rooms() -> None:
         room = room_of(path)
         if room == "__init__":
             continue
+        if room not in order and room not in alone:
+            wrong.append(f"{shown(path)}: ARCHITECTURE.md does not know {room}")
+            continue
         for line, module in imports_of(path):
             parts = module.split(".")
             if parts[0] != "tiermq" or len(parts) < 2 or parts[1] not in order:

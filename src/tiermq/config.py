@@ -346,7 +346,6 @@ WITHOUT_EFFECT = {
     "offset_check_in_slave": "there is no replication yet",
     "duplication_enable": "there is no replication yet",
     "enable_running_flags_in_flush": "an I/O error while flushing always stops puts",
-    "wake_commit_when_put_message": "the committer runs at its interval",
     "bit_map_length_consume_queue_ext": "bit maps are made by a broker's filters",
     "travel_cq_file_num_when_get_message": "a get ends with its queue file",
     "default_query_max_num": "a broker applies it",
