@@ -49,3 +49,55 @@ class BadConfig(TierMQError, ValueError):
 
 class IllegalTransition(TierMQError):
     """A state machine was asked to move in a direction that it forbids."""
+
+
+class TierError(TierMQError):
+    """The tier (secondary storage) cannot do what was asked. Root of everything that `tiermq.tier` raises."""
+
+
+class TierUnavailable(TierError):
+    """The back end did not answer, or answered that it cannot now. The one tier error that trying again may cure."""
+
+
+class TierCredentials(TierError):
+    """The back end knows us not, or does not let us do this. Trying again does not help; other credentials do."""
+
+
+class BadTierUrl(TierError, ValueError):
+    """The tier's URL is malformed, names an unknown scheme, or a bucket that does not exist."""
+
+
+class BadTierName(TierError, ValueError):
+    """A cluster, broker, topic or object name that cannot be part of a path in the tier."""
+
+
+class SegmentMissing(TierError):
+    """Nothing is stored under that segment's name."""
+
+
+class SegmentConflict(TierError):
+    """Someone else has written other bytes at that position. Nothing of ours was written."""
+
+
+class SegmentSealed(TierError):
+    """The segment takes no more writes, for ever. Write to the next one."""
+
+
+class IllegalRange(TierError, ValueError):
+    """A position or length outside of the segment: a read past its end, a write that would leave a hole."""
+
+
+class CorruptSegment(TierError):
+    """What is stored under a segment's name cannot be a segment: parts overlap, are missing, or have another length."""
+
+
+class ManifestConflict(TierError):
+    """A small object is not the one that was expected, so it was not replaced. Read it again and decide anew."""
+
+
+class StaleWriter(TierError):
+    """A writer with a newer epoch owns the queue or the broker. This writer must stop; it will never be let in again."""
+
+
+class FutureManifest(TierError):
+    """A manifest of a format newer than this program knows. Use the newer program; nothing was changed."""

@@ -1,0 +1,204 @@
+"""Which records are indexed: the one thing that lets a crash lose nothing and double nothing.
+
+A queue's records lie one behind the other in its tier commit log, and are put into the index in that order. So what is
+indexed of a queue is everything before `end`, less some holes:
+
+    0 ------------- hole.start ~~~~~~~~~~~ hole.stop ------------- end
+       indexed                  missing             indexed
+
+* A put at or behind `end` is new and moves `end`. A put before it is a repetition and changes nothing.
+* A hole is what an earlier life of the process committed to the tier and did not get into the index. It is filled
+  from its start on, by reading the tier, while new puts go on behind it.
+* A hole may be OPEN: nobody knows yet where the next new put will be. The first one closes it.
+* The first put of a queue since the start that lies beyond `end` leaves a hole: what lies between may be committed
+  records. Later ones do not, because then the dispatcher has been here all the time: what it skipped is garbage that
+  an upload left, of which no consume-queue unit knows.
+
+A queue is of one topic id: a topic that was deleted and made again begins anew, and so do its offsets.
+
+`CoverageRecord` is a moment of all queues together with the local files that hold the items of that moment. It is
+written in one piece, after those files were synced; whatever it does not speak of did not happen:
+
+    { "version": 1, "next_base": 0,
+      "files":  [ {"begin_ms", "slots", "capacity", "item_count", "slot_count", "oldest_ms", "newest_ms", "topic_ids"} ],
+      "queues": [ ["topic", topic id, queue id, end, [[start, stop or null], ...]] ] }
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+from tiermq.errors import StoreDamaged
+from tiermq.tier.index.index_write_file import FileFacts
+
+RECORD_VERSION = 1
+OPEN = (1 << 63) - 1
+"""The stop of a hole that nobody has closed yet."""
+
+
+class QueueTail(NamedTuple):
+    """A queue that has records in the tier, and the tier offset behind its last committed one."""
+
+    topic: str
+    topic_id: int
+    queue_id: int
+    committed_end: int
+
+
+class Hole(NamedTuple):
+    """Tier offsets [start, stop) of a queue that are not indexed."""
+
+    start: int
+    stop: int
+
+
+@dataclass(slots=True)
+class QueueCoverage:
+    """What is indexed of one queue. Changed under the index store's lock only."""
+
+    topic_id: int
+    end: int = 0
+    holes: list[Hole] = field(default_factory=list)
+    is_live: bool = False  # Has seen a put since the start.
+
+    def open_hole(self) -> None:
+        """Say that records behind `end` may be committed without being indexed."""
+        if not self.is_live and not any(hole.stop == OPEN for hole in self.holes):
+            self.holes.append(Hole(self.end, OPEN))
+
+    def admit(self, tier_offset: int) -> bool:
+        """Whether a record that was just committed is to be put; called before it is."""
+        return tier_offset >= self.end
+
+    def note_put(self, tier_offset: int, size: int) -> None:
+        """A new record was put."""
+        if not self.is_live:
+            self.is_live = True
+            self._close_open_hole(tier_offset)
+        self.end = max(self.end, tier_offset + size)
+
+    def _close_open_hole(self, tier_offset: int) -> None:
+        if self.holes and self.holes[-1].stop == OPEN:
+            start = self.holes.pop().start
+        else:
+            start = self.end
+        if tier_offset > start:
+            self.holes.append(Hole(start, tier_offset))
+
+    def wants(self, tier_offset: int) -> bool:
+        """Whether a record that was read back lies in the first hole."""
+        return bool(self.holes) and self.holes[0].start <= tier_offset < self.holes[0].stop
+
+    def note_filled(self, tier_offset: int, size: int) -> None:
+        """A record that the first hole `wants` was put: the hole begins behind it."""
+        hole = self.holes[0]
+        start = tier_offset + size
+        self.holes[0] = Hole(start, max(start, hole.stop))
+        if hole.stop == OPEN:
+            self.end = start
+        elif start >= hole.stop:
+            self.holes.pop(0)
+
+    def close_hole(self) -> None:
+        """Everything of the first hole was read back."""
+        self.holes.pop(0)
+
+
+QueueName = tuple[str, int]
+
+
+class Coverage:
+    """What is indexed of all queues, by topic and queue id. Changed under the index store's lock only."""
+
+    __slots__ = ("queues",)
+
+    def __init__(self, queues: dict[QueueName, QueueCoverage] | None = None) -> None:
+        self.queues: dict[QueueName, QueueCoverage] = queues if queues is not None else {}
+
+    def of(self, topic: str, topic_id: int, queue_id: int) -> QueueCoverage:
+        """The coverage of a queue; a new one for a queue that is new or belongs to another topic id than before."""
+        found = self.queues.get((topic, queue_id))
+        if found is None or found.topic_id != topic_id:
+            found = self.queues[topic, queue_id] = QueueCoverage(topic_id)
+        return found
+
+    def expect(self, tails: Iterable[QueueTail]) -> None:
+        """Open a hole in each queue that has more committed than indexed."""
+        for tail in tails:
+            queue = self.of(tail.topic, tail.topic_id, tail.queue_id)
+            if tail.committed_end > queue.end:
+                queue.open_hole()
+
+    def take_as_indexed(self, tails: Iterable[QueueTail]) -> None:
+        """Begin with what is committed now, because whoever committed it had an index of his own."""
+        for tail in tails:
+            queue = self.of(tail.topic, tail.topic_id, tail.queue_id)
+            queue.end = max(queue.end, tail.committed_end)
+
+    def forget(self, topic: str, queue_id: int) -> None:
+        """The queue is gone; one of the same name would begin at offset 0."""
+        self.queues.pop((topic, queue_id), None)
+
+    @property
+    def hole_count(self) -> int:
+        return sum(len(queue.holes) for queue in self.queues.values())
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageRecord:
+    """A durable moment of the index (see the module)."""
+
+    files: tuple[FileFacts, ...]
+    queues: tuple[tuple[str, int, int, int, tuple[Hole, ...]], ...]
+    next_base: int = 0
+
+    @classmethod
+    def of(cls, coverage: Coverage, files: Iterable[FileFacts], next_base: int) -> CoverageRecord:
+        queues = tuple(
+            (topic, queue.topic_id, queue_id, queue.end, tuple(queue.holes))
+            for (topic, queue_id), queue in coverage.queues.items()
+        )
+        return cls(tuple(files), queues, next_base)
+
+    def coverage(self) -> Coverage:
+        return Coverage(
+            {
+                (topic, queue_id): QueueCoverage(topic_id, end, list(holes))
+                for topic, topic_id, queue_id, end, holes in self.queues
+            }
+        )
+
+    def encode(self) -> bytes:
+        files = [{**asdict(facts), "topic_ids": sorted(facts.topic_ids)} for facts in self.files]
+        queues = [
+            [topic, topic_id, queue_id, end, [[hole.start, None if hole.stop == OPEN else hole.stop] for hole in holes]]
+            for topic, topic_id, queue_id, end, holes in self.queues
+        ]
+        record = {"version": RECORD_VERSION, "next_base": self.next_base, "files": files, "queues": queues}
+        return json.dumps(record, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes, where: str) -> CoverageRecord:
+        """Raises StoreDamaged for anything that `encode` did not write."""
+        try:
+            record: dict[str, Any] = json.loads(data)
+            version = record["version"]
+            if version != RECORD_VERSION:
+                raise StoreDamaged(
+                    f"{where}: expected version {RECORD_VERSION} of the index coverage, found {version}; "
+                    "a newer TierMQ wrote it, use that one"
+                )
+            files = [FileFacts(**{**row, "topic_ids": frozenset(row["topic_ids"])}) for row in record["files"]]
+            queues = [
+                (topic, topic_id, queue_id, end, tuple(Hole(a, OPEN if b is None else b) for a, b in holes))
+                for topic, topic_id, queue_id, end, holes in record["queues"]
+            ]
+            return cls(tuple(files), tuple(queues), record["next_base"])
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise StoreDamaged(
+                f"{where}: expected the index coverage as JSON, found {type(error).__name__}: {error}; "
+                "remove the file to index from here on, and index older messages again"
+            ) from error

