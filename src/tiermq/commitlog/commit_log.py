@@ -64,6 +64,8 @@ class CommitLog:
         self._room = threading.Lock()
         self._bind_lock = threading.Lock()
         self._light_lock = threading.Lock()
+        self._gate_lock = threading.Lock()
+        self._closed = False
         self.appender = Appender(
             store_host,
             slow=self._put_slowly,
@@ -100,6 +102,18 @@ class CommitLog:
             if not last.is_full:
                 last.warm()
         self.appender.attach(None if last is None else last.tail)
+
+    def set_writeable(self, writeable: bool) -> None:
+        """Open or shut the gate. A log that was closed stays shut."""
+        with self._gate_lock:
+            self.appender.gate = self._closed or not writeable
+
+    def close_for_append(self) -> None:
+        """Accept nothing from now on. No put is in the middle of rolling to the next file on return."""
+        with self._room, self._gate_lock:
+            self._closed = True
+            self.appender.gate = True
+            self.appender.attach(None)
 
     def verify(self) -> int:
         """Check every record that is readable now; how many. Raises CorruptRecord at the first bad one."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from time import monotonic
 
 from tiermq.clock import Clock
 from tiermq.commitlog.commit_log import CommitLog
@@ -54,6 +55,12 @@ class Flusher:
         with self._commit_lock:
             return self._log.files.commit(least_pages)
 
+    def commit_all(self) -> None:
+        """Copy everything that was put before."""
+        for _ in range(len(self._log.files.files) + SHUTDOWN_TRIES_MAX):
+            if self.commit(0):
+                return
+
     def flush(self, least_pages: int) -> bool:
         """Flush one file's worth; True when nothing moved."""
         with self._flush_lock:
@@ -67,11 +74,13 @@ class Flusher:
         files = self._log.files
         if files.flushed_where >= offset:
             return True
+        deadline = monotonic() + timeout_s
         if not self._flush_lock.acquire(timeout=timeout_s):
             return files.flushed_where >= offset
         try:
             while files.flushed_where < offset:
-                if self._flush(0) and files.flushed_where < offset and self.failure is not None:
+                unmoved = self._flush(0)
+                if files.flushed_where < offset and (self.failure is not None or (unmoved and monotonic() >= deadline)):
                     return False
         finally:
             self._flush_lock.release()
@@ -83,7 +92,9 @@ class Flusher:
             return True
         files, appender = self._log.files, self._log.appender
         newest_ms = appender.last_store_timestamp_ms  # Before the flush: what comes during it may not be durable.
-        wrote = files.max_wrote_offset  # After the time, so that its record lies below.
+        # After the time, so that its record lies below; not the last file's, which may not be listed yet.
+        tail = appender.tail
+        wrote = files.max_wrote_offset if tail is None else tail.base + tail.position
         try:
             self.commit(least_pages)
             unmoved = files.flush(least_pages)

@@ -318,6 +318,8 @@ class LocalStore(StoreLife):
     def dispatch_now(self) -> int:
         """Dispatch everything that may be, on this thread; how many records. Everything put before can then be got."""
         self._ensure_running()
+        if self._parts.pool is not None:
+            self._parts.flusher.commit_all()
         return self._parts.dispatch.run(self._parts.confirm_offset())
 
     def flush(self) -> None:

@@ -39,18 +39,19 @@ class RunningFlags:
 
     def set(self, flag: Flag) -> bool:
         """True when the flag was not set before."""
-        return self._move(self.bits | flag)
+        return self._move(flag, Flag(0))
 
     def clear(self, flag: Flag) -> bool:
         """True when the flag was set before."""
-        return self._move(self.bits & ~flag)
+        return self._move(Flag(0), flag)
 
-    def _move(self, bits: Flag) -> bool:
-        with self._lock:
+    def _move(self, added: Flag, removed: Flag) -> bool:
+        with self._lock:  # Also while telling: of two changes the last one told must be the last one made.
+            bits = (self.bits | added) & ~removed
             moved = bits != self.bits
             self.bits = bits
-        if moved:
-            self._on_change(self.writeable)
+            if moved:
+                self._on_change(self.writeable)
         return moved
 
     @property

@@ -113,7 +113,7 @@ class StoreLife:
         self._bind_hot_paths()
         register_metrics(self.metrics, parts)
         self._lifecycle.advance(State.RUNNING)
-        parts.log.appender.gate = not parts.flags.writeable
+        parts.log.set_writeable(parts.flags.writeable)
 
     def _load(self, clean: bool) -> None:
         parts = self._parts
@@ -151,9 +151,7 @@ class StoreLife:
                 return
             self._lifecycle.advance(State.SHUTDOWN_BEGIN)
         parts = self._parts
-        appender = parts.log.appender
-        appender.gate = True
-        appender.attach(None)
+        parts.log.close_for_append()
         finished = False
         try:
             finished = self._finish()
@@ -176,20 +174,30 @@ class StoreLife:
         parts.flusher.flush_all()  # The services did it, unless they never ran.
         paused = parts.reput.paused
         parts.reput.stop()
-        if not paused and not self._abandoned:
-            parts.dispatch.run(parts.confirm_offset())
         parts.queue_flush.stop()
-        parts.queue_flush.flush_all()
-        behind = parts.log.max_offset - parts.dispatch.offset
-        parts.dispatch.close()
-        if parts.index is not None:
-            parts.index.close()
-        parts.allocator.shutdown()
+        try:
+            if not paused and not self._abandoned:
+                self._dispatch_the_rest()
+            parts.queue_flush.flush_all()
+            behind = parts.log.files.max_wrote_offset - parts.dispatch.offset
+            parts.dispatch.close()
+            if parts.index is not None:
+                parts.index.close()
+        finally:
+            parts.allocator.shutdown()
         parts.checkpoint.flush()
-        if behind > 0 or parts.flusher.failure is not None or parts.log.files.flushed_where < parts.log.max_offset:
+        flushed = parts.log.files.flushed_where >= parts.log.files.max_wrote_offset
+        if behind > 0 or parts.flusher.failure is not None or not flushed:
             return False
         self._write_marker()
         return True
+
+    def _dispatch_the_rest(self) -> None:
+        parts = self._parts
+        try:
+            parts.dispatch.run(parts.confirm_offset())
+        except Exception:  # noqa: BLE001 - the edge of the store's life; the next start dispatches what was left.
+            _log.exception("dispatch ended at %d when the store was closed", parts.dispatch.offset)
 
     def _write_marker(self) -> None:
         parts = self._parts
