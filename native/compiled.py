@@ -30,6 +30,7 @@ from cython.cimports.native import (
     observe,
     pending_t,
     plain_properties,
+    prefetch_ahead,
     prefetch_read,
     prefetch_write,
     publish,
@@ -631,6 +632,7 @@ class Appender:
         transaction: int32_t = sys_flag & 0x0C
         counted: cython.bint = transaction == 0 or transaction == 8
         body_at: cython.pointer(cython.const[u8]) = cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(body))
+        prefetch_ahead(p + total, total if total < 1024 else 1024)
         store32(p, total)
         store32(p + 4, MAGIC_V2 if version2 else MAGIC_V1)
         store32(p + 8, crc_of(body_at, body_length) & 0x7FFFFFFF)

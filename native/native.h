@@ -52,6 +52,12 @@ static inline int64_t observe(const int64_t *place) { return __atomic_load_n(pla
 static inline void prefetch_read(const void *p) { __builtin_prefetch(p, 0, 3); }
 static inline void prefetch_write(const void *p) { __builtin_prefetch(p, 1, 3); }
 
+/* Own the cache lines that the next records will go to: a log is written once and never read back by its writer. */
+#define AHEAD_BYTES 512
+static inline void prefetch_ahead(const u8 *p, int64_t length) {
+    for (int64_t at = 0; at < length; at += 64) __builtin_prefetch(p + AHEAD_BYTES + at, 1, 3);
+}
+
 static inline int64_t clock_now_ms(void) {
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
@@ -177,16 +183,28 @@ static uint32_t crc_by_table(uint32_t crc, const u8 *p, int64_t n) {
 }
 
 #if defined(__x86_64__)
-/* Folding as in Intel's paper on CRC by PCLMULQDQ: four 128-bit lanes, then one, then a Barrett reduction.
- * `n` is at least 64 and a multiple of 16. */
-__attribute__((target("pclmul,sse4.1"))) static uint32_t crc_by_clmul(uint32_t crc, const u8 *p, int64_t n) {
+/* Folding as in Intel's paper on CRC by PCLMULQDQ: four 128-bit lanes, then one, then a Barrett reduction. `n` >= 64.
+ * Starting from all ones equals complementing the first four bytes and starting from zero, and zeros in front change
+ * nothing then: so a length that is no multiple of 16 is filled up in front, and no byte is left for a table. */
+static const u8 fill_shuffle[32] = {0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80,
+                                    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+static const u8 first_four[32] = {0xFF, 0xFF, 0xFF, 0xFF};
+__attribute__((target("pclmul,sse4.1,ssse3"))) static uint32_t crc_by_clmul(const u8 *p, int64_t n) {
     const __m128i fold4 = _mm_set_epi64x(0x01c6e41596, 0x0154442bd4), fold1 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0);
     const __m128i mask = _mm_setr_epi32(~0, 0, ~0, 0);
-    const __m128i *q = (const __m128i *)p;
-    __m128i a = _mm_xor_si128(_mm_loadu_si128(q), _mm_cvtsi32_si128((int)crc)), b = _mm_loadu_si128(q + 1);
-    __m128i c = _mm_loadu_si128(q + 2), d = _mm_loadu_si128(q + 3), t;
+    const int64_t rest = n & 15;
+    __m128i a = _mm_xor_si128(_mm_loadu_si128((const __m128i *)p), _mm_loadu_si128((const __m128i *)first_four)), t;
+    const __m128i *q = (const __m128i *)(p + 16);
+    __m128i b = _mm_loadu_si128(q);
+    if (rest) {
+        a = _mm_shuffle_epi8(a, _mm_loadu_si128((const __m128i *)(fill_shuffle + rest)));
+        q = (const __m128i *)(p + rest);
+        b = _mm_xor_si128(_mm_loadu_si128(q), _mm_loadu_si128((const __m128i *)(first_four + rest)));
+        n += 16 - rest;
+    }
+    __m128i c = _mm_loadu_si128(q + 1), d = _mm_loadu_si128(q + 2);
 #define FOLD(x, k, y) _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(x, k, 0x00), _mm_clmulepi64_si128(x, k, 0x11)), y)
-    for (q += 4, n -= 64; n >= 64; q += 4, n -= 64) {
+    for (q += 3, n -= 64; n >= 64; q += 4, n -= 64) {
         a = FOLD(a, fold4, _mm_loadu_si128(q)); b = FOLD(b, fold4, _mm_loadu_si128(q + 1));
         c = FOLD(c, fold4, _mm_loadu_si128(q + 2)); d = FOLD(d, fold4, _mm_loadu_si128(q + 3));
     }
@@ -200,11 +218,11 @@ __attribute__((target("pclmul,sse4.1"))) static uint32_t crc_by_clmul(uint32_t c
     const __m128i barrett = _mm_set_epi64x(0x01f7011641, 0x01db710641);
     t = _mm_and_si128(_mm_clmulepi64_si128(_mm_and_si128(a, mask), barrett, 0x10), mask);
     a = _mm_xor_si128(a, _mm_clmulepi64_si128(t, barrett, 0x00));
-    return (uint32_t)_mm_extract_epi32(a, 1);
+    return ~(uint32_t)_mm_extract_epi32(a, 1);
 }
 static inline int clmul_supported(void) { __builtin_cpu_init(); return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1"); }
 #else
-static uint32_t crc_by_clmul(uint32_t crc, const u8 *p, int64_t n) { return crc_by_table(crc, p, n); }
+static uint32_t crc_by_clmul(const u8 *p, int64_t n) { return ~crc_by_table(0xFFFFFFFFu, p, n); }
 static inline int clmul_supported(void) { return 0; }
 #endif
 
@@ -220,13 +238,7 @@ static void crc_prepare(int allow_clmul) {
 }
 
 static inline uint32_t crc_of(const u8 *p, int64_t n) {
-    uint32_t crc = 0xFFFFFFFFu;
-    if (n >= 64 && crc_has_clmul) {
-        int64_t whole = n & ~(int64_t)15;
-        crc = crc_by_clmul(crc, p, whole);
-        p += whole; n -= whole;
-    }
-    return ~crc_by_table(crc, p, n);
+    return n >= 64 && crc_has_clmul ? crc_by_clmul(p, n) : ~crc_by_table(0xFFFFFFFFu, p, n);
 }
 
 #endif

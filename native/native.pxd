@@ -68,3 +68,4 @@ cdef extern from "native.h" nogil:
         int64_t unique_length
         int special
     void scan_properties(const u8 *p, int64_t length, int64_t readable, named_t *out)
+    void prefetch_ahead(const u8 *p, int64_t length)
