@@ -14,8 +14,11 @@ from tiermq.consumequeue import batch_unit, unit
 from tiermq.errors import StoreError
 from tiermq.index.index_file import ENTRY, ENTRY_BYTES, HEADER_BYTES
 from tiermq.message.layout import QUEUE_OFFSET_AT
+from tiermq.store import log_walk
 from tiermq.store.check import CheckReport, check_store
 from tiermq.store.inspect import dump
+from tiermq.store.log_walk import LogItem
+from tiermq.store.store_files import ReadOnlyMap
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 STORES = sorted(path.name for path in GOLDEN.iterdir() if (path / "store").is_dir())
@@ -136,6 +139,36 @@ def test_a_missing_log_file_leaves_units_and_entries_that_lead_nowhere(store: Pa
     assert found["layout"] == 1
     assert found["unit_wrong"] > 0
     assert found["index_wrong"] > 0
+
+
+def test_a_full_file_that_lost_its_blank_end_is_found(store: Path) -> None:
+    (blank,) = [row for row in dump(store / "commitlog" / "00000000000000000000") if row["kind"] == "blank"]
+    with changed(store / "commitlog" / "00000000000000000000") as data:
+        data[blank["physical_offset"] :] = bytes(blank["size"])
+    report = check_store(store)
+    assert [finding.where for finding in report.problems] == ["00000000000000000000"]
+    assert "without a blank record" in report.problems[0].text
+
+
+def test_a_file_that_a_running_store_fills_up_during_the_walk_is_no_problem(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = store / "commitlog" / "00000000000000000000"
+    (blank,) = [row for row in dump(first) if row["kind"] == "blank"]
+    end = bytearray(first.read_bytes())[blank["physical_offset"] :]
+    with changed(first) as data:
+        data[blank["physical_offset"] :] = bytes(blank["size"])
+    walk = log_walk.walk_log_file
+
+    def filling_up(file: ReadOnlyMap, base_offset: int, start: int = 0) -> Iterator[LogItem]:
+        yield from walk(file, base_offset, start)
+        if base_offset == 0:
+            with first.open("r+b") as stream:
+                stream.seek(blank["physical_offset"])
+                stream.write(end)
+
+    monkeypatch.setattr("tiermq.store.check.walk_log_file", filling_up)
+    assert check_store(store).problems == []
 
 
 def test_deleted_old_log_files_are_no_problem_but_expired_units(store: Path) -> None:

@@ -34,7 +34,7 @@ from tiermq.message.stored_message import StoredMessage
 from tiermq.message.system_flag import TransactionType, enters_consume_queue
 from tiermq.store.index_walk import IndexEntry
 from tiermq.store.log_walk import walk_log_file
-from tiermq.store.store_files import is_store
+from tiermq.store.store_files import ReadOnlyMap, StoreFile, is_store
 from tiermq.store.store_view import LogView, QueueKey, QueueView, StoreView
 
 FINDINGS_KEPT_MAX = 1_000
@@ -160,22 +160,32 @@ class _Check:
     # The log, and beside it the index -------------------------------------------------------------------------
 
     def _walk_log(self) -> None:
-        unfinished = ""
+        """All files in order. A file that ends before its blank record must be the last one with data."""
+        open_end: tuple[StoreFile, ReadOnlyMap, int] | None = None
         for file, each in zip(self._view.log.files, self._view.log.maps, strict=True):
-            ended = False
-            for item in walk_log_file(each, file.base_offset):
-                if unfinished:
-                    self._problem("log", unfinished, f"ends without a blank record, and {file.path.name} follows")
-                    unfinished = ""
-                if item.error:
-                    self._damaged_place(item.physical_offset, item.error)
-                elif item.message is None:
-                    ended = True
-                else:
-                    self._record(item.message)
-            unfinished = "" if ended else file.path.name
+            if not each.is_zero_from(0):
+                if open_end is not None and self._walk_file(*open_end) is not None:
+                    # It was walked again, because a running store may have filled it up in the meantime.
+                    name = open_end[0].path.name
+                    self._problem("log", name, f"ends without a blank record, and {file.path.name} follows")
+                stopped = self._walk_file(file, each, 0)
+                open_end = None if stopped is None else (file, each, stopped)
             self._progress(len(each.view))
         self._index.finish(self._log_end)
+
+    def _walk_file(self, file: StoreFile, opened: ReadOnlyMap, position: int) -> int | None:
+        """Check what lies from `position` on; where the data ends, or None behind a blank record or damage."""
+        for item in walk_log_file(opened, file.base_offset, position):
+            position = item.position + item.size
+            if item.error:
+                self._damaged_place(item.physical_offset, item.error)
+                if not item.size:
+                    return None
+            elif item.message is not None:
+                self._record(item.message)
+            elif position == len(opened.view):
+                return None
+        return position
 
     def _damaged_place(self, physical_offset: int, error: str) -> None:
         where = f"commit log at {physical_offset}"

@@ -33,10 +33,10 @@ class LogItem:
     error: str = ""
 
 
-def walk_log_file(file: ReadOnlyMap, base_offset: int) -> Iterator[LogItem]:
-    """Items of the file, in order. The last one may be damage; an all-zero rest is the end and yields nothing."""
+def walk_log_file(file: ReadOnlyMap, base_offset: int, start: int = 0) -> Iterator[LogItem]:
+    """Items of the file from position `start` on, in order. The last one may be damage; an all-zero rest is the end."""
     view = file.view
-    position = 0
+    position = start
     while len(view) - position >= BLANK_BYTES_MIN:
         head = _head_twice(file, position, base_offset)
         offset = base_offset + position
