@@ -45,7 +45,7 @@ def measure(stack: ExitStack, options: Options, directory: Path, java: JavaBench
     if options.tiermq:
         sides["dispatch"] = lambda: one_dispatch(directory, options.size)
     rounds = options.rounds if not options.tiermq else min(options.rounds, FULL_ROUNDS_MAX)
-    return harness.alternate(sides, rounds, min(options.warmup, 2) if options.tiermq else options.warmup)
+    return harness.alternate(sides, rounds, 1 if options.tiermq else options.warmup)
 
 
 def one_dispatch(directory: Path, size: int) -> Round:

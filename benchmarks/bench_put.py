@@ -67,7 +67,8 @@ def _pure_arguments(options: Options) -> list[str]:
 
 def _add_pure(result: dict[str, Any], child: dict[str, Any]) -> None:
     target = report.TARGETS["put_pure_vs_java"]
-    result["ratios"]["put_pure_vs_java"] = child["ratios"]["put_vs_java"]
+    for kind in ("ratios", "cpu_ratios"):
+        result[kind]["put_pure_vs_java"] = child[kind]["put_vs_java"]
     result["rates"]["put_pure_messages_per_second"] = child["rates"]["put_messages_per_second"]
     result["targets"]["put_pure_vs_java"] = {"required": target.required, "aim": target.aim}
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import itertools
 import random
 from array import array
 from collections.abc import Callable, Iterator
@@ -54,11 +53,12 @@ def open_store(directory: Path, log_size: int, **settings: Any) -> LocalStore:
     return store
 
 
-def sample_message(number: int, body: bytes, key: str) -> Message:
+def sample_message(number: int, body: bytes, key: bytes) -> Message:
     """The n-th message of the workload, as a producer would build it."""
     topic, queue_id = workload.queue_of(number)
-    encoded = workload.encode_properties(workload.properties(key))
-    return Message(topic, body, queue_id, encoded_properties=encoded, born_host="10.0.0.1:50000")
+    return Message(
+        topic, body, queue_id, encoded_properties=workload.encode_properties(key), born_host="10.0.0.1:50000"
+    )
 
 
 def message_pool(count: int = POOL_COUNT) -> list[Message]:
@@ -107,7 +107,7 @@ class HandlePuts:
         rows = zip(workload.bodies(42, POOL_COUNT), workload.keys(43, POOL_COUNT), strict=True)
         handles = {workload.queue_of(number): store.queue(*workload.queue_of(number)) for number in range(64)}
         self._calls = [
-            (handles[workload.queue_of(number)].put, body, workload.encode_properties(workload.properties(key)))
+            (handles[workload.queue_of(number)].put, body, workload.encode_properties(key))
             for number, (body, key) in enumerate(rows)
         ]
         self._turns = -(-count // POOL_COUNT)
@@ -169,13 +169,15 @@ def log_file(directory: Path) -> Path:
 
 def fill_log(store: LocalStore, log_size: int, varied: bool) -> tuple[int, int]:
     """Write the workload until one log file is full but for its blank record; returns messages and bytes."""
+    queues = workload.TOPIC_COUNT * workload.QUEUE_COUNT
+    puts = [store.queue(*workload.queue_of(number)).put for number in range(queues)]
     count = size = 0
-    rows = workload.rows_of_log(log_size, varied)
-    while part := list(itertools.islice(rows, BATCH_COUNT)):
-        results = store.put_many([sample_message(row.number, row.body, row.key) for row in part])
-        _expect_all_ok(results, len(part))
-        count += len(part)
-        size += sum(row.record_bytes for row in part)
+    for row in workload.rows_of_log(log_size, varied):
+        puts[row.number % queues](row.body, workload.encode_properties(row.key))
+        count += 1
+        size += row.record_bytes
+    if store.max_physical_offset != size:
+        raise RuntimeError(f"expected {size} bytes in the log, found {store.max_physical_offset}")
     return count, size
 
 
@@ -252,7 +254,7 @@ class IndexPuts:
 
     def __init__(self, directory: Path, count: int) -> None:
         self._directory = directory
-        self._keys = workload.keys(5, count)
+        self._keys = [key.decode() for key in workload.keys(5, count)]
         self._hashes = array("i", random.Random(6).choices(range(2**31), k=count))
         self._offsets = array("q", range(0, count * workload.RECORD_BYTES, workload.RECORD_BYTES))
         self._timestamps_ms = array("q", [SystemClock().now_ms()]) * count

@@ -6,19 +6,21 @@ TierMQ, so that the Java loops can be run and checked alone.
 
 from __future__ import annotations
 
+import itertools
 import random
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 TOPIC_COUNT = 16
 QUEUE_COUNT = 4
 BODY_BYTES = 200
 VARIED_BODY_BYTES = (136, 264)
 PROPERTIES_BYTES = 68
-POOL_COUNT = 1024
+POOL_BITS = 10
+POOL_COUNT = 1 << POOL_BITS
 RECORD_BYTES = 373
 MAGIC = 0xDAA320A7
 BLANK_MAGIC = 0xCBD43194
@@ -48,24 +50,19 @@ BORN_HOST = (bytes((10, 0, 0, 1)), 50000)
 STORE_HOST = (bytes((10, 0, 0, 2)), 10911)
 
 
-def properties(key: str) -> dict[str, str]:
-    """The properties of one message with the one key that is indexed."""
-    return {"KEYS": key, "TAGS": "TagABCD", "WAIT": "true", "CLUSTER": "DefaultCluster"}
+def encode_properties(key: bytes) -> bytes:
+    """The properties of one message with the one key that is indexed: name, 0x01, value, 0x02 each."""
+    return b"KEYS\x01%b\x02TAGS\x01TagABCD\x02WAIT\x01true\x02CLUSTER\x01DefaultCluster\x02" % key
 
 
-def encode_properties(values: dict[str, str]) -> bytes:
-    """The stored form: name, 0x01, value, 0x02, in the given order."""
-    return "".join(f"{name}\x01{value}\x02" for name, value in values.items()).encode()
-
-
-assert len(encode_properties(properties("0" * 16))) == PROPERTIES_BYTES
+assert len(encode_properties(b"0" * 16)) == PROPERTIES_BYTES
 assert HEAD.size + BODY_BYTES + 1 + len(TOPICS[0]) + 2 + PROPERTIES_BYTES == RECORD_BYTES
 
 
-def keys(seed: int, count: int) -> list[str]:
+def keys(seed: int, count: int) -> list[bytes]:
     """Distinct-looking keys of 16 hexadecimal characters."""
     source = random.Random(seed)
-    return [f"{source.getrandbits(64):016x}" for _ in range(count)]
+    return [b"%016x" % source.getrandbits(64) for _ in range(count)]
 
 
 def bodies(seed: int, count: int) -> list[bytes]:
@@ -79,13 +76,12 @@ def queue_of(number: int) -> tuple[str, int]:
     return TOPICS[number % TOPIC_COUNT], number // TOPIC_COUNT % QUEUE_COUNT
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One message of a full log: its number, its body and the one key that is indexed."""
 
     number: int
     body: bytes
-    key: str
+    key: bytes
 
     @property
     def record_bytes(self) -> int:
@@ -102,14 +98,13 @@ def rows_of_log(size: int, varied: bool) -> Iterator[Row]:
     source = random.Random(7)
     lengths = [source.randint(*VARIED_BODY_BYTES) if varied else BODY_BYTES for _ in range(POOL_COUNT)]
     some_bodies = [source.randbytes(length) for length in lengths]
-    left, number = size - 8, 0
-    while True:
-        row = Row(number, some_bodies[source.randrange(POOL_COUNT)], f"{source.getrandbits(64):016x}")
+    left, bits = size - 8, source.getrandbits
+    for number in itertools.count():
+        row = Row(number, some_bodies[bits(POOL_BITS)], b"%016x" % bits(64))
         left -= row.record_bytes
         if left < 0:
             return
         yield row
-        number += 1
 
 
 def encode_rows(rows: Iterable[Row], timestamp_ms: int) -> Iterator[bytes]:
@@ -123,7 +118,7 @@ def encode_rows(rows: Iterable[Row], timestamp_ms: int) -> Iterator[bytes]:
             number // (TOPIC_COUNT * QUEUE_COUNT), physical_offset, 0, timestamp_ms, *BORN_HOST,
             timestamp_ms, *STORE_HOST, 0, 0, len(body),
         )  # fmt: skip
-        yield b"".join((head, body, tails[number % TOPIC_COUNT], encode_properties(properties(row.key))))
+        yield b"".join((head, body, tails[number % TOPIC_COUNT], encode_properties(row.key)))
         physical_offset += row.record_bytes
 
 
