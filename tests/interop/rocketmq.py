@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -24,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from interop.peer import Peer
 
@@ -45,6 +46,12 @@ SMALL_FILES: Mapping[str, object] = {
     "maxHashSlotNum": 500,
     "maxIndexNum": 2000,
 }
+
+
+def python_names(settings: Mapping[str, object]) -> dict[str, Any]:
+    """The same settings as `LocalStore.open` takes them: `maxIndexNum` is `max_index_num` there."""
+    return {re.sub("([A-Z]+)", r"_\1", name).lower(): value for name, value in settings.items()}
+
 
 # What a Java newer than 8 must be told before RocketMQ may unmap its files and look at direct memory.
 JAVA_OPENINGS = (

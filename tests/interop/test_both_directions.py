@@ -19,7 +19,7 @@ from interop import local_writer, workload
 from interop.conftest import StartBroker
 from interop.local_writer import TOPICS
 from interop.peer import Described, Peer, PeerError
-from interop.rocketmq import SMALL_FILES, Cluster
+from interop.rocketmq import SMALL_FILES, Cluster, python_names
 from interop.topics_file import write_topics
 from tiermq import LocalStore
 from tiermq.errors import StoreLocked
@@ -29,13 +29,7 @@ from tiermq.store.check import check_store
 
 pytestmark = pytest.mark.interop
 
-SETTINGS = {
-    "mapped_file_size_commit_log": SMALL_FILES["mappedFileSizeCommitLog"],
-    "mapped_file_size_consume_queue": SMALL_FILES["mappedFileSizeConsumeQueue"],
-    "mapper_file_size_batch_consume_queue": SMALL_FILES["mapperFileSizeBatchConsumeQueue"],
-    "max_hash_slot_num": SMALL_FILES["maxHashSlotNum"],
-    "max_index_num": SMALL_FILES["maxIndexNum"],
-}
+SETTINGS = python_names(SMALL_FILES)
 MESSAGES_PER_TURN = 1200
 QUEUES = [(topic, queue) for topic, queues in TOPICS for queue in range(queues)]
 
@@ -212,7 +206,7 @@ def test_what_a_broker_began_both_can_go_on_with(
     broker_turn(start_broker, store, acknowledged, 3, broker_ends)
     with LocalStore.open(store, **SETTINGS) as local:
         check_local_serves(local, acknowledged)
-    assert check_store(store, slot_count=int(str(SETTINGS["max_hash_slot_num"]))).problems == []
+    assert check_store(store, slot_count=SETTINGS["max_hash_slot_num"]).problems == []
 
 
 @pytest.mark.parametrize("local_ends", ["closed", "killed"])

@@ -9,7 +9,7 @@ import pytest
 from interop import local_writer, workload
 from interop.conftest import StartBroker
 from interop.local_writer import TOPICS
-from interop.rocketmq import SMALL_FILES
+from interop.rocketmq import SMALL_FILES, python_names
 from interop.topics_file import write_topics
 from tiermq import LocalStore
 
@@ -17,12 +17,7 @@ pytestmark = pytest.mark.interop
 
 FILE_BYTES = 64 * 1024
 BROKER_SETTINGS = {**SMALL_FILES, "mappedFileSizeCommitLog": FILE_BYTES, "mappedFileSizeConsumeQueue": 20 * 16}
-LOCAL_SETTINGS = {
-    "mapped_file_size_commit_log": FILE_BYTES,
-    "mapped_file_size_consume_queue": 20 * 16,
-    "max_hash_slot_num": SMALL_FILES["maxHashSlotNum"],
-    "max_index_num": SMALL_FILES["maxIndexNum"],
-}
+LOCAL_SETTINGS = python_names(BROKER_SETTINGS)
 
 
 def test_a_broker_serves_what_our_cleaning_left_from_the_same_offsets_on(

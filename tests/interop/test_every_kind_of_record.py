@@ -12,7 +12,7 @@ import pytest
 
 from interop.conftest import StartBroker
 from interop.peer import Described, Peer
-from interop.rocketmq import SMALL_FILES
+from interop.rocketmq import SMALL_FILES, python_names
 from interop.topics_file import write_topics
 from tiermq import LocalStore, Message
 from tiermq.message import BatchElement, encode_client_batch, encode_properties
@@ -25,16 +25,8 @@ pytestmark = pytest.mark.interop
 LONG_TOPIC = "%RETRY%" + "g" * 200
 TOPICS = [("orders", 2), ("later", 1), (LONG_TOPIC, 1)]
 BATCH_TOPIC = "bulk"
-SETTINGS = {
-    "mapped_file_size_commit_log": SMALL_FILES["mappedFileSizeCommitLog"],
-    "mapped_file_size_consume_queue": SMALL_FILES["mappedFileSizeConsumeQueue"],
-    "mapper_file_size_batch_consume_queue": SMALL_FILES["mapperFileSizeBatchConsumeQueue"],
-    "max_hash_slot_num": SMALL_FILES["maxHashSlotNum"],
-    "max_index_num": SMALL_FILES["maxIndexNum"],
-    "enabled_append_prop_crc": True,
-    "force_verify_prop_crc": True,
-}
 BROKER_SETTINGS = {**SMALL_FILES, "enabledAppendPropCRC": True, "forceVerifyPropCRC": True}
+SETTINGS = python_names(BROKER_SETTINGS)
 COUNT = 50
 
 

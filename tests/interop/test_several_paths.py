@@ -9,7 +9,7 @@ import pytest
 from interop import local_writer, workload
 from interop.conftest import StartBroker
 from interop.local_writer import TOPICS
-from interop.rocketmq import SMALL_FILES
+from interop.rocketmq import SMALL_FILES, python_names
 from tiermq import LocalStore
 from tiermq.status import GetStatus
 
@@ -24,13 +24,7 @@ def test_both_spread_the_log_over_the_same_paths(tmp_path: Path, start_broker: S
     paths = [tmp_path / "disk-b" / "log", tmp_path / "disk-a" / "log"]
     joined = ",".join(map(str, paths))
     broker_settings = {**SMALL_FILES, "mappedFileSizeCommitLog": FILE_BYTES, "storePathCommitLog": joined}
-    local_settings = {
-        "mapped_file_size_commit_log": FILE_BYTES,
-        "mapped_file_size_consume_queue": SMALL_FILES["mappedFileSizeConsumeQueue"],
-        "max_hash_slot_num": SMALL_FILES["maxHashSlotNum"],
-        "max_index_num": SMALL_FILES["maxIndexNum"],
-        "store_path_commit_log": joined,
-    }
+    local_settings = python_names(broker_settings)
     sent = [message for turn in range(3) for message in workload.messages(TOPICS, MESSAGES_PER_TURN, seed=200 + turn)]
     first, second, third = (sent[turn * MESSAGES_PER_TURN :][:MESSAGES_PER_TURN] for turn in range(3))
 
@@ -58,10 +52,10 @@ def test_both_spread_the_log_over_the_same_paths(tmp_path: Path, start_broker: S
     assert files == {number: sorted(paths)[number % 2] for number in range(len(files))}
 
 
-def ids(local: LocalStore, topic: str, queue_id: int) -> list[str | None]:
-    found: list[str | None] = []
+def ids(local: LocalStore, topic: str, queue_id: int) -> list[str]:
+    found: list[str] = []
     offset = 0
     while (page := local.get(topic, queue_id=queue_id, offset=offset)).status is GetStatus.FOUND:
-        found += [message.unique_key for message in page.messages]
+        found += [message.properties["UNIQ_KEY"] for message in page.messages]
         offset = page.next_offset
     return found
