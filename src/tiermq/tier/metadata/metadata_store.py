@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from os import PathLike
 from types import TracebackType
+from typing import Self
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.tier.metadata.database import Database
@@ -66,7 +67,7 @@ class MetadataStore(TopicRows, SegmentRows):
         """Let go of the file. Calling it again does nothing."""
         self._database.close()
 
-    def __enter__(self) -> MetadataStore:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

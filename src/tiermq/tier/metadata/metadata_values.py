@@ -89,7 +89,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class TimeEntry:
-    """One entry of the sparse time index: the message at `queue_offset` was stored at `store_ms`, at this log offset."""
+    """One entry of the sparse time index: the message at that queue offset, when it was stored, where in the log."""
 
     queue_offset: int
     store_ms: int

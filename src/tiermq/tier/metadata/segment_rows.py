@@ -8,6 +8,8 @@ A deletion marks the row first, then removes the object, then the row. A crash i
 still to be done (`segments_being_deleted`), never a row of a live segment whose object is gone.
 """
 
+# ruff: noqa: S608 (statements are joined from constants of this module; values are always bound)
+
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -32,11 +34,6 @@ _IN_ORDER = " ORDER BY topic, queue_id, broker, cluster, type, base"
 def segment_values(key: SegmentKey) -> tuple[str, int, str, str, int, int]:
     """The key in the order of the table's primary key."""
     return key.topic, key.queue_id, key.broker, key.cluster, int(key.type), key.base
-
-
-def queue_of(key: SegmentKey) -> QueueKey:
-    """The queue that a segment belongs to."""
-    return QueueKey(key.cluster, key.broker, key.topic, key.queue_id)
 
 
 class SegmentRows(QueueRows):
@@ -148,11 +145,11 @@ class SegmentRows(QueueRows):
         row = self._database.read_one(_SELECT + _THIS_SEGMENT, segment_values(key))
         return None if row is None else _segment(row)
 
-    def segments(self, queue: QueueKey, type: SegmentType | None = None) -> list[Segment]:  # noqa: A002
+    def segments(self, queue: QueueKey, segment_type: SegmentType | None = None) -> list[Segment]:
         """The live segments of a queue, by type and base."""
         statement, values = _SELECT + _THIS_QUEUE + _LIVE, list[object](queue_values(queue))
-        if type is not None:
-            statement, values = statement + " AND type = ?", [*values, int(type)]
+        if segment_type is not None:
+            statement, values = statement + " AND type = ?", [*values, int(segment_type)]
         return [_segment(row) for row in self._database.read(statement + _IN_ORDER, values)]
 
     def all_segments(self, topic: str | None = None) -> list[Segment]:
@@ -171,25 +168,25 @@ class SegmentRows(QueueRows):
         row = self._database.read_one("SELECT count(*) FROM segment" + where + _LIVE, values)
         return int(row[0]) if row else 0
 
-    def size_of_queue(self, queue: QueueKey, type: SegmentType | None = None) -> int:  # noqa: A002
+    def size_of_queue(self, queue: QueueKey, segment_type: SegmentType | None = None) -> int:
         """The committed bytes of a queue's live segments, of one type or of all."""
         statement, values = "SELECT coalesce(sum(size), 0) FROM segment" + _THIS_QUEUE, queue_values(queue)
-        return self._sum(statement + _LIVE, values, type)
+        return self._sum(statement + _LIVE, values, segment_type)
 
-    def size_of_topic(self, topic: str, type: SegmentType | None = None) -> int:  # noqa: A002
+    def size_of_topic(self, topic: str, segment_type: SegmentType | None = None) -> int:
         """The committed bytes of a topic's live segments, of one type or of all."""
-        return self._sum("SELECT coalesce(sum(size), 0) FROM segment WHERE topic = ?" + _LIVE, (topic,), type)
+        return self._sum("SELECT coalesce(sum(size), 0) FROM segment WHERE topic = ?" + _LIVE, (topic,), segment_type)
 
-    def _sum(self, statement: str, values: Iterable[object], type: SegmentType | None) -> int:  # noqa: A002
-        if type is None:
+    def _sum(self, statement: str, values: Iterable[object], segment_type: SegmentType | None) -> int:
+        if segment_type is None:
             row = self._database.read_one(statement, [*values])
         else:
-            row = self._database.read_one(statement + " AND type = ?", [*values, int(type)])
+            row = self._database.read_one(statement + " AND type = ?", [*values, int(segment_type)])
         return int(row[0]) if row else 0
 
     def _offsets_changed(self, key: SegmentKey) -> None:
         if key.type != SegmentType.INDEX:
-            self.refresh_offsets(queue_of(key))
+            self.refresh_offsets(key.queue)
 
     def _require_segment(self, key: SegmentKey) -> Segment:
         segment = self.segment(key)

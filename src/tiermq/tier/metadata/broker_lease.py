@@ -1,0 +1,224 @@
+"""The lease of a broker: who may copy its messages into the tier now, the embedded dispatcher or a job, never both.
+
+One document per broker, `<cluster dir>/<broker>/lease.tiermq.json`: epoch, owner, and the time until which it is held.
+It is only ever replaced by compare-and-set and never removed, so that its epoch never falls.
+
+    free or expired ──acquire──► held (epoch + 1) ──renew──► held ──release──► free
+                                      └── the time passes ──► expired, and somebody else may acquire
+
+Clocks of two machines differ, so expiry alone proves nothing: the holder asks the tier (`check`) before it writes a
+manifest, and the manifest's own compare-and-set settles the rest. `release` leaves the epoch where it is.
+
+Cost: acquire is one GET and one PUT, renew one PUT, check one GET.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+
+from tiermq.clock import Clock, SystemClock
+from tiermq.errors import ManifestConflict, StaleWriter, TierError
+from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.metadata.document import number_field, open_document, refuse_document, seal_document, text_field
+from tiermq.tier.names import OBJECT_SUFFIX, broker_directory
+
+LEASE_VERSION = 1
+DEFAULT_TERM_MS = 60_000
+
+
+class LeaseHeld(TierError):
+    """Somebody else holds the broker's lease and has not let it expire."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """What the tier says: nobody holds it when `owner` is empty."""
+
+    epoch: int = 0
+    owner: str = ""
+    expires_ms: int = 0
+    renewals: int = 0
+
+
+def lease_name(cluster: str, broker: str) -> str:
+    """The name of the broker's lease in the tier."""
+    return f"{broker_directory(cluster, broker)}/lease{OBJECT_SUFFIX}"
+
+
+def encode_lease(lease: Lease) -> bytes:
+    """The lease's one form as bytes."""
+    body = {
+        "epoch": lease.epoch,
+        "expiresMs": lease.expires_ms,
+        "owner": lease.owner,
+        "renewals": lease.renewals,
+    }
+    return seal_document(body, LEASE_VERSION)
+
+
+def decode_lease(data: bytes, name: str) -> Lease:
+    """The lease in `data`. Raises FutureManifest or CorruptManifest."""
+    body = open_document(data, name, LEASE_VERSION)
+    try:
+        return Lease(
+            number_field(body, "epoch"),
+            text_field(body, "owner"),
+            number_field(body, "expiresMs"),
+            number_field(body, "renewals"),
+        )
+    except (ValueError, TypeError, LookupError) as error:
+        refuse_document(name, f"a body that is no lease ({error})")
+
+
+class BrokerLease:
+    """One process's hand on one broker. Thread-safe.
+
+    `owner` says who this is in words that an operator understands, and must be the name of one process at a time: the
+    owner of a lease that is still running may acquire it again at once, which is how a broker comes back after a crash
+    without waiting. (A store directory's lock already keeps a second broker out of it.)
+    """
+
+    def __init__(
+        self,
+        driver: TierDriver,
+        cluster: str,
+        broker: str,
+        owner: str,
+        *,
+        term_ms: int = DEFAULT_TERM_MS,
+        clock: Clock | None = None,
+    ) -> None:
+        if not owner:
+            raise ValueError("a lease needs an owner that other owners can be told about")
+        self.name = lease_name(cluster, broker)
+        self.owner = owner
+        self._driver = driver
+        self._term_ms = term_ms
+        self._clock = clock or SystemClock()
+        self._lock = threading.RLock()
+        self._held: Lease | None = None
+        self._version = ""
+        self._lost: str | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the lease that was acquired. Raises StaleWriter when none is, or it was lost."""
+        with self._lock:
+            return self._require_held().epoch
+
+    @property
+    def expires_ms(self) -> int:
+        """Until when others will not take over, unless the lease is renewed."""
+        with self._lock:
+            return self._require_held().expires_ms
+
+    def read(self) -> Lease | None:
+        """The lease in the tier now, or None."""
+        stored = self._driver.get_object(self.name)
+        return None if stored is None else decode_lease(stored.data, self.name)
+
+    def acquire(self, *, epoch_min: int = 1, force: bool = False) -> int:
+        """Take the lease and return its epoch, which is higher than every one before and at least `epoch_min`.
+
+        `epoch_min` is for a tier whose lease was lost while manifests with epochs are left. `force` takes it from a
+        holder that is still running, when an operator knows better. Raises LeaseHeld, naming the holder.
+        """
+        with self._lock:
+            stored = self._driver.get_object(self.name)
+            old = Lease() if stored is None else decode_lease(stored.data, self.name)
+            now_ms = self._clock.now_ms()
+            if old.owner not in ("", self.owner) and now_ms < old.expires_ms and not force:
+                raise self._held_by(old, now_ms)
+            lease = Lease(max(old.epoch + 1, epoch_min), self.owner, now_ms + self._term_ms)
+            try:
+                version = self._driver.put_object(
+                    self.name, encode_lease(lease), expected=None if stored is None else stored.version
+                )
+            except ManifestConflict as conflict:
+                winner = self.read()
+                if winner is None:
+                    raise
+                raise self._held_by(winner, now_ms) from conflict
+            self._held, self._version, self._lost = lease, version, None
+            return lease.epoch
+
+    def renew(self) -> int:
+        """Hold it for another term; returns the new expiry. Raises StaleWriter when somebody else took it.
+
+        A lease that expired and was not taken by anyone is simply renewed: nobody wrote in between.
+        """
+        with self._lock:
+            held = self._require_held()
+            expires_ms = self._clock.now_ms() + self._term_ms
+            lease = replace(held, expires_ms=expires_ms, renewals=held.renewals + 1)
+            self._put(lease)
+            self._held = lease
+            return lease.expires_ms
+
+    def is_renewal_due(self) -> bool:
+        """Whether a third of the term has passed: early enough that two renewals may fail before it expires."""
+        with self._lock:
+            return self._clock.now_ms() >= self._require_held().expires_ms - self._term_ms * 2 // 3
+
+    def check(self) -> None:
+        """Ask the tier whether the lease is still ours. Raises StaleWriter, naming the new owner, when it is not."""
+        with self._lock:
+            held = self._require_held()
+            current = self.read()
+            if current is None or (current.epoch, current.owner) != (held.epoch, held.owner):
+                raise self._lose(current)
+
+    def release(self) -> None:
+        """Let others in at once. Does nothing when the lease is not held or was lost."""
+        with self._lock:
+            if self._held is None or self._lost is not None:
+                return
+            try:
+                self._put(replace(self._held, owner="", expires_ms=0))
+            except StaleWriter:
+                return  # It was taken over before; then there is nothing of ours to give back.
+            finally:
+                self._held = None
+
+    def _put(self, lease: Lease) -> None:
+        data = encode_lease(lease)
+        try:
+            self._version = self._driver.put_object(self.name, data, expected=self._version)
+        except ManifestConflict:
+            held = self._require_held()
+            stored = self._driver.get_object(self.name)
+            current = None if stored is None else decode_lease(stored.data, self.name)
+            if stored is None or current is None or (current.epoch, current.owner) != (held.epoch, held.owner):
+                raise self._lose(current) from None
+            # A renewal of ours, whose answer was lost, landed after all.
+            self._version = self._driver.put_object(self.name, data, expected=stored.version)
+
+    def _lose(self, current: Lease | None) -> StaleWriter:
+        if current is None:
+            self._lost = "nobody: the lease is gone from the tier"
+        elif not current.owner:
+            self._lost = f"nobody: it was released at epoch {current.epoch}"
+        else:
+            self._lost = f"{current.owner} (epoch {current.epoch})"
+        return self._stale()
+
+    def _require_held(self) -> Lease:
+        if self._held is None:
+            raise StaleWriter(f"{self.name}: {self.owner} does not hold the lease of this broker; acquire it first")
+        if self._lost is not None:
+            raise self._stale()
+        return self._held
+
+    def _stale(self) -> StaleWriter:
+        epoch = self._held.epoch if self._held is not None else 0
+        return StaleWriter(
+            f"{self.name}: {self.owner} held it with epoch {epoch}, but it now belongs to {self._lost}; "
+            f"stop writing, and acquire it again once the other is done"
+        )
+
+    def _held_by(self, other: Lease, now_ms: int) -> LeaseHeld:
+        return LeaseHeld(
+            f"{self.name}: {self.owner} wanted it, but {other.owner or 'somebody'} holds it with epoch {other.epoch} "
+            f"for another {max(other.expires_ms - now_ms, 0)} ms; stop that one, wait, or take over by force"
+        )

@@ -1,0 +1,94 @@
+"""Small JSON documents of our own in the tier: manifests and leases. Versioned and checksummed.
+
+    {"body": {...}, "crc32": <of the body's canonical text>, "version": 1}
+
+Keys are sorted, there is no white space, text is UTF-8: equal documents are equal bytes. The version is looked at
+first, and one that is higher than ours is refused, because its body may mean anything.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import Any, NoReturn
+
+from tiermq.errors import FutureManifest, TierError
+
+
+class CorruptManifest(TierError):
+    """An object that should be a manifest or a lease, and is damaged."""
+
+
+def seal_document(body: dict[str, Any], version: int) -> bytes:
+    """A small JSON document of ours with its version and its checksum."""
+    text = _canonical(body)
+    return _canonical({"body": body, "crc32": zlib.crc32(text), "version": version})
+
+
+def open_document(data: bytes, name: str, version_max: int) -> dict[str, Any]:
+    """The body of such a document. Raises FutureManifest or CorruptManifest."""
+    try:
+        document = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        refuse_document(name, f"{len(data)} bytes that are no JSON ({error})")
+    version = document.get("version") if isinstance(document, dict) else None
+    if type(version) is not int or version < 1:
+        refuse_document(name, "no version number")
+    if version > version_max:
+        raise FutureManifest(
+            f"{name}: expected version {version_max} or older, found {version}; a newer TierMQ writes here, "
+            f"so use that one: this one will neither read nor overwrite it"
+        )
+    body, checksum = document.get("body"), document.get("crc32")
+    if not isinstance(body, dict):
+        refuse_document(name, "no body")
+    try:
+        computed = zlib.crc32(_canonical(body))
+    except (ValueError, RecursionError) as error:  # Lone surrogates, or nesting beyond reason.
+        refuse_document(name, f"a body that has no canonical text ({error})")
+    if checksum != computed:
+        refuse_document(name, f"checksum {checksum} where its body has {computed}")
+    return body
+
+
+def _canonical(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def refuse_document(name: str, found: str) -> NoReturn:
+    """Raise CorruptManifest for what was found under that name."""
+    raise CorruptManifest(
+        f"{name}: expected a document written by TierMQ, found {found}; it can be rebuilt from the segments beside it"
+    )
+
+
+def number_field(body: Any, field: str) -> int:
+    """A 64-bit integer of a body. Raises ValueError or LookupError."""
+    value = body[field]
+    if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
+        raise ValueError(f"{field} is a 64-bit integer, found {value!r}")
+    return value
+
+
+def natural_field(body: Any, field: str) -> int:
+    """A 64-bit integer that is not negative."""
+    value = number_field(body, field)
+    if value < 0:
+        raise ValueError(f"{field} is not negative, found {value}")
+    return value
+
+
+def text_field(body: Any, field: str) -> str:
+    """A text of a body."""
+    value = body[field]
+    if not isinstance(value, str):
+        raise TypeError(f"{field} is text, found {value!r}")
+    return value
+
+
+def items_field(body: Any, field: str) -> list[Any]:
+    """A list of a body."""
+    value = body[field]
+    if not isinstance(value, list):
+        raise TypeError(f"{field} is a list, found {value!r}")
+    return value

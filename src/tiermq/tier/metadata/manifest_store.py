@@ -1,0 +1,196 @@
+"""Manifests in the tier, written by one writer at a time: compare-and-set on the object, epochs between writers.
+
+    acquire(queue)   reads the manifest and puts it back under a higher epoch, in this writer's name
+    write(manifest)  replaces exactly the version that this writer saw last
+
+Whoever acquires a queue fences off every writer before it: the old one's next write finds another version, reads it,
+sees a higher epoch and stops with StaleWriter, which names the new owner. A writer that was fenced stays fenced.
+A put whose answer was lost is settled by reading: if the object carries our own epoch, name and sequence, it landed.
+
+Cost: acquire is one GET and one PUT, write is one PUT (and one GET when a lease guards it).
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from tiermq.clock import Clock, SystemClock
+from tiermq.errors import ManifestConflict, StaleWriter
+from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.metadata.manifest import QueueManifest, decode_manifest, encode_manifest, manifest_name
+from tiermq.tier.names import QueueKey
+
+ACQUIRE_TRIES = 16
+"""Two writers that acquire at once disturb each other once; sixteen losses in a row are a quarrel, not a race."""
+
+
+class WriterLease(Protocol):
+    """What a manifest store wants of a broker's lease (`broker_lease.BrokerLease`)."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under which this writer holds the broker."""
+        ...
+
+    def check(self) -> None:
+        """Raise StaleWriter when the tier says that this writer no longer holds the broker."""
+        ...
+
+
+@dataclass(slots=True)
+class _Hold:
+    """What this writer knows of a queue that it acquired: the version it may replace, and what it wrote last."""
+
+    manifest: QueueManifest
+    version: str
+    fenced_by: str | None = None
+
+
+class ManifestStore:
+    """The manifests of a tier, for one writer. `writer` names the process in errors, and must be its own.
+
+    With a lease, its epoch is the epoch of every manifest, so that taking over a broker takes over all its queues.
+    Thread-safe; calls for one queue wait for each other, as they need each other's version.
+    """
+
+    def __init__(
+        self,
+        driver: TierDriver,
+        writer: str,
+        *,
+        lease: WriterLease | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._driver = driver
+        self._writer = writer
+        self._lease = lease
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._queue_locks: dict[QueueKey, threading.Lock] = {}
+        self._holds: dict[QueueKey, _Hold] = {}
+
+    def read(self, queue: QueueKey) -> QueueManifest | None:
+        """The manifest in the tier now, or None. Raises CorruptManifest, FutureManifest."""
+        found = self._load(queue)
+        return None if found is None else found[0]
+
+    def acquire(self, queue: QueueKey) -> int:
+        """Become the queue's writer and fence off every other. Returns the epoch; again, it returns the same.
+
+        Raises StaleWriter when the tier knows a newer epoch than this writer's lease, CorruptManifest or FutureManifest
+        when the manifest cannot be read (it is then left alone), ManifestConflict when others acquire without end.
+        """
+        with self._lock_of(queue):
+            held = self._holds.get(queue)
+            if held is not None:
+                self._require_unfenced(queue, held)
+                return held.manifest.epoch
+            return self._acquire(queue)
+
+    def write(self, manifest: QueueManifest) -> QueueManifest:
+        """Replace the queue's manifest; epoch, writer, sequence and time are filled in. Acquires when need be.
+
+        Raises StaleWriter when a newer epoch owns the queue: nothing was written, and nothing ever will be by this one.
+        """
+        with self._lock_of(manifest.key):
+            if self._lease is not None:
+                self._lease.check()
+            held = self._holds.get(manifest.key)
+            if held is None:
+                self._acquire(manifest.key)
+                held = self._holds[manifest.key]
+            self._require_unfenced(manifest.key, held)
+            stamped = self._stamp(manifest, held.manifest.epoch, held.manifest.sequence + 1)
+            held.version = self._replace(stamped, held)
+            held.manifest = stamped
+            return stamped
+
+    def delete(self, queue: QueueKey) -> None:
+        """Remove the manifest of a queue that this writer owns, after its segments went. Raises StaleWriter."""
+        with self._lock_of(queue):
+            held = self._holds.get(queue)
+            if held is not None:
+                self._require_unfenced(queue, held)
+                found = self._load(queue)
+                if found is not None and found[1] != held.version:
+                    raise self._fenced(held, found[0])
+            self._driver.delete_object(manifest_name(queue))
+            self._holds.pop(queue, None)
+
+    def release(self, queue: QueueKey) -> None:
+        """Forget the queue without a request. The epoch stays; the next writer takes a higher one."""
+        with self._lock_of(queue):
+            self._holds.pop(queue, None)
+
+    def _acquire(self, queue: QueueKey) -> int:
+        if self._lease is not None:
+            self._lease.check()
+        for _ in range(ACQUIRE_TRIES):
+            found = self._load(queue)
+            old, version = found if found is not None else (QueueManifest(queue), None)
+            epoch = self._next_epoch(old)
+            claimed = self._stamp(old, epoch, 0 if epoch > old.epoch else old.sequence + 1)
+            try:
+                version = self._driver.put_object(manifest_name(queue), encode_manifest(claimed), expected=version)
+            except ManifestConflict:
+                continue  # Somebody acquired or wrote in between: look again.
+            self._holds[queue] = _Hold(claimed, version)
+            return epoch
+        raise ManifestConflict(
+            f"{manifest_name(queue)}: expected to acquire it, lost {ACQUIRE_TRIES} races in a row; "
+            f"stop one of the writers of this queue"
+        )
+
+    def _next_epoch(self, old: QueueManifest) -> int:
+        if self._lease is None:
+            return old.epoch + 1
+        if old.epoch > self._lease.epoch:
+            raise StaleWriter(
+                f"{manifest_name(old.key)}: {self._writer} holds epoch {self._lease.epoch}, but {old.writer} already "
+                f"writes with epoch {old.epoch}; stop this writer, or acquire the broker's lease again with that epoch"
+            )
+        return self._lease.epoch
+
+    def _stamp(self, manifest: QueueManifest, epoch: int, sequence: int) -> QueueManifest:
+        return replace(manifest, writer=self._writer, epoch=epoch, sequence=sequence, written_ms=self._clock.now_ms())
+
+    def _replace(self, manifest: QueueManifest, held: _Hold) -> str:
+        """Put the manifest over what we hold, and settle what a conflict means."""
+        name = manifest_name(manifest.key)
+        try:
+            return self._driver.put_object(name, encode_manifest(manifest), expected=held.version)
+        except ManifestConflict:
+            found = self._load(manifest.key)
+            if found is None:
+                self._holds.pop(manifest.key, None)
+                raise
+            current, version = found
+            if (current.epoch, current.writer) != (manifest.epoch, manifest.writer):
+                raise self._fenced(held, current) from None
+            # An earlier put of ours, whose answer was lost, landed after all: it is the one to replace.
+            return self._driver.put_object(name, encode_manifest(manifest), expected=version)
+
+    def _load(self, queue: QueueKey) -> tuple[QueueManifest, str] | None:
+        name = manifest_name(queue)
+        stored = self._driver.get_object(name)
+        return None if stored is None else (decode_manifest(stored.data, name), stored.version)
+
+    def _fenced(self, held: _Hold, current: QueueManifest) -> StaleWriter:
+        held.fenced_by = f"{current.writer} (epoch {current.epoch})"
+        return self._stale(current.key, held)
+
+    def _stale(self, queue: QueueKey, held: _Hold) -> StaleWriter:
+        return StaleWriter(
+            f"{manifest_name(queue)}: {self._writer} wrote with epoch {held.manifest.epoch}, but the queue now belongs "
+            f"to {held.fenced_by}; nothing was written, stop this writer"
+        )
+
+    def _require_unfenced(self, queue: QueueKey, held: _Hold) -> None:
+        if held.fenced_by is not None:
+            raise self._stale(queue, held)
+
+    def _lock_of(self, queue: QueueKey) -> threading.Lock:
+        with self._lock:
+            return self._queue_locks.setdefault(queue, threading.Lock())
