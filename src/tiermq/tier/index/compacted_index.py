@@ -1,0 +1,126 @@
+"""CompactedIndex: one index file in the tier, asked by key hash with two small reads.
+
+The first question costs one more read, of the header, because the number of slots is the file's own: it follows from
+the object's size and the header's item count, not from today's configuration.
+
+Beside the object lies a small companion, `<path of the segment>.tiermq.json`: the facts that the format has no field
+for (the oldest store time, the topics in the file) and the coverage of the whole index at that moment. It makes the
+tier self-describing: whoever loses his disk knows from it where indexing has to go on. RocketMQ's files have none.
+"""
+
+from __future__ import annotations
+
+from tiermq.errors import CorruptRecord, CorruptSegment
+from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.index.index_coverage import CoverageRecord
+from tiermq.tier.index.index_item import (
+    COMPACTED_SLOT,
+    HEADER_BYTES,
+    ITEM_BYTES,
+    SLOT_BYTES,
+    IndexItem,
+    decode_header,
+    decode_run,
+    slots_of_compacted,
+)
+from tiermq.tier.index.index_write_file import FileFacts, Selected, is_in_time
+from tiermq.tier.metadata.metadata_values import Segment
+from tiermq.tier.names import SegmentKey
+
+COMPANION_SUFFIX = ".tiermq.json"
+RUN_READ_BYTES = ITEM_BYTES * 1024
+"""How much of a slot's run is read at once. Few slots have more; of those the newest items come first."""
+
+
+def companion_name(key: SegmentKey) -> str:
+    """Where the facts about an uploaded index file are kept."""
+    return key.path + COMPANION_SUFFIX
+
+
+class CompactedIndex:
+    """One uploaded index file. Immutable, but for what it remembers of the tier's answers; any thread may ask."""
+
+    __slots__ = ("_companion", "_driver", "_slots", "segment")
+
+    def __init__(self, driver: TierDriver, segment: Segment) -> None:
+        self._driver = driver
+        self._slots = 0  # 0: not known yet.
+        self._companion: CoverageRecord | None | bool = False  # False: not asked yet; None: there is none.
+        self.segment = segment
+
+    @property
+    def key(self) -> SegmentKey:
+        return self.segment.key
+
+    @property
+    def begin_ms(self) -> int:
+        return self.segment.begin_ms
+
+    def companion(self) -> CoverageRecord | None:
+        """What was written beside the file; None for a file of RocketMQ's. Asks the tier once."""
+        if isinstance(self._companion, bool):
+            stored = self._driver.get_object(companion_name(self.key))
+            self._companion = (
+                None if stored is None else CoverageRecord.decode(bytes(stored.data), companion_name(self.key))
+            )
+        return self._companion
+
+    def facts(self) -> FileFacts | None:
+        """What the companion says of this file; None when nobody wrote it down. Raises what the driver raises."""
+        companion = self.companion()
+        if companion is None:
+            return None
+        return next((facts for facts in companion.files if facts.begin_ms == self.begin_ms), None)
+
+    def slots(self) -> int:
+        """The file's own slot count. Raises CorruptSegment when the object is no index file."""
+        if self._slots == 0:
+            header = self._read_header()
+            try:
+                self._slots = slots_of_compacted(self.segment.size, header)
+            except CorruptRecord:
+                # The row may be older than the object, or imported: the object's own size decides.
+                try:
+                    self._slots = slots_of_compacted(self._driver.size(self.key), header)
+                except CorruptRecord as error:
+                    raise CorruptSegment(f"{self.key.path}: {error}") from error
+        return self._slots
+
+    def select(self, key_hash: int, max_count: int, begin_ms: int, end_ms: int) -> Selected:
+        """Items of a hash whose records may lie in the time range, newest first.
+
+        Raises SegmentMissing, TierUnavailable, CorruptSegment.
+        """
+        slots = self.slots()
+        slot_at = HEADER_BYTES + SLOT_BYTES * (key_hash % slots)
+        position, length = COMPACTED_SLOT.unpack(self._driver.read(self.key, slot_at, SLOT_BYTES))
+        if length == 0:
+            return Selected([], has_more=False)
+        if position < HEADER_BYTES + SLOT_BYTES * slots or length < 0 or length % ITEM_BYTES:
+            raise CorruptSegment(
+                f"{self.key.path}: expected a run of {ITEM_BYTES}-byte items behind {slots} slots, found slot "
+                f"{key_hash % slots} with position {position} and length {length}; delete the object and index again"
+            )
+        found: list[IndexItem] = []
+        read_bytes = RUN_READ_BYTES
+        end = position + length
+        while position < end:
+            run = self._driver.read(self.key, position, min(read_bytes, end - position))
+            for item in decode_run(run):
+                if item.key_hash == key_hash and is_in_time(item, self.begin_ms, begin_ms, end_ms):
+                    if len(found) >= max_count:
+                        return Selected(found, has_more=True)
+                    found.append(item)
+            position += len(run)
+            if len(found) >= max_count:
+                break
+            read_bytes *= 4
+        return Selected(found, has_more=position < end)
+
+    def _read_header(self) -> int:
+        """The item count in the header, which must be that of a compacted file."""
+        try:
+            header = decode_header(self._driver.read(self.key, 0, HEADER_BYTES))
+        except CorruptRecord as error:
+            raise CorruptSegment(f"{self.key.path}: {error}") from error
+        return header.item_count

@@ -1,0 +1,135 @@
+"""The bytes of tier index files: golden positions, sizes, hashes, seconds, and refusal of what is no index."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiermq.errors import CorruptRecord
+from tiermq.message.java_hash import java_hash
+from tiermq.tier.index import index_item
+from tiermq.tier.index.index_item import (
+    CAPACITY_DEFAULT,
+    HEADER,
+    ITEM,
+    MAGIC_BEGIN,
+    MAGIC_END,
+    OPEN_ITEM,
+    SLOTS_DEFAULT,
+    IndexItem,
+    compacted_bytes,
+    decode_header,
+    decode_item,
+    decode_run,
+    distinct,
+    encode_item,
+    index_hash,
+    low_32_bits,
+    open_file_bytes,
+    seconds_between,
+    slots_of_compacted,
+)
+
+I32 = st.integers(-(2**31), 2**31 - 1)
+I64 = st.integers(-(2**63), 2**63 - 1)
+
+
+def test_an_item_lies_at_the_positions_of_the_format() -> None:
+    data = encode_item(IndexItem(0x01020304, 5, 6, 0x0708090A0B0C0D0E, 15, -16))
+    assert data == struct.pack(">iiiqii", 0x01020304, 5, 6, 0x0708090A0B0C0D0E, 15, -16)
+    for position, width, value in [(0, 4, 0x01020304), (4, 4, 5), (8, 4, 6), (12, 8, 0x0708090A0B0C0D0E), (20, 4, 15)]:
+        assert int.from_bytes(data[position : position + width], "big") == value
+    assert int.from_bytes(data[24:28], "big", signed=True) == -16
+
+
+def test_an_open_item_is_a_compacted_one_with_its_chain_link_behind_it() -> None:
+    assert OPEN_ITEM.pack(1, 2, 3, 4, 5, 6, 7) == ITEM.pack(1, 2, 3, 4, 5, 6) + b"\0\0\0\x07"
+
+
+def test_the_magics_are_rocketmq_s() -> None:
+    assert HEADER.pack(MAGIC_BEGIN, 0, 0, 0, 0)[:4] == bytes.fromhex("bcc50289")
+    assert HEADER.pack(MAGIC_END, 0, 0, 0, 0)[:4] == bytes.fromhex("bcc50285")
+
+
+def test_default_files_have_rocketmq_s_sizes() -> None:
+    assert open_file_bytes(SLOTS_DEFAULT, CAPACITY_DEFAULT) == 680_000_028
+    assert compacted_bytes(SLOTS_DEFAULT, CAPACITY_DEFAULT - 1) == 600_000_000
+    assert compacted_bytes(SLOTS_DEFAULT, 0) == 0
+
+
+def test_the_known_key_has_the_known_hash() -> None:
+    assert index_hash("TopicTest", "MessageKey") == 638347386
+
+
+def test_bug_12_the_key_without_an_absolute_value_gets_a_slot() -> None:
+    target = "polygenelubricants"  # Its Java hash is the smallest int, with nothing put before it.
+    assert java_hash(target) == -(2**31)
+    assert index_item.key_hash(target) == 0
+
+
+@given(I32, I32, I32, I64, I32, I32)
+def test_an_item_comes_back_as_it_went(a: int, b: int, c: int, d: int, e: int, f: int) -> None:
+    item = IndexItem(a, b, c, d, e, f)
+    assert decode_item(encode_item(item)) == item
+    assert list(decode_run(encode_item(item) * 2)) == [item, item]
+
+
+@pytest.mark.parametrize("data", [None, b"", bytes(27)])
+def test_fewer_bytes_than_an_item_are_refused(data: bytes | None) -> None:
+    with pytest.raises(CorruptRecord):
+        decode_item(data)
+
+
+def test_a_run_that_ends_within_an_item_is_refused() -> None:
+    with pytest.raises(CorruptRecord):
+        decode_run(bytes(57))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        bytes(27),
+        bytes(28),
+        HEADER.pack(MAGIC_BEGIN + 1, 1, 1, 1, 1),
+        HEADER.pack(MAGIC_END, 1, 1, -1, 1),
+        HEADER.pack(MAGIC_END, 1, 1, 1, -1),
+    ],
+)
+def test_what_is_no_header_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptRecord):
+        decode_header(data)
+
+
+@given(st.integers(1, 10**7), st.integers(1, 10**7))
+def test_bug_18_a_compacted_file_tells_its_slot_count_by_its_size(slots: int, items: int) -> None:
+    assert slots_of_compacted(compacted_bytes(slots, items), items) == slots
+
+
+@pytest.mark.parametrize(("size", "items"), [(0, 0), (28, 0), (28, 1), (56, 1), (65, 1), (10**9, 10**9)])
+def test_a_size_that_no_slot_count_explains_is_refused(size: int, items: int) -> None:
+    with pytest.raises(CorruptRecord):
+        slots_of_compacted(size, items)
+
+
+@given(st.integers(0, 2**41), st.integers(0, 2**41))
+def test_seconds_are_cut_toward_zero_and_the_true_time_lies_in_the_item_s_range(begin_ms: int, store_ms: int) -> None:
+    seconds = seconds_between(begin_ms, store_ms)
+    assert seconds == int((store_ms - begin_ms) / 1000)
+    item = IndexItem(0, 0, 0, 0, 0, seconds)
+    assert item.earliest_ms(begin_ms) <= store_ms <= item.latest_ms(begin_ms)
+
+
+def test_seconds_that_no_int_holds_are_clamped() -> None:
+    assert seconds_between(0, 2**63 - 1) == 2**31 - 1
+    assert seconds_between(2**63 - 1, 0) == -(2**31)
+
+
+def test_a_topic_id_keeps_its_low_32_bits() -> None:
+    assert [low_32_bits(value) for value in (0, 7, 2**31, 2**32 + 5, -1)] == [0, 7, -(2**31), 5, -1]
+
+
+def test_keys_are_indexed_once_each_and_empty_ones_never() -> None:
+    assert distinct(["uk", "a", "", "b", "a", "uk"]) == ("uk", "a", "b")
