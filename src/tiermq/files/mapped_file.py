@@ -357,9 +357,11 @@ class MappedFile:
 
     def close(self) -> None:
         """Commit, then unmap and give every handle back; deletes and flushes nothing. No other thread uses it."""
-        self.commit(0)
-        self._references.shutdown(self._clock.now_ms(), 0)
-        self._unmap(detach=True)
+        try:
+            self.commit(0)
+        finally:
+            self._references.shutdown(self._clock.now_ms(), 0)
+            self._unmap(detach=True)
 
     def _unlink(self) -> None:
         with self._unlink_lock:

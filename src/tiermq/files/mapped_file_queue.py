@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 
 from tiermq.clock import Clock
 from tiermq.errors import IllegalTransition, StoreDamaged
@@ -393,8 +394,9 @@ class MappedFileQueue:
         with self._lock:
             files = self._files
             self._publish(())
-        for file in files:
-            file.close()
+        with ExitStack() as let_go:  # Every file is let go, also when one cannot commit.
+            for file in files:
+                let_go.callback(file.close)
 
     def destroy(self) -> None:
         """Remove every file, and the directories when nothing else is in them."""

@@ -291,10 +291,12 @@ class IndexService:
         if self._closed:
             return
         self._join_flushes()
-        self.flush()
-        self._closed = True
-        for file in self._files:
-            file.close()
+        try:
+            self.flush()
+        finally:
+            self._closed = True
+            for file in self._files:
+                file.close()
 
     def destroy(self) -> None:
         """Remove every index file."""

@@ -71,5 +71,7 @@ class Checkpoint:
             self._region.sync()
 
     def close(self) -> None:
-        self.flush()
-        self._region.close()
+        try:
+            self.flush()
+        finally:
+            self._region.close()

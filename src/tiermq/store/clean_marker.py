@@ -11,7 +11,7 @@ of the marker. Otherwise it is as if there were none.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from tiermq.files.file_access import FileAccess
 
@@ -38,6 +38,7 @@ class CleanMarker:
     log_end: int
     checkpoint_hex: str
     queues: list[QueueEnd]
+    index_names: list[str] = field(default_factory=list)
 
     def encode(self) -> bytes:
         return json.dumps({"version": VERSION, **asdict(self)}).encode()

@@ -30,7 +30,7 @@ from tiermq.errors import StoreDamaged
 from tiermq.files.mapped_file import MappedFile
 from tiermq.kernel import Stop, Tail
 from tiermq.store.checkpoint import Checkpoint
-from tiermq.store.clean_marker import CleanMarker
+from tiermq.store.clean_marker import NAME, CleanMarker
 from tiermq.store.dispatching import Dispatch
 
 _log = logging.getLogger(__name__)
@@ -77,8 +77,9 @@ class Recovery:
             return Recovered("empty", 0, 0, 0, False)
         lost_units = False
         if clean and marker is not None and self._unused_since(marker):
+            self._refuse_a_shorter_log(files, marker)
             lost_units = not self._has_queues_of(marker)
-            if not lost_units and self._ends_as(marker) and self._resume(marker):
+            if not lost_units and self._index_from is None and self._ends_as(marker) and self._resume(marker):
                 return Recovered("marker", marker.log_end, marker.log_end, 0, False)
         hole_at = 0 if lost_units else None
         lossy_from = self._queues.recover_all(clean)
@@ -101,12 +102,23 @@ class Recovery:
             return False
         for end in marker.queues:
             queue = on_disk[end.topic, end.queue_id]
-            last = queue.files.last()
-            if isinstance(queue, ConsumeQueue) and last is not None:
+            first, last = queue.files.first(), queue.files.last()
+            if isinstance(queue, ConsumeQueue) and first is not None and last is not None:
                 end_byte = end.max_offset * UNIT_BYTES
                 if not last.from_offset <= end_byte <= last.from_offset + last.size:
                     return False
+                if first.from_offset > end.min_offset * UNIT_BYTES:
+                    return False
         return True
+
+    def _refuse_a_shorter_log(self, files: Sequence[MappedFile], marker: CleanMarker) -> None:
+        found = files[-1].from_offset + files[-1].size
+        if found < marker.log_end:
+            raise StoreDamaged(
+                f"the commit log was closed at physical offset {marker.log_end}, and its files end at {found}: files "
+                f"behind {files[-1].path} are gone. Bring them back; or, to go on without their messages, remove "
+                f"{NAME} from the store's directory."
+            )
 
     def _ends_as(self, marker: CleanMarker) -> bool:
         """Whether the log can end where the marker says: the file is there and nothing was written behind."""
@@ -202,6 +214,7 @@ class Recovery:
 
     def _walk_and_end(self, mode: str, files: Sequence[MappedFile], start: int) -> Recovered:
         before = self._dispatch.records
+        self._dispatch.recovering = True
 
         def step(view: Tail, position: int, size: int) -> tuple[int, Stop]:
             return self._dispatch.walk(view, position, size, self._crc_mode)
@@ -259,6 +272,7 @@ class Recovery:
         elif last is not None and erase:
             last.zero_from(offset - last.from_offset)
         self._dispatch.offset = offset
+        self._dispatch.recovering = False
         self._checkpoint.confirm_offset = offset
 
     def _settle_queues(self) -> None:

@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -97,7 +98,7 @@ class StoreLife:
         try:
             clean = not access.exists(f"{root}/abort")
             marker = read_marker(access, root)
-            self._load(clean)
+            self._load(clean, marker)
             self._recover(clean, marker)
             # From here on the directory is in use: no marker vouches for it, and its abort file says so.
             remove_marker(access, root)
@@ -115,7 +116,7 @@ class StoreLife:
         self._lifecycle.advance(State.RUNNING)
         parts.log.set_writeable(parts.flags.writeable)
 
-    def _load(self, clean: bool) -> None:
+    def _load(self, clean: bool, marker: CleanMarker | None) -> None:
         parts = self._parts
         self._lifecycle.advance(State.LOAD_BEGIN)
         parts.log.files.load()
@@ -124,9 +125,18 @@ class StoreLife:
         self._lifecycle.advance(State.LOAD_CONSUME_QUEUE_OK)
         self._index_from: int | None = None
         if parts.index is not None:
-            index_from = parts.index.load(clean, parts.checkpoint.index_msg_timestamp_ms)
+            index_from = parts.index.load(
+                clean and not self._lost_index_files(marker), parts.checkpoint.index_msg_timestamp_ms
+            )
             self._index_from = index_from if parts.config.message_index_safe else None
         self._lifecycle.advance(State.LOAD_INDEX_OK)
+
+    def _lost_index_files(self, marker: CleanMarker | None) -> bool:
+        """Whether files of the index vanished since the store was closed."""
+        if marker is None or marker.checkpoint_hex != self._parts.checkpoint.encoded().hex():
+            return False
+        listed = self._parts.access.list_files(f"{self._parts.config.root_path}/index")
+        return not set(marker.index_names) <= {info.name for info in listed}
 
     def _recover(self, clean: bool, marker: CleanMarker | None) -> None:
         parts = self._parts
@@ -157,9 +167,11 @@ class StoreLife:
             finished = self._finish()
         finally:
             self._forbid()
-            self._unmap()
-            self._lock.release()
-            self._lifecycle.advance(State.SHUTDOWN_OK)
+            try:
+                self._unmap()
+            finally:
+                self._lock.release()
+                self._lifecycle.advance(State.SHUTDOWN_OK)
         if not finished:
             _log.warning("%s was not closed cleanly; the next start will check it", parts.config.root_path)
 
@@ -207,20 +219,23 @@ class StoreLife:
             for q in parts.queues.all_queues()
             if q.files.files
         ]
-        write_marker(parts.access, root, CleanMarker(parts.log.max_offset, parts.checkpoint.encoded().hex(), ends))
+        index_names = [] if parts.index is None else [file.name for file in parts.index.files]
+        marker = CleanMarker(parts.log.max_offset, parts.checkpoint.encoded().hex(), ends, index_names)
+        write_marker(parts.access, root, marker)
         parts.access.remove(f"{root}/abort")
         parts.access.sync_directory(root)
 
     def _unmap(self) -> None:
         parts = self._parts
-        parts.dispatch.close()
-        parts.queues.close()
-        if parts.index is not None:
-            parts.index.close()
-        parts.log.files.close()
-        parts.checkpoint.close()
-        if parts.pool is not None:
-            parts.pool.close()
+        with ExitStack() as let_go:  # Runs backwards, and each step also when one before it failed.
+            if parts.pool is not None:
+                let_go.callback(parts.pool.close)
+            let_go.callback(parts.checkpoint.close)
+            let_go.callback(parts.log.files.close)
+            if parts.index is not None:
+                let_go.callback(parts.index.close)
+            let_go.callback(parts.queues.close)
+            let_go.callback(parts.dispatch.close)
 
     def __enter__(self) -> Self:
         return self
