@@ -74,6 +74,7 @@ class Dispatch:
         self.dispatchers: list[Dispatcher] = []
         self.listeners: list[ArrivalListener] = []
         self.bit_map_of: Callable[[DispatchRequest], bytes] = lambda _request: b""
+        self.recovering = False
         self.gap_count = 0
         self.conflict_count = 0
         self._config = config
@@ -218,7 +219,13 @@ class Dispatch:
             batch_size=request.batch_size,
             bit_map=self.bit_map_of(request) if self._config.enable_consume_queue_ext else b"",
         )
-        self._note(queue.append(unit), request)
+        outcome = queue.append(unit)
+        if outcome is AppendOutcome.CONFLICT and self.recovering and request.queue_offset == 0:
+            # The topic was deleted and began again: what the log still has of its first life is nobody's.
+            self._builder.remove(request.topic, request.queue_id)
+            queue.destroy()
+            outcome = queue.append(unit)
+        self._note(outcome, request)
         if isinstance(queue, ConsumeQueue) and self._is_ordinary(request.topic):
             self._builder.add(queue.queue_tail)
         for listener in self.listeners:

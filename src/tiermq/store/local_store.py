@@ -273,15 +273,23 @@ class LocalStore(StoreLife):
         return {topic: sorted(queues.queues_of(topic)) for topic in queues.topics()}
 
     def delete_topics(self, topics: Iterable[str]) -> int:
-        """Delete the queues of topics; their records go when their files do. How many topics there were."""
+        """Delete the queues of topics; their records go when their files do. How many topics there were.
+
+        What is put to such a topic afterwards begins at offset 0 again. Nobody should put to it meanwhile.
+        """
         self._ensure_running()
         parts = self._parts
+        gone = set(topics)
         count = 0
-        for topic in topics:
-            with parts.dispatch.lock:
+        with parts.dispatch.lock:
+            self.flush()
+            self.dispatch_now()  # Or what is still to be dispatched would bring the queues back.
+            for topic in gone:
                 parts.dispatch.forget_topic(topic)
-                parts.log.appender.unbind(topic)
                 count += parts.queues.delete_topic(topic) > 0
+            for handle in parts.log.appender.handles():
+                if handle.topic in gone:
+                    handle.next_offset = 0  # The handle stays: a producer may have it.
         return count
 
     def clean_unused_topics(self, retained: Iterable[str]) -> int:
