@@ -1,0 +1,227 @@
+"""FlatAppendFile: segments end to end, of which only the last one grows.
+
+    |  segment at base 0  |  segment at base 1073741775  |  segment at base 2147483550 ...|
+    min_offset                                                        commit_offset   append_offset
+
+Invariants: a segment begins where the one before ends, to the byte; all but the last are wholly committed; every
+segment has its metadata row before its first byte is written, so nothing in the tier is unknown.
+Threads: `lock` guards the list; the queue's one writer appends, commits and rolls; anyone reads.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+
+from tiermq.clock import Clock
+from tiermq.errors import CorruptSegment, IllegalRange, IllegalTransition
+from tiermq.tier.driver.contract import Buffer, TierDriver
+from tiermq.tier.flat.flat_segment import AppendStatus, FlatSegment
+from tiermq.tier.metadata.metadata_store import MetadataStore
+from tiermq.tier.metadata.metadata_values import NEVER_MS, SegmentStatus
+from tiermq.tier.names import QueueKey, SegmentType
+
+
+class FlatAppendFile:
+    """See the module."""
+
+    def __init__(
+        self,
+        driver: TierDriver,
+        metadata: MetadataStore,
+        queue: QueueKey,
+        segment_type: SegmentType,
+        max_size: int,
+        clock: Clock,
+    ) -> None:
+        self.queue = queue
+        self.type = segment_type
+        self.max_size = max_size
+        self._driver = driver
+        self._metadata = metadata
+        self._clock = clock
+        self._lock = threading.Lock()
+        rows = metadata.segments(queue, segment_type)
+        self._segments = tuple(FlatSegment(driver, row, max_size) for row in rows)
+        self._sealed = {row.key for row in rows if row.status is SegmentStatus.SEALED}
+        for before, after in zip(self._segments, self._segments[1:], strict=False):
+            if before.commit_offset != after.base:
+                raise CorruptSegment(
+                    f"{after.key}: expected it to begin at {before.commit_offset}, where the segment before ends; "
+                    "run `tiermq tier verify`"
+                )
+
+    # Bounds
+
+    @property
+    def segments(self) -> tuple[FlatSegment, ...]:
+        return self._segments
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._segments
+
+    @property
+    def min_offset(self) -> int:
+        """Where the oldest byte lies; -1 without a segment."""
+        segments = self._segments
+        return segments[0].base if segments else -1
+
+    @property
+    def commit_offset(self) -> int:
+        """Where durable bytes end; 0 without a segment."""
+        segments = self._segments
+        return segments[-1].commit_offset if segments else 0
+
+    @property
+    def append_offset(self) -> int:
+        segments = self._segments
+        return segments[-1].append_offset if segments else 0
+
+    @property
+    def begin_ms(self) -> int:
+        """Time of the oldest record; NEVER_MS when there is none."""
+        return min((segment.begin_ms for segment in self._segments), default=NEVER_MS)
+
+    @property
+    def end_ms(self) -> int:
+        times = [segment.end_ms for segment in self._segments if segment.end_ms != NEVER_MS]
+        return max(times, default=NEVER_MS)
+
+    @property
+    def last(self) -> FlatSegment:
+        if not self._segments:
+            raise IllegalTransition(f"{self.queue.logical_path}: expected a segment to write to, found none; create it")
+        return self._segments[-1]
+
+    # Growing
+
+    def create_segment(self, base: int) -> FlatSegment:
+        """Begin the file at `base`, or go on at its end. Durable in the metadata on return; the tier is not asked."""
+        if self._segments and base != self.append_offset:
+            raise IllegalTransition(f"{self.queue.logical_path}: expected a base of {self.append_offset}, found {base}")
+        row = self._metadata.add_segment(self.queue.segment(self.type, base))
+        segment = FlatSegment(self._driver, row, self.max_size)
+        with self._lock:
+            self._segments = (*self._segments, segment)
+        return segment
+
+    def roll(self) -> bool:
+        """Begin a new segment; False when the last one could not be committed first. An empty last one stays."""
+        if self.last.append_position == 0:
+            return True
+        if not self.commit():
+            return False
+        self.create_segment(self.append_offset)
+        return True
+
+    def append(self, data: Buffer, begin_ms: int, end_ms: int | None = None) -> AppendStatus:
+        """Take bytes that belong together: they lie in one segment. Rolls when they do not fit the last one."""
+        status = self.last.append(data, begin_ms, end_ms)
+        if status is AppendStatus.FILE_FULL:
+            if not self.roll():
+                return AppendStatus.FILE_FULL
+            status = self.last.append(data, begin_ms, end_ms)
+        return status
+
+    def commit(self, begin_offset: int | None = None, end_offset: int | None = None) -> bool:
+        """Make everything appended durable and say so in the metadata; the offsets are those of queue messages."""
+        if not self._segments:
+            return True
+        segment = self.last
+        before = segment.commit_position
+        if not segment.commit():
+            return False
+        if segment.commit_position != before:
+            self.record_size(segment, begin_offset, end_offset)
+        return True
+
+    def record_size(self, segment: FlatSegment, begin_offset: int | None = None, end_offset: int | None = None) -> None:
+        self._metadata.update_size(
+            segment.key,
+            segment.commit_position,
+            segment.begin_ms,
+            segment.end_ms,
+            begin_offset=begin_offset,
+            end_offset=end_offset,
+        )
+
+    # Sealing, after the roll and off the writer's path: merging a gigabyte of parts takes its time
+
+    def unsealed(self) -> list[FlatSegment]:
+        """Segments that will not grow any more and still wait to be sealed."""
+        return [segment for segment in self._segments[:-1] if segment.key not in self._sealed]
+
+    def seal(self, segment: FlatSegment) -> None:
+        """Seal one of `unsealed`: afterwards it is one object, and the metadata says so."""
+        self._driver.seal(segment.key)
+        self._metadata.seal_segment(segment.key)
+        self._sealed.add(segment.key)
+
+    # Reading
+
+    def read(self, offset: int, length: int) -> bytes | memoryview:
+        """Committed bytes [offset, offset + length), cut to the committed end, over as many segments as it takes."""
+        segments = self._segments
+        if not segments or length <= 0 or not segments[0].base <= offset < segments[-1].commit_offset:
+            raise IllegalRange(
+                f"{self.queue.logical_path} {self.type.name}: expected an offset within "
+                f"{self.min_offset}..{self.commit_offset} and a length > 0, found {offset} and {length}"
+            )
+        end = min(offset + length, segments[-1].commit_offset)
+        index = bisect_right(segments, offset, key=lambda segment: segment.base) - 1
+        parts: list[memoryview] = []
+        while offset < end:
+            segment = segments[index]
+            part = segment.read(offset - segment.base, min(end, segment.commit_offset) - offset)
+            parts.append(part)
+            offset += len(part)
+            index += 1
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    # Shrinking
+
+    def expired(self, threshold_ms: int) -> list[FlatSegment]:
+        """The leading segments whose newest record is older than `threshold_ms`.
+
+        The last one counts too once everything in it is that old; one that never got a record never expires: it is
+        where the next message goes.
+        """
+        found = []
+        for segment in self._segments:
+            if segment.end_ms == NEVER_MS or segment.end_ms >= threshold_ms or segment.pending_bytes:
+                break
+            found.append(segment)
+        return found
+
+    def remove_first(self, segment: FlatSegment) -> None:
+        """Delete the oldest segment: hidden from readers first, then its object, then its row. Raises TierError.
+
+        When the last segment goes, an empty one takes its place at the same end, so that numbering goes on.
+        """
+        if not self._segments or self._segments[0] is not segment:
+            raise IllegalTransition(f"{segment.key}: expected the oldest segment of its file, found another")
+        if len(self._segments) == 1:
+            self.create_segment(segment.append_offset)
+        self._metadata.mark_deleted(segment.key)
+        with self._lock:
+            self._segments = self._segments[1:]
+        segment.close()
+        self._driver.delete(segment.key)
+        self._metadata.delete_segment(segment.key)
+
+    def destroy(self) -> None:
+        """Delete every segment. Raises TierError when one cannot be deleted; calling it again goes on."""
+        for segment in self._segments:
+            self._metadata.mark_deleted(segment.key)
+            segment.close()
+        keys = [segment.key for segment in self._segments]
+        with self._lock:
+            self._segments = ()
+        for key in keys:
+            self._driver.delete(key)
+            self._metadata.delete_segment(key)
+
+    def close(self) -> None:
+        for segment in self._segments:
+            segment.close()

@@ -1,0 +1,103 @@
+"""FlatFileStore: every queue that is in the tier, by key.
+
+Opening it reads the metadata and asks the tier nothing, so a back end that is down does not keep a store from starting;
+each queue compares itself with the tier before its first write (`recover`), or when `recover_all` is run.
+Threads: any thread may find or create; the map is replaced under `_lock`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+from tiermq.clock import Clock
+from tiermq.errors import TierUnavailable
+from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.flat.flat_message_file import FlatMessageFile
+from tiermq.tier.metadata.metadata_store import MetadataStore
+from tiermq.tier.names import QueueKey
+
+
+class FlatFileStore:
+    """See the module."""
+
+    def __init__(
+        self,
+        driver: TierDriver,
+        metadata: MetadataStore,
+        cluster: str,
+        broker: str,
+        clock: Clock,
+        *,
+        log_segment_bytes: int = 1_073_741_824,
+        queue_segment_bytes: int = 104_857_600,
+    ) -> None:
+        self.driver = driver
+        self.metadata = metadata
+        self.cluster = cluster
+        self.broker = broker
+        self._clock = clock
+        self._log_segment_bytes = log_segment_bytes
+        self._queue_segment_bytes = queue_segment_bytes
+        self._lock = threading.Lock()
+        self._files: dict[tuple[str, int], FlatMessageFile] = {}
+        for queue in metadata.queues():
+            if queue.key.cluster == cluster and queue.key.broker == broker:
+                self._files[(queue.key.topic, queue.key.queue_id)] = self._open(queue.key)
+
+    def _open(self, key: QueueKey) -> FlatMessageFile:
+        return FlatMessageFile(
+            self.driver,
+            self.metadata,
+            key,
+            self._clock,
+            log_segment_bytes=self._log_segment_bytes,
+            queue_segment_bytes=self._queue_segment_bytes,
+        )
+
+    def find(self, topic: str, queue_id: int) -> FlatMessageFile | None:
+        return self._files.get((topic, queue_id))
+
+    def find_or_create(self, topic: str, queue_id: int) -> FlatMessageFile:
+        """The queue's file; a new one gets its rows and asks the tier nothing."""
+        found = self.find(topic, queue_id)
+        if found is not None:
+            return found
+        with self._lock:
+            found = self._files.get((topic, queue_id))
+            if found is None:
+                found = self._open(QueueKey(self.cluster, self.broker, topic, queue_id))
+                self._files[(topic, queue_id)] = found
+        return found
+
+    def __iter__(self) -> Iterator[FlatMessageFile]:
+        return iter(list(self._files.values()))
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def recover_all(self, progress: Callable[[int, int], None] = lambda _done, _all: None) -> list[FlatMessageFile]:
+        """Recover every queue that is not; the ones whose back end was out of reach."""
+        left = []
+        files = list(self)
+        for number, file in enumerate(files, 1):
+            try:
+                file.recover()
+            except TierUnavailable:
+                left.append(file)
+            progress(number, len(files))
+        return left
+
+    def destroy(self, topic: str, queue_id: int) -> bool:
+        """Delete a queue from the tier; False when there is none. Raises TierError; calling it again goes on."""
+        file = self.find(topic, queue_id)
+        if file is None:
+            return False
+        file.destroy()
+        with self._lock:
+            self._files.pop((topic, queue_id), None)
+        return True
+
+    def close(self) -> None:
+        for file in self:
+            file.close()

@@ -1,0 +1,139 @@
+"""FlatSegment: one segment of a flat file, with what is committed in the tier and what still waits.
+
+    0                    commit_position          append_position          max_size
+    |  durable in the tier  |  pending, in memory      |                       |
+
+Invariants: pending bytes are exactly [commit_position, append_position); a commit writes them at commit_position, which
+moves only when the driver says that they are durable. A commit whose answer was lost is repeated as it was: the driver
+finds its own bytes and appends only what is missing, so nothing is ever sent to a shifted place.
+Times are those of the records: both NEVER_MS until the first append.
+Threads: appending is guarded by `_append_lock`; one commit at a time, a second one is told False.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+
+from tiermq.errors import IllegalRange, TierUnavailable
+from tiermq.tier.driver.contract import Buffer, TierDriver
+from tiermq.tier.metadata.metadata_values import NEVER_MS, Segment
+from tiermq.tier.names import SegmentKey
+
+PENDING_BUFFERS_MAX = 10_000
+
+
+class AppendStatus(enum.Enum):
+    """What became of an append. Nothing was taken unless it says SUCCESS."""
+
+    SUCCESS = 0
+    BUFFER_FULL = 1
+    FILE_FULL = 2
+    FILE_CLOSED = 3
+
+
+class FlatSegment:
+    """See the module."""
+
+    def __init__(
+        self, driver: TierDriver, segment: Segment, max_size: int, pending_buffers_max: int = PENDING_BUFFERS_MAX
+    ) -> None:
+        self.key: SegmentKey = segment.key
+        self.max_size = max_size
+        self.created_ms = segment.created_ms
+        self.begin_ms = segment.begin_ms
+        self.end_ms = segment.end_ms
+        self.commit_position = segment.size
+        self.append_position = segment.size
+        self.last_error: TierUnavailable | None = None
+        self.closed = False
+        self._driver = driver
+        self._pending: list[Buffer] = []
+        self._pending_buffers_max = pending_buffers_max
+        self._append_lock = threading.Lock()
+        self._commit_lock = threading.Lock()
+
+    @property
+    def base(self) -> int:
+        return self.key.base
+
+    @property
+    def commit_offset(self) -> int:
+        return self.key.base + self.commit_position
+
+    @property
+    def append_offset(self) -> int:
+        return self.key.base + self.append_position
+
+    @property
+    def pending_bytes(self) -> int:
+        return self.append_position - self.commit_position
+
+    def has_room_for(self, length: int) -> bool:
+        """Whether `length` more bytes may come. An empty segment takes anything: a huge message must go somewhere."""
+        return self.append_position == 0 or self.append_position + length <= self.max_size
+
+    def append(self, data: Buffer, begin_ms: int, end_ms: int | None = None) -> AppendStatus:
+        """Take bytes for the next commit; `begin_ms` and `end_ms` are the times of the records in them."""
+        length = len(data)
+        with self._append_lock:
+            if self.closed:
+                return AppendStatus.FILE_CLOSED
+            if not self.has_room_for(length):
+                return AppendStatus.FILE_FULL
+            if len(self._pending) >= self._pending_buffers_max:
+                return AppendStatus.BUFFER_FULL
+            if length:
+                self._pending.append(data)
+                self.append_position += length
+                self._widen(begin_ms, begin_ms if end_ms is None else end_ms)
+            return AppendStatus.SUCCESS
+
+    def _widen(self, begin_ms: int, end_ms: int) -> None:
+        self.begin_ms = min(self.begin_ms, begin_ms)
+        self.end_ms = end_ms if self.end_ms == NEVER_MS else max(self.end_ms, end_ms)
+
+    def commit(self) -> bool:
+        """Make what was appended durable. False when the back end is out of reach, another commit is under way, or the
+        segment is closed; the bytes stay pending then. Any other failure raises: repeating it would not help.
+        """
+        if self.closed:
+            return False
+        if not self._commit_lock.acquire(blocking=False):
+            return False
+        try:
+            with self._append_lock:
+                pending = list(self._pending)
+            if not pending:
+                return True
+            try:
+                self._driver.write(self.key, self.commit_position, pending)
+            except TierUnavailable as error:
+                self.last_error = error
+                return False
+            with self._append_lock:
+                del self._pending[: len(pending)]
+                self.commit_position += sum(map(len, pending))
+            self.last_error = None
+            return True
+        finally:
+            self._commit_lock.release()
+
+    def read(self, position: int, length: int) -> memoryview:
+        """Committed bytes; a length that passes the committed end is cut to it."""
+        if position < 0 or position >= self.commit_position or length <= 0:
+            raise IllegalRange(
+                f"{self.key}: expected a position within its {self.commit_position} committed bytes and a length > 0, "
+                f"found {position} and {length}"
+            )
+        return self._driver.read(self.key, position, min(length, self.commit_position - position))
+
+    def set_size(self, size: int) -> None:
+        """What recovery found in the tier. Only before anything is appended."""
+        self.commit_position = self.append_position = size
+
+    def close(self) -> None:
+        """Take nothing more, after the commit that is under way."""
+        self.closed = True
+        with self._commit_lock:
+            pass
