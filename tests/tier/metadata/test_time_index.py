@@ -1,0 +1,80 @@
+"""The sparse time index: few entries, and always a window that two reads can answer from."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiermq.tier.metadata.metadata_values import TimeEntry
+from tiermq.tier.metadata.time_index import Stretch, entry_for_commit, lower_window, upper_window
+
+STRETCH = Stretch(messages_max=10, bytes_max=1000)
+
+
+def sampled(batches: list[tuple[int, int, int]]) -> tuple[list[TimeEntry], list[tuple[int, int]]]:
+    """Entries of batches (messages, bytes, ms passed), and all messages as (store ms, log offset)."""
+    entries: list[TimeEntry] = []
+    messages: list[tuple[int, int]] = []
+    log, now_ms = 0, 0
+    for count, size, passed_ms in batches:
+        now_ms += passed_ms
+        first = TimeEntry(len(messages), now_ms, log)
+        messages += [(now_ms, log + size * index // count) for index in range(count)]
+        log += size
+        entry = entry_for_commit(entries[-1] if entries else None, first, len(messages), log, STRETCH)
+        if entry is not None:
+            entries.append(entry)
+    return entries, messages
+
+
+BATCHES = st.lists(st.tuples(st.integers(1, 10), st.integers(10, 1000), st.integers(0, 3)), min_size=1, max_size=30)
+
+
+def test_the_first_commit_of_a_queue_has_an_entry() -> None:
+    first = TimeEntry(100, 5, 0)
+    assert entry_for_commit(None, first, 101, 50) == first
+
+
+def test_a_commit_that_stays_within_the_stretch_needs_none() -> None:
+    last = TimeEntry(0, 1, 0)
+    first = TimeEntry(4000, 9, 3 << 20)
+    assert entry_for_commit(last, first, 4096, 4 << 20) is None
+    assert entry_for_commit(last, first, 4097, 4 << 20) == first
+    assert entry_for_commit(last, first, 4096, (4 << 20) + 1) == first
+
+
+@given(BATCHES)
+def test_no_stretch_is_longer_than_two_reads_can_fetch(batches: list[tuple[int, int, int]]) -> None:
+    entries, messages = sampled(batches)
+    ends = [*entries[1:], TimeEntry(len(messages), 0, sum(size for _, size, _ in batches))]
+    for entry, end in zip(entries, ends, strict=True):
+        assert end.queue_offset - entry.queue_offset <= STRETCH.messages_max
+        assert end.log_offset - entry.log_offset <= STRETCH.bytes_max
+
+
+@given(BATCHES)
+def test_there_are_not_more_entries_than_the_size_of_the_queue_asks_for(batches: list[tuple[int, int, int]]) -> None:
+    entries, messages = sampled(batches)
+    total = sum(size for _, size, _ in batches)
+    # Any two neighbouring stretches together are longer than one stretch may be.
+    assert len(entries) <= 2 * (len(messages) / STRETCH.messages_max + total / STRETCH.bytes_max) + 2
+
+
+@given(BATCHES, st.integers(-1, 100))
+def test_the_answer_is_inside_the_window(batches: list[tuple[int, int, int]], timestamp_ms: int) -> None:
+    entries, messages = sampled(batches)
+    times = [store_ms for store_ms, _ in messages]
+    lower = next((offset for offset, store_ms in enumerate(times) if store_ms >= timestamp_ms), len(times))
+    upper = next((offset for offset, store_ms in enumerate(times) if store_ms > timestamp_ms), len(times))
+    for window, answer in ((lower_window, lower), (upper_window, upper)):
+        begin, end = window(entries, timestamp_ms, 0, len(times))
+        assert begin <= answer <= end
+        assert end - begin <= STRETCH.messages_max
+
+
+def test_entries_of_expired_messages_do_not_lead_below_the_minimum() -> None:
+    entries = [TimeEntry(0, 10, 0), TimeEntry(100, 20, 5), TimeEntry(200, 30, 9)]
+    assert lower_window(entries, 15, 150, 250) == (150, 150)
+    assert lower_window(entries, 25, 150, 250) == (150, 200)
+    assert lower_window(entries, 99, 150, 250) == (200, 250)
+    assert lower_window([], 99, 150, 250) == (150, 250)
