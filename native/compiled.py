@@ -1496,6 +1496,8 @@ def gather_into(page: GetPage, queue: Tail, first_unit: int64_t, offset: int64_t
     scan_bytes: int64_t = max_messages * UNIT_BYTES
     if scan_bytes < limits.filter_bytes:
         scan_bytes = limits.filter_bytes
+    if scan_bytes < 1:
+        scan_bytes = 1  # At least one unit, or the reader would be sent on past it.
     if first_unit >= units:
         return
     unit: cython.pointer(cython.const[u8]) = queue.t.data + first_unit * UNIT_BYTES

@@ -128,7 +128,8 @@ def _gather(
     start, end = first_unit * UNIT_BYTES, queue.position // UNIT_BYTES * UNIT_BYTES
     if queue.buffer is None or start >= end:
         return b"", 0, 0, -1
-    end = min(end, start + max(max_messages * UNIT_BYTES, limits.filter_bytes))
+    units_max = max(max_messages, -(-limits.filter_bytes // UNIT_BYTES), 1)
+    end = min(end, start + units_max * UNIT_BYTES)
     parts: list[memoryview] = []
     count = examined = total = 0
     last_physical, removed_before = -1, -1
