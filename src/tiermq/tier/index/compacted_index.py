@@ -10,7 +10,7 @@ tier self-describing: whoever loses his disk knows from it where indexing has to
 
 from __future__ import annotations
 
-from tiermq.errors import CorruptRecord, CorruptSegment
+from tiermq.errors import CorruptRecord, CorruptSegment, StoreDamaged
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.index.index_coverage import CoverageRecord
 from tiermq.tier.index.index_item import (
@@ -25,16 +25,15 @@ from tiermq.tier.index.index_item import (
 )
 from tiermq.tier.index.index_write_file import FileFacts, Selected, is_in_time
 from tiermq.tier.metadata.metadata_values import Segment
-from tiermq.tier.names import SegmentKey
+from tiermq.tier.names import OBJECT_SUFFIX, SegmentKey
 
-COMPANION_SUFFIX = ".tiermq.json"
 RUN_READ_BYTES = ITEM_BYTES * 1024
 """How much of a slot's run is read at once. Few slots have more; of those the newest items come first."""
 
 
 def companion_name(key: SegmentKey) -> str:
     """Where the facts about an uploaded index file are kept."""
-    return key.path + COMPANION_SUFFIX
+    return key.path + OBJECT_SUFFIX
 
 
 class CompactedIndex:
@@ -45,7 +44,7 @@ class CompactedIndex:
     def __init__(self, driver: TierDriver, segment: Segment) -> None:
         self._driver = driver
         self._slots = 0  # 0: not known yet.
-        self._companion: CoverageRecord | None | bool = False  # False: not asked yet; None: there is none.
+        self._companion: CoverageRecord | bool | None = False  # False: not asked yet; None: there is none.
         self.segment = segment
 
     @property
@@ -57,17 +56,25 @@ class CompactedIndex:
         return self.segment.begin_ms
 
     def companion(self) -> CoverageRecord | None:
-        """What was written beside the file; None for a file of RocketMQ's. Asks the tier once."""
+        """What was written beside the file; None for a file of RocketMQ's. Asks the tier once.
+
+        Raises what the driver raises, and CorruptSegment for a companion that cannot be read.
+        """
         if isinstance(self._companion, bool):
-            stored = self._driver.get_object(companion_name(self.key))
-            self._companion = (
-                None if stored is None else CoverageRecord.decode(bytes(stored.data), companion_name(self.key))
-            )
+            name = companion_name(self.key)
+            stored = self._driver.get_object(name)
+            try:
+                self._companion = None if stored is None else CoverageRecord.decode(bytes(stored.data), name)
+            except StoreDamaged as error:
+                raise CorruptSegment(str(error)) from error
         return self._companion
 
     def facts(self) -> FileFacts | None:
-        """What the companion says of this file; None when nobody wrote it down. Raises what the driver raises."""
-        companion = self.companion()
+        """What the companion says of this file; None when nobody can tell. Raises what the driver raises."""
+        try:
+            companion = self.companion()
+        except CorruptSegment:
+            return None
         if companion is None:
             return None
         return next((facts for facts in companion.files if facts.begin_ms == self.begin_ms), None)

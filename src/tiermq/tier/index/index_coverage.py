@@ -19,8 +19,9 @@ A queue is of one topic id: a topic that was deleted and made again begins anew,
 `CoverageRecord` is a moment of all queues together with the local files that hold the items of that moment. It is
 written in one piece, after those files were synced; whatever it does not speak of did not happen:
 
-    { "version": 1, "next_base": 0,
-      "files":  [ {"begin_ms", "slots", "capacity", "item_count", "slot_count", "oldest_ms", "newest_ms", "topic_ids"} ],
+    { "version": 1, "next_base": 0, "is_base_known": true,
+      "files":  [ {"begin_ms", "slots", "capacity", "item_count", "slot_count", "oldest_ms", "newest_ms",
+                   "topic_ids"} ],
       "queues": [ ["topic", topic id, queue id, end, [[start, stop or null], ...]] ] }
 """
 
@@ -81,10 +82,8 @@ class QueueCoverage:
         self.end = max(self.end, tier_offset + size)
 
     def _close_open_hole(self, tier_offset: int) -> None:
-        if self.holes and self.holes[-1].stop == OPEN:
-            start = self.holes.pop().start
-        else:
-            start = self.end
+        is_open = bool(self.holes) and self.holes[-1].stop == OPEN
+        start = self.holes.pop().start if is_open else self.end
         if tier_offset > start:
             self.holes.append(Hole(start, tier_offset))
 
@@ -113,10 +112,11 @@ QueueName = tuple[str, int]
 class Coverage:
     """What is indexed of all queues, by topic and queue id. Changed under the index store's lock only."""
 
-    __slots__ = ("queues",)
+    __slots__ = ("is_base_known", "queues")
 
-    def __init__(self, queues: dict[QueueName, QueueCoverage] | None = None) -> None:
+    def __init__(self, queues: dict[QueueName, QueueCoverage] | None = None, *, is_base_known: bool = True) -> None:
         self.queues: dict[QueueName, QueueCoverage] = queues if queues is not None else {}
+        self.is_base_known = is_base_known  # False: what an earlier life indexed stands in the tier, not read yet.
 
     def of(self, topic: str, topic_id: int, queue_id: int) -> QueueCoverage:
         """The coverage of a queue; a new one for a queue that is new or belongs to another topic id than before."""
@@ -138,6 +138,18 @@ class Coverage:
             queue = self.of(tail.topic, tail.topic_id, tail.queue_id)
             queue.end = max(queue.end, tail.committed_end)
 
+    def begin_from(self, base: Coverage) -> None:
+        """Learn, some puts too late, what was indexed before them."""
+        for name, old in base.queues.items():
+            new = self.queues.setdefault(name, old)
+            if new is old or new.topic_id != old.topic_id or not new.holes:
+                continue  # Without a hole the queue began at offset 0: it is another one than before.
+            hole = new.holes.pop(0)
+            if old.end < hole.stop:
+                new.holes.insert(0, Hole(max(hole.start, old.end), hole.stop))
+            new.holes[:0] = old.holes
+        self.is_base_known = True
+
     def forget(self, topic: str, queue_id: int) -> None:
         """The queue is gone; one of the same name would begin at offset 0."""
         self.queues.pop((topic, queue_id), None)
@@ -154,21 +166,23 @@ class CoverageRecord:
     files: tuple[FileFacts, ...]
     queues: tuple[tuple[str, int, int, int, tuple[Hole, ...]], ...]
     next_base: int = 0
+    is_base_known: bool = True
 
     @classmethod
-    def of(cls, coverage: Coverage, files: Iterable[FileFacts], next_base: int) -> CoverageRecord:
+    def of(cls, coverage: Coverage, files: Iterable[FileFacts], next_base: int = 0) -> CoverageRecord:
         queues = tuple(
             (topic, queue.topic_id, queue_id, queue.end, tuple(queue.holes))
             for (topic, queue_id), queue in coverage.queues.items()
         )
-        return cls(tuple(files), queues, next_base)
+        return cls(tuple(files), queues, next_base, coverage.is_base_known)
 
     def coverage(self) -> Coverage:
         return Coverage(
             {
                 (topic, queue_id): QueueCoverage(topic_id, end, list(holes))
                 for topic, topic_id, queue_id, end, holes in self.queues
-            }
+            },
+            is_base_known=self.is_base_known,
         )
 
     def encode(self) -> bytes:
@@ -177,7 +191,13 @@ class CoverageRecord:
             [topic, topic_id, queue_id, end, [[hole.start, None if hole.stop == OPEN else hole.stop] for hole in holes]]
             for topic, topic_id, queue_id, end, holes in self.queues
         ]
-        record = {"version": RECORD_VERSION, "next_base": self.next_base, "files": files, "queues": queues}
+        record = {
+            "version": RECORD_VERSION,
+            "next_base": self.next_base,
+            "is_base_known": self.is_base_known,
+            "files": files,
+            "queues": queues,
+        }
         return json.dumps(record, separators=(",", ":")).encode()
 
     @classmethod
@@ -196,7 +216,7 @@ class CoverageRecord:
                 (topic, topic_id, queue_id, end, tuple(Hole(a, OPEN if b is None else b) for a, b in holes))
                 for topic, topic_id, queue_id, end, holes in record["queues"]
             ]
-            return cls(tuple(files), tuple(queues), record["next_base"])
+            return cls(tuple(files), tuple(queues), record["next_base"], record["is_base_known"])
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise StoreDamaged(
                 f"{where}: expected the index coverage as JSON, found {type(error).__name__}: {error}; "

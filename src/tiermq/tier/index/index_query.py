@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from tiermq.errors import TierMQError
 from tiermq.tier.index.index_item import IndexItem, index_hash, low_32_bits
-from tiermq.tier.index.index_state import IndexEntry
+from tiermq.tier.index.index_state import IndexEntry, IndexState
 
 Answer = TypeVar("Answer")
 
@@ -133,13 +134,13 @@ class IndexSearch:
         question = self._question
         if question.max_count <= 0 or question.begin_ms > question.end_ms:
             return QueryAnswer()
-        overlapping = [entry for entry in entries if entry.overlaps(question.begin_ms, question.end_ms)]
-        newest = {id(entry): entry.time_range_ms()[1] for entry in overlapping}
-        overlapping.sort(key=lambda entry: newest[id(entry)], reverse=True)
-        for at in range(0, len(overlapping), FILES_AT_ONCE):
-            if newest[id(overlapping[at])] < self._worst_wanted_ms():
+        newest = sorted(((entry.newest_ms(), at) for at, entry in enumerate(entries)), reverse=True)
+        for start in range(0, len(newest), FILES_AT_ONCE):
+            wave = newest[start : start + FILES_AT_ONCE]
+            wanted = [entries[at] for newest_ms, at in wave if newest_ms >= self._worst_wanted_ms()]
+            if not wanted:
                 break
-            self._ask_files(overlapping[at : at + FILES_AT_ONCE])
+            self._ask_files(wanted)
         return QueryAnswer(self._hits[: question.max_count], self._failures)
 
     def _worst_wanted_ms(self) -> int:
@@ -151,12 +152,13 @@ class IndexSearch:
         """Ask some files, and ask those again for more that had more, while what they gave was not enough."""
         limit = self._question.max_count
         while entries:
-            answers = self._pool.run([lambda entry=entry: self._select(entry, limit) for entry in entries])  # type: ignore[misc]
+            answers = self._pool.run([partial(self._select, entry, limit) for entry in entries])
             candidates: list[Candidate] = []
             unfinished: list[IndexEntry] = []
             for entry, answer in zip(entries, answers, strict=True):
                 if isinstance(answer, TierMQError):
-                    self._failures.append(answer)
+                    if entry.state is not IndexState.SHUTDOWN:  # Else it expired while it was asked.
+                        self._failures.append(answer)
                     continue
                 found, has_more = answer
                 candidates += found
@@ -170,6 +172,8 @@ class IndexSearch:
 
     def _select(self, entry: IndexEntry, limit: int) -> tuple[list[Candidate], bool]:
         question = self._question
+        if entry.oldest_ms() > question.end_ms:
+            return [], False
         items, has_more = entry.select(self._hash, limit, question.begin_ms, question.end_ms)
         return [Candidate.of(item, entry.begin_ms) for item in items], has_more
 
@@ -181,7 +185,7 @@ class IndexSearch:
         while at < len(fresh) and fresh[at].latest_ms >= self._worst_wanted_ms():
             some = fresh[at : at + max(1, self._question.max_count - len(self._hits))]
             at += len(some)
-            for verdict in self._pool.run([lambda one=one: self._verify(one) for one in some]):  # type: ignore[misc]
+            for verdict in self._pool.run([partial(self._verify, one) for one in some]):
                 if isinstance(verdict, TierMQError):
                     self._failures.append(verdict)
                 elif verdict is not None:

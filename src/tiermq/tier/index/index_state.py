@@ -4,8 +4,8 @@
         └──────────────────────┴──────────────┬──────────────┘
                                            SHUTDOWN     closed, expired, or removed because it was empty
 
-UNSEALED and SEALED answer from the local file, UPLOAD from the tier. A query that has an entry in hand while it moves on
-gets its answer from wherever the items are: the tier's copy is known before the local file is let go.
+UNSEALED and SEALED answer from the local file, UPLOAD from the tier. A query that has an entry in hand while it moves
+on gets its answer from wherever the items are: the tier's copy is known before the local file is let go.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from tiermq.errors import IllegalTransition, TierError
+from tiermq.errors import IllegalTransition, StoreClosed, TierError
 from tiermq.tier.index.compacted_index import CompactedIndex
-from tiermq.tier.index.index_write_file import IndexWriteFile, Selected
+from tiermq.tier.index.index_coverage import CoverageRecord
+from tiermq.tier.index.index_write_file import FileFacts, IndexWriteFile, Selected
 
 EVER_MS = (1 << 63) - 1
 
@@ -45,6 +46,7 @@ class IndexEntry:
     state: IndexState
     local: IndexWriteFile | None = None
     remote: CompactedIndex | None = None
+    sealed_record: CoverageRecord | None = None  # What was indexed when the file was sealed.
 
     def move(self, state: IndexState) -> None:
         """Go to `state`; raises IllegalTransition where the diagram has no arrow."""
@@ -55,31 +57,30 @@ class IndexEntry:
             )
         self.state = state
 
-    def time_range_ms(self) -> tuple[int, int]:
-        """The smallest and the largest store time that the file may hold."""
+    def newest_ms(self) -> int:
+        """No message of the file was stored after; -1 of an empty one. Known without asking the tier."""
         if self.remote is not None:
-            return self._remote_oldest_ms(), self.remote.segment.end_ms
-        if self.local is None or self.local.is_closed:
-            return 0, EVER_MS
-        facts = self.local.facts()
-        return (facts.oldest_ms, facts.newest_ms) if facts.item_count else (EVER_MS, -1)
+            return self.remote.segment.end_ms
+        facts = self._local_facts()
+        return EVER_MS if facts is None else facts.newest_ms if facts.item_count else -1
 
-    def _remote_oldest_ms(self) -> int:
-        """Begin is when the file was created: its records are older. How much older, only the companion knows."""
-        if self.remote is None:
-            return 0
+    def oldest_ms(self) -> int:
+        """No message of the file was stored before; 0 when nobody can tell.
+
+        Begin is when the file was created: its messages are older. How much older, only an uploaded file's companion
+        knows, which is asked for once.
+        """
         try:
-            facts = self.remote.facts()
+            facts = self._local_facts() if self.remote is None else self.remote.facts()
         except TierError:
             return 0  # Asking one file too many is better than missing what it holds.
         return 0 if facts is None else facts.oldest_ms
 
-    def overlaps(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether a record of the file can lie in the time range."""
-        if self.remote is not None and self.remote.segment.end_ms < begin_ms:
-            return False  # Known without asking the tier.
-        oldest_ms, newest_ms = self.time_range_ms()
-        return oldest_ms <= end_ms and newest_ms >= begin_ms
+    def _local_facts(self) -> FileFacts | None:
+        try:
+            return None if self.local is None else self.local.facts()
+        except StoreClosed:
+            return None
 
     def select(self, key_hash: int, max_count: int, begin_ms: int, end_ms: int) -> Selected:
         """Items of a hash, newest first, from wherever they are now. Raises what the driver raises."""

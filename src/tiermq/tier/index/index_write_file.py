@@ -144,6 +144,8 @@ class IndexWriteFile:
         file = cls(access, path, access.open(path, open_file_bytes(slots, capacity)), slots, capacity)
         try:
             header = decode_header(file._buffer)
+            if str(header.begin_ms) != name:
+                raise CorruptRecord(f"expected the file's name as its begin time, found {header.begin_ms}")
             count = min(header.item_count, capacity - 1)
             file._reserve(count + 1)
             found = index_repair.relink(file._buffer, slots, count, header.begin_ms)
