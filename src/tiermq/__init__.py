@@ -1,8 +1,35 @@
-"""TierMQ: a message store that keeps RocketMQ's bytes."""
+"""TierMQ: a message store that keeps RocketMQ's bytes.
 
-from tiermq.kernel import Message, PutResult, PutResults
-from tiermq.status import GetStatus, PutStatus
-from tiermq.store.local_store import LocalStore
+Names are loaded when they are first used: a command that only prints its help need not map a store.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tiermq.kernel import Message, PutResult, PutResults
+    from tiermq.status import GetStatus, PutStatus
+    from tiermq.store.local_store import LocalStore
 
 __version__ = "0.1.0"
 __all__ = ["GetStatus", "LocalStore", "Message", "PutResult", "PutResults", "PutStatus"]
+
+_HOMES = {
+    "GetStatus": "tiermq.status",
+    "LocalStore": "tiermq.store.local_store",
+    "Message": "tiermq.kernel",
+    "PutResult": "tiermq.kernel",
+    "PutResults": "tiermq.kernel",
+    "PutStatus": "tiermq.status",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'tiermq' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value

@@ -233,7 +233,15 @@ class Recovery:
         for queue in self._queues.all_queues():
             while not queue.flush(0):
                 pass
+        self._note_durable(self._dispatch.last_store_timestamp_ms)
         return Recovered(mode, end.offset, files[start].from_offset, self._dispatch.records - before, truncated)
+
+    def _note_durable(self, store_ms: int) -> None:
+        """Log and queues are on disk up to here: the next unclean start need not walk this part again."""
+        checkpoint = self._checkpoint
+        checkpoint.physic_msg_timestamp_ms = max(checkpoint.physic_msg_timestamp_ms, store_ms)
+        checkpoint.logics_msg_timestamp_ms = max(checkpoint.logics_msg_timestamp_ms, store_ms)
+        checkpoint.flush()
 
     def _first_torn(self, file: MappedFile) -> int | None:
         if self._crc_mode != 1:  # 2 sees every byte of a record; 0 was asked not to look.
