@@ -209,12 +209,18 @@ def settle(quiet_seconds: float = 0.05, most_seconds: float = 30.0) -> None:
 
 
 class JavaBench:
-    """Finds and compiles the reference loops once, starts them where they are wanted; with --no-java, starts none."""
+    """Finds and compiles the reference loops once, starts them where they are wanted; with --no-java, starts none.
+
+    Without a JDK the program ends with one line that says what is missing.
+    """
 
     def __init__(self, wanted: bool) -> None:
         self.version: str | None = None
         if wanted:
-            self._java, javac, self.version = java_peer.find_jdk()
+            try:
+                self._java, javac, self.version = java_peer.find_jdk()
+            except java_peer.JdkMissing as missing:
+                raise SystemExit(str(missing)) from missing
             self._classes = java_peer.compile_loops(javac)
 
     def start(self, stack: contextlib.ExitStack, work: str, **parameters: object) -> java_peer.JavaPeer | None:
@@ -241,10 +247,6 @@ def finish(made: Report, options: Options, directory: Path, java: JavaBench, ker
 
 
 def main(run: Callable[[list[str]], dict[str, Any]]) -> None:
-    """Run as a program: print the result; a missing JDK is told in one line."""
+    """Run as a program and print the result."""
     argv = sys.argv[1:]
-    try:
-        result = run(argv)
-    except java_peer.JdkMissing as missing:
-        raise SystemExit(str(missing)) from missing
-    report.print_result(result, as_json="--json" in argv)
+    report.print_result(run(argv), as_json="--json" in argv)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import random
 from array import array
 from collections.abc import Callable, Iterator
@@ -47,6 +48,8 @@ def open_store(directory: Path, log_size: int, **settings: Any) -> LocalStore:
         "flush_interval_commit_log": HOUR_MS,
         "disk_max_used_space_ratio": 95,
     } | settings
+    # A store that closes with its dispatch paused warns that the next start will check it. This one has no next start.
+    logging.getLogger("tiermq").setLevel(logging.ERROR)
     store = LocalStore.open(directory, mapped_file_size_commit_log=log_size, **settings)
     store.pause_dispatch()
     settle()  # The file behind is being warmed now.

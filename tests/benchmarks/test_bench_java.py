@@ -25,9 +25,10 @@ def stack() -> Iterator[ExitStack]:
 @pytest.fixture(scope="module")
 def java() -> harness.JavaBench:
     try:
-        return harness.JavaBench(wanted=True)
+        java_peer.find_jdk()
     except JdkMissing as missing:
         pytest.skip(str(missing))
+    return harness.JavaBench(wanted=True)
 
 
 def started(java: harness.JavaBench, stack: ExitStack, work: str, **parameters: object) -> JavaPeer:
@@ -44,6 +45,8 @@ def test_a_machine_without_a_compiler_is_told_what_to_install(monkeypatch: pytes
     monkeypatch.setenv("PATH", "")
     with pytest.raises(JdkMissing, match="JDK >= 17 with javac .*no javac beside it.*--no-java"):
         java_peer.find_jdk()
+    with pytest.raises(SystemExit, match="JDK >= 17 with javac"):
+        harness.JavaBench(wanted=True)
 
 
 def test_no_java_starts_nothing(stack: ExitStack) -> None:
