@@ -165,7 +165,8 @@ def check_object_name(name: str) -> str:
 def _component(what: str, name: str) -> str:
     if not name or name in (".", "..") or "/" in name or "\0" in name:
         raise BadTierName(
-            f"expected a {what} name that can be one part of a path (not empty, not '.' or '..', no slash), found {name!r}"
+            f"expected a {what} name that can be one part of a path, found {name!r}: "
+            "it may not be empty, '.' or '..', nor hold a slash"
         )
     return name
 

@@ -1,0 +1,136 @@
+"""MeteredDriver: RocketMQ's provider metrics, told truthfully, around any driver. Every try counts.
+
+    rocketmq_tiered_store_provider_rpc_latency      histogram, milliseconds   operation, success, path, file_type
+    rocketmq_tiered_store_provider_upload_bytes     histogram, bytes          operation=write, path, file_type
+    rocketmq_tiered_store_provider_download_bytes   histogram, bytes          operation=read, path, file_type
+    rocketmq_tiered_store_provider_failures_total   counter (ours)            operation, error, path, file_type
+
+Every point also carries storage_type="tiered" and storage_medium (RocketMQ says "blob"). `path` is the logical path of
+the queue, empty where a call concerns no queue. Bytes are counted when they were acknowledged, not when they were sent.
+A refusal (conflict, sealed, missing) is an answer, so its call counts as one that failed and is told by its `error`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from tiermq.clock import Clock, SystemClock
+from tiermq.errors import TierError
+from tiermq.metrics import Registry
+from tiermq.tier.driver.contract import ANY, Buffer, Expected, SegmentInfo, StoredObject, TierDriver
+from tiermq.tier.names import SegmentKey
+
+PREFIX = "rocketmq_tiered_store_provider_"
+LATENCY_MS = (1, 3, 5, 7, 10, 100, 200, 400, 600, 800, 1000, 1500, 3000)
+SIZE_BYTES = (1 << 10, 10 << 10, 100 << 10, 1 << 20, 10 << 20, 32 << 20, 50 << 20, 100 << 20)
+STORAGE_TYPE = "tiered"
+_BASE = ("storage_type", "storage_medium")
+
+Result = TypeVar("Result")
+
+
+class ProviderMetrics:
+    """The metrics themselves: one of these for a registry, shared by all drivers that report to it."""
+
+    def __init__(self, registry: Registry, *, storage_medium: str = "blob") -> None:
+        self.base = (STORAGE_TYPE, storage_medium)
+        self.latency = registry.histogram(
+            PREFIX + "rpc_latency",
+            "Milliseconds that a call to the tier's back end took.",
+            (*_BASE, "operation", "success", "path", "file_type"),
+            LATENCY_MS,
+        )
+        self.upload = registry.histogram(
+            PREFIX + "upload_bytes",
+            "Bytes of each acknowledged write.",
+            (*_BASE, "operation", "path", "file_type"),
+            SIZE_BYTES,
+        )
+        self.download = registry.histogram(
+            PREFIX + "download_bytes",
+            "Bytes of each read that was answered.",
+            (*_BASE, "operation", "path", "file_type"),
+            SIZE_BYTES,
+        )
+        self.failures = registry.counter(
+            PREFIX + "failures_total",
+            "Calls to the tier's back end that did not succeed, by error.",
+            (*_BASE, "operation", "error", "path", "file_type"),
+        )
+
+
+class MeteredDriver:
+    """Used from any thread."""
+
+    def __init__(self, inner: TierDriver, metrics: ProviderMetrics, *, clock: Clock | None = None) -> None:
+        self.inner = inner
+        self._metrics = metrics
+        self._clock = clock or SystemClock()
+
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
+    def _call(self, operation: str, key: SegmentKey | None, call: Callable[[], Result]) -> Result:
+        labels = ("", "object") if key is None else _labels(key)
+        base = self._metrics.base
+        began_s = self._clock.monotonic()
+        success = False
+        try:
+            result = call()
+            success = True
+            return result
+        except TierError as error:
+            self._metrics.failures.labels(*base, operation, type(error).__name__, *labels).add()
+            raise
+        finally:
+            took_ms = (self._clock.monotonic() - began_s) * 1000
+            self._metrics.latency.labels(*base, operation, str(success).lower(), *labels).observe(took_ms)
+
+    def write(self, key: SegmentKey, position: int, data: Sequence[Buffer]) -> None:
+        self._call("write", key, lambda: self.inner.write(key, position, data))
+        size = sum(memoryview(buffer).nbytes for buffer in data)
+        self._metrics.upload.labels(*self._metrics.base, "write", *_labels(key)).observe(size)
+
+    def read(self, key: SegmentKey, position: int, length: int) -> memoryview:
+        data = self._call("read", key, lambda: self.inner.read(key, position, length))
+        self._metrics.download.labels(*self._metrics.base, "read", *_labels(key)).observe(len(data))
+        return data
+
+    def size(self, key: SegmentKey) -> int:
+        return self._call("size", key, lambda: self.inner.size(key))
+
+    def trim(self, key: SegmentKey, size: int) -> None:
+        self._call("trim", key, lambda: self.inner.trim(key, size))
+
+    def seal(self, key: SegmentKey) -> None:
+        self._call("seal", key, lambda: self.inner.seal(key))
+
+    def is_sealed(self, key: SegmentKey) -> bool:
+        return self._call("is_sealed", key, lambda: self.inner.is_sealed(key))
+
+    def delete(self, key: SegmentKey) -> None:
+        self._call("delete", key, lambda: self.inner.delete(key))
+
+    def list_segments(self, prefix: str = "") -> Iterator[SegmentInfo]:
+        return iter(self._call("list_segments", None, lambda: list(self.inner.list_segments(prefix))))
+
+    def get_object(self, name: str) -> StoredObject | None:
+        return self._call("get_object", None, lambda: self.inner.get_object(name))
+
+    def put_object(self, name: str, data: bytes, *, expected: Expected = ANY) -> str:
+        return self._call("put_object", None, lambda: self.inner.put_object(name, data, expected=expected))
+
+    def delete_object(self, name: str) -> None:
+        self._call("delete_object", None, lambda: self.inner.delete_object(name))
+
+    def list_objects(self, prefix: str = "") -> list[str]:
+        return self._call("list_objects", None, lambda: self.inner.list_objects(prefix))
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def _labels(key: SegmentKey) -> tuple[str, str]:
+    return key.logical_path, key.type.name.lower()

@@ -1,0 +1,234 @@
+"""Tier URLs: from a string to an open driver, with its wrappers.
+
+    file:///dir                   PosixDriver: RocketMQ's own layout, appended in place
+    s3://bucket/prefix            ObjectStoreDriver   AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION,
+                                                      AWS_ENDPOINT_URL (any S3-compatible server), AWS_ALLOW_HTTP, …
+    gs://bucket/prefix            ObjectStoreDriver   GOOGLE_APPLICATION_CREDENTIALS, GOOGLE_SERVICE_ACCOUNT, …
+    az://container/prefix         ObjectStoreDriver   AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY, …
+    memory://name                 MemoryDriver        shared within the process
+    file:///dir?driver=object     the object driver over a directory: for tests, because nothing is fsynced
+    memory://name?driver=object   the object driver over memory: for tests
+
+Credentials come from the environment, never from the URL: URLs end up in logs, process lists and manifests.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from obstore.exceptions import BaseError
+from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store
+
+from tiermq.clock import Clock
+from tiermq.errors import BadTierUrl, TierCredentials
+from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.driver.memory import MemoryDriver
+from tiermq.tier.driver.metered import MeteredDriver, ProviderMetrics
+from tiermq.tier.driver.object_errors import PastTheEnd, cleaned, our_error
+from tiermq.tier.driver.object_requests import ObjectRequests
+from tiermq.tier.driver.object_store import ObjectStoreDriver
+from tiermq.tier.driver.posix import LOCK_NAME, PosixDriver
+from tiermq.tier.driver.posix_calls import locked
+from tiermq.tier.driver.retrying import RetryingDriver, RetryPolicy
+
+if TYPE_CHECKING:
+    from tiermq.tier.driver.object_requests import Store
+
+SCHEMES = ("file", "s3", "gs", "az", "memory")
+REQUEST_TIMEOUT_S = 60  # For a whole request: so no write should be much larger than 100 MiB.
+CONNECT_TIMEOUT_S = 5
+_LOOPBACK = re.compile(r"^http://(127\.|localhost\b|\[::1\])")
+_S3_CREDENTIALS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SKIP_SIGNATURE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+)
+_S3_SETTINGS = {
+    "AWS_ACCESS_KEY_ID": "access_key_id",
+    "AWS_SECRET_ACCESS_KEY": "secret_access_key",
+    "AWS_SESSION_TOKEN": "session_token",
+    "AWS_REGION": "region",
+    "AWS_DEFAULT_REGION": "default_region",
+    "AWS_ENDPOINT_URL": "endpoint",
+    "AWS_SKIP_SIGNATURE": "skip_signature",
+}
+_AZURE_SETTINGS = {
+    "AZURE_STORAGE_ACCOUNT_NAME": "account_name",
+    "AZURE_STORAGE_ACCOUNT_KEY": "account_key",
+    "AZURE_STORAGE_ENDPOINT": "endpoint",
+}
+_memory_stores: dict[str, MemoryStore] = {}
+_memory_stores_lock = threading.Lock()
+
+
+def open_driver(
+    url: str,
+    *,
+    environment: Mapping[str, str] | None = None,
+    metrics: ProviderMetrics | None = None,
+    retry: RetryPolicy | None = RetryPolicy(),  # noqa: B008 - it is a frozen value
+    clock: Clock | None = None,
+    chance: Callable[[], float] = random.random,
+) -> TierDriver:
+    """The driver of a URL, metered when there are metrics, retrying unless `retry` is None. Sends no request.
+
+    `environment` stands in for the process's own. Raises BadTierUrl, TierCredentials.
+    """
+    driver = bare_driver(url, os.environ if environment is None else environment)
+    if metrics is not None:
+        driver = MeteredDriver(driver, metrics, clock=clock)
+    if retry is not None:
+        driver = RetryingDriver(driver, retry, clock=clock, chance=chance)
+    return driver
+
+
+def bare_driver(url: str, environment: Mapping[str, str]) -> TierDriver:
+    """The back end alone, without wrappers."""
+    parts = _split(url)
+    over_objects = _wants_object_driver(parts)
+    if parts.scheme == "memory":
+        return _object_driver(_memory_store(parts.netloc), url) if over_objects else MemoryDriver(parts.netloc)
+    if parts.scheme == "file":
+        root = _directory(parts, url)
+        return _local_objects(root, url) if over_objects else PosixDriver(root)
+    if not parts.netloc:
+        raise BadTierUrl(f"expected {parts.scheme}://<bucket>/<prefix>, found no bucket in {url!r}")
+    prefix = unquote(parts.path).strip("/")
+    shown = f"{parts.scheme}://{parts.netloc}" + (f"/{prefix}" if prefix else "")
+    makers: dict[str, Callable[[str, str | None, Mapping[str, str]], Store]]
+    makers = {"s3": _s3_store, "gs": _gcs_store, "az": _azure_store}
+    try:
+        store = makers[parts.scheme](parts.netloc, prefix or None, environment)
+    except BaseError as error:
+        ours = our_error(error, "open the tier", shown, "")
+        raise (BadTierUrl(f"{shown}: {cleaned(str(error))}") if isinstance(ours, PastTheEnd) else ours) from None
+    return _object_driver(store, shown)
+
+
+def _split(url: str) -> SplitResult:
+    """The URL in pieces; nothing of it is repeated in an error before it is known to hold no password."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise BadTierUrl("expected a tier URL such as s3://bucket/prefix, found something that is none") from None
+    if parts.username is not None or parts.password is not None:
+        raise BadTierUrl(
+            f"expected {parts.scheme}://<bucket>/<prefix> without a user or password. "
+            "Credentials come from the environment: set AWS_*, GOOGLE_* or AZURE_* variables."
+        )
+    if parts.fragment:
+        raise BadTierUrl(f"expected a tier URL without '#', found one in {parts.scheme}://{parts.netloc}")
+    if parts.scheme not in SCHEMES:
+        hint = f" A directory is written file://{url}." if url.startswith("/") else ""
+        raise BadTierUrl(
+            f"expected a tier URL that begins with {', '.join(f'{scheme}://' for scheme in SCHEMES)}; "
+            f"found {parts.scheme + '://…' if parts.scheme else repr(url)}.{hint}"
+        )
+    return parts
+
+
+def _wants_object_driver(parts: SplitResult) -> bool:
+    settings = parse_qsl(parts.query, keep_blank_values=True)
+    if not settings:
+        return False
+    if parts.scheme in ("file", "memory") and settings == [("driver", "object")]:
+        return True
+    names = ", ".join(name for name, _ in settings)
+    raise BadTierUrl(
+        f"expected no settings in a {parts.scheme}:// URL but '?driver=object' for file and memory, found {names}"
+    )
+
+
+def _directory(parts: SplitResult, url: str) -> Path:
+    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+        raise BadTierUrl(f"expected file:///an/absolute/directory (three slashes), found {url!r}")
+    return Path(unquote(parts.path))
+
+
+def _object_driver(store: Store, url: str) -> ObjectStoreDriver:
+    return ObjectStoreDriver(ObjectRequests(store, url), url)
+
+
+def _local_objects(root: Path, url: str) -> ObjectStoreDriver:
+    """A local directory cannot compare and set, so a lock file stands in for it."""
+    root.mkdir(parents=True, exist_ok=True)
+    exclusive: Callable[[], AbstractContextManager[object]] = partial(
+        locked, str(root / LOCK_NAME), os.O_RDWR | os.O_CREAT
+    )
+    return ObjectStoreDriver(ObjectRequests(LocalStore(root), url, exclusive=exclusive), url)
+
+
+def _memory_store(name: str) -> MemoryStore:
+    with _memory_stores_lock:
+        return _memory_stores.setdefault(name, MemoryStore()) if name else MemoryStore()
+
+
+def _s3_store(bucket: str, prefix: str | None, environment: Mapping[str, str]) -> S3Store:
+    endpoint = environment.get("AWS_ENDPOINT_URL") or environment.get("AWS_ENDPOINT")
+    allow_http = _allow_http("AWS", endpoint, environment)
+    if endpoint and not any(environment.get(name) for name in _S3_CREDENTIALS):
+        # Without this the client would ask Amazon's instance metadata service, and a server of one's own has none.
+        raise TierCredentials(
+            f"s3://{bucket}: expected credentials for the endpoint {cleaned(endpoint)} in the environment, found none. "
+            "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+        )
+    config: dict[str, Any] = _settings(_S3_SETTINGS, environment)
+    if endpoint:
+        config["endpoint"] = endpoint
+    return S3Store(bucket, prefix=prefix, config=config, **_client(allow_http))  # type: ignore[arg-type]
+
+
+def _gcs_store(bucket: str, prefix: str | None, _environment: Mapping[str, str]) -> GCSStore:
+    return GCSStore(bucket, prefix=prefix, **_client(False))
+
+
+def _azure_store(container: str, prefix: str | None, environment: Mapping[str, str]) -> AzureStore:
+    endpoint = environment.get("AZURE_STORAGE_ENDPOINT")
+    allow_http = _allow_http("AZURE", endpoint, environment)
+    if not any(environment.get(name) for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_USE_EMULATOR")):
+        raise TierCredentials(
+            f"az://{container}: expected the storage account in the environment, found none. "
+            "Set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY."
+        )
+    config: dict[str, Any] = _settings(_AZURE_SETTINGS, environment)
+    return AzureStore(container, prefix=prefix, config=config, **_client(allow_http))  # type: ignore[arg-type]
+
+
+def _settings(names: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, Any]:
+    return {setting: environment[name] for name, setting in names.items() if environment.get(name)}
+
+
+def _allow_http(cloud: str, endpoint: str | None, environment: Mapping[str, str]) -> bool:
+    """Plain HTTP only to this machine, unless the environment says that it is meant."""
+    if not endpoint or not endpoint.startswith("http://") or _LOOPBACK.match(endpoint):
+        return bool(endpoint)
+    if environment.get(f"{cloud}_ALLOW_HTTP", "").lower() in ("1", "true"):
+        return True
+    raise BadTierUrl(
+        f"expected an https:// endpoint, found {cleaned(endpoint)}. Messages would travel in the clear; "
+        f"set {cloud}_ALLOW_HTTP=true if that is meant."
+    )
+
+
+def _client(allow_http: bool) -> dict[str, Any]:
+    """No retries inside: each request is counted, measured and repeated by our own wrappers."""
+    return {
+        "client_options": {
+            "allow_http": allow_http,
+            "timeout": timedelta(seconds=REQUEST_TIMEOUT_S),
+            "connect_timeout": timedelta(seconds=CONNECT_TIMEOUT_S),
+        },
+        "retry_config": {"max_retries": 0, "retry_timeout": timedelta(seconds=REQUEST_TIMEOUT_S)},
+    }
