@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from simulation.simulated_files import SimulatedFileAccess
@@ -94,9 +96,9 @@ def test_a_batch_topic_that_began_again_keeps_its_messages_after_a_kill() -> Non
 # The type of a topic's queues
 
 
-def write_topics(access: FileAccess, queue_type: str | None) -> None:
-    attributes = "" if queue_type is None else f'"attributes":{{"queue.type":"{queue_type}"}},'
-    text = f'{{"dataVersion":{{"counter":1}},"topicConfigTable":{{"T":{{{attributes}"topicName":"T","readQueueNums":1}}}}}}'
+def write_topics(access: FileAccess, queue_type: str) -> None:
+    config = {"topicName": "T", "readQueueNums": 1, "attributes": {"queue.type": queue_type}}
+    text = json.dumps({"dataVersion": {"counter": 1}, "topicConfigTable": {"T": config}})
     access.write_bytes(f"{ROOT}/config/topics.json", text.encode())
 
 
