@@ -51,8 +51,11 @@ def first_torn_record(file: MappedFile, vouched_before_ms: int) -> int | None:
 
 def _zero_pages(file: MappedFile, end: int) -> Iterator[int]:
     """Where zero pages begin, below `end`. A file that ends within its last page has no such page there."""
-    for start in range(0, end, _CHUNK_BYTES):
-        chunk = file.read(start, min(_CHUNK_BYTES, file.size - start)) or b""
+    # Not a page more than has records: behind them are holes, and where the disk is a full tmpfs even reading a hole
+    # asks for a block, and kills.
+    stop = min(file.size, -(-end // DISK_PAGE_BYTES) * DISK_PAGE_BYTES)
+    for start in range(0, stop, _CHUNK_BYTES):
+        chunk = file.read(start, min(_CHUNK_BYTES, stop - start)) or b""
         at = chunk.find(_ZERO_PAGE)
         while at >= 0 and start + at < end:
             aligned = -(-at // DISK_PAGE_BYTES) * DISK_PAGE_BYTES

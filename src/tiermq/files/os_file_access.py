@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tiermq.errors import StoreDamaged
-from tiermq.files import config_file
+from tiermq.files import config_file, system_calls
 from tiermq.files.disk_space import UNKNOWN_RATIO, usage_ratio
 from tiermq.files.file_access import FileInfo
 from tiermq.files.os_errors import translated
@@ -56,6 +56,11 @@ class OsFileAccess:
                     f"{path}: expected a file of {size} bytes, found {found}. "
                     "Either the configured file size changed or the file is not ours."
                 )
+            try:
+                _refuse_deadly_holes(descriptor)
+            except BaseException:
+                os.close(descriptor)
+                raise
             return OsRegion(path, descriptor, size, writable)
 
     def list_files(self, directory: str) -> list[FileInfo]:
@@ -177,6 +182,16 @@ class OsFileAccess:
     def lock(self, path: str) -> StoreLock:
         self.make_directories(_parent(path))
         return StoreLock(path)
+
+
+def _refuse_deadly_holes(descriptor: int) -> None:
+    """On a full tmpfs a read of a hole kills the process, and recovery reads behind the end of data: say it instead."""
+    status = os.fstat(descriptor)
+    holes = status.st_size - status.st_blocks * 512
+    if holes > 0 and system_calls.is_tmpfs(descriptor):
+        disk = os.fstatvfs(descriptor)
+        if disk.f_bavail * disk.f_frsize < holes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _parent(path: str) -> str:

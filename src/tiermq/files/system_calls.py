@@ -16,6 +16,8 @@ from typing import Any
 MADV_WILLNEED = 3
 MADV_POPULATE_WRITE = 23  # Linux 5.14; older kernels answer EINVAL.
 
+_TMPFS_MAGIC = 0x01021994
+_STATFS_BYTES = 256  # More than struct statfs has on any system; its first word is the type.
 _FALLOC_FL_KEEP_SIZE = 0x01
 _FALLOC_FL_PUNCH_HOLE = 0x02
 _NO_HOLES = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV})
@@ -33,6 +35,7 @@ def _function(name: str, *argument_types: Any) -> Any:
 
 
 _madvise = _function("madvise", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_fstatfs = _function("fstatfs", ctypes.c_int, ctypes.c_void_p)
 _mlock = _function("mlock", ctypes.c_void_p, ctypes.c_size_t)
 _munlock = _function("munlock", ctypes.c_void_p, ctypes.c_size_t)
 _fallocate = _function("fallocate64", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64) or _function(
@@ -67,6 +70,14 @@ def unlock_pages(buffer: Any, length: int) -> bool:
     """munlock the first `length` bytes."""
     pinned = _pin(buffer, 0)
     return pinned is not None and _munlock is not None and _munlock(ctypes.addressof(pinned), length) == 0
+
+
+def is_tmpfs(descriptor: int) -> bool:
+    """Whether a file lies in memory, where even reading a hole through a map takes a block."""
+    facts = ctypes.create_string_buffer(_STATFS_BYTES)
+    if _fstatfs is None or _fstatfs(descriptor, ctypes.addressof(facts)) != 0:
+        return False
+    return ctypes.c_long.from_buffer(facts).value == _TMPFS_MAGIC
 
 
 def punch_hole(descriptor: int, start: int, length: int) -> bool:
