@@ -1,0 +1,190 @@
+"""The lease of a broker: one holder, taken over after it expired, and the old holder is told."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tier.metadata.manifest_values import I64, TEXT
+from tiermq.clock import ManualClock
+from tiermq.errors import StaleWriter, TierUnavailable
+from tiermq.tier.driver.contract import ANY, Expected
+from tiermq.tier.driver.memory import MemoryDriver
+from tiermq.tier.metadata.broker_lease import BrokerLease, Lease, LeaseHeld, decode_lease, encode_lease, lease_name
+from tiermq.tier.metadata.document import CorruptManifest, seal_document
+
+DISPATCHER = "embedded dispatcher of broker-a on host-1"
+JOB = "spark job 7"
+
+
+def lease_of(driver: MemoryDriver, owner: str, clock: ManualClock) -> BrokerLease:
+    return BrokerLease(driver, "DefaultCluster", "broker-a", owner, term_ms=30_000, clock=clock)
+
+
+@given(st.builds(Lease, I64, TEXT, I64, I64))
+def test_a_lease_reads_back_as_it_was_written(lease: Lease) -> None:
+    assert decode_lease(encode_lease(lease), "x") == lease
+
+
+@pytest.mark.parametrize("body", [{}, {"epoch": 1, "owner": 2, "expiresMs": 3, "renewals": 4}])
+def test_a_document_that_is_no_lease_is_refused(body: dict[str, object]) -> None:
+    with pytest.raises(CorruptManifest, match="no lease"):
+        decode_lease(seal_document(body, 1), "x")
+
+
+def test_a_lease_lies_in_the_directory_of_its_broker() -> None:
+    assert lease_name("DefaultCluster", "broker-a") == "212d6b50_DefaultCluster/broker-a/lease.tiermq.json"
+
+
+def test_a_free_lease_is_acquired_and_says_who_holds_it(manual_clock: ManualClock) -> None:
+    driver = MemoryDriver()
+    lease = lease_of(driver, DISPATCHER, manual_clock)
+    assert lease.read() is None
+    assert lease.acquire() == lease.epoch == 1
+    assert lease.read() == Lease(1, DISPATCHER, manual_clock.now_ms() + 30_000)
+    lease.check()
+
+
+def test_nobody_gets_a_lease_that_is_held_and_the_error_names_the_holder(manual_clock: ManualClock) -> None:
+    driver = MemoryDriver()
+    lease_of(driver, DISPATCHER, manual_clock).acquire()
+    manual_clock.advance_ms(29_999)
+    with pytest.raises(LeaseHeld, match=f"{DISPATCHER} holds it with epoch 1 for another 1 ms"):
+        lease_of(driver, JOB, manual_clock).acquire()
+
+
+def test_after_expiry_the_lease_is_taken_over_with_a_higher_epoch_and_the_old_holder_is_stale(
+    manual_clock: ManualClock,
+) -> None:
+    driver = MemoryDriver()
+    old, new = lease_of(driver, DISPATCHER, manual_clock), lease_of(driver, JOB, manual_clock)
+    old.acquire()
+    manual_clock.advance_ms(30_000)
+    assert new.acquire() == 2
+    with pytest.raises(StaleWriter, match=rf"{DISPATCHER} held it with epoch 1.*{JOB} \(epoch 2\)"):
+        old.renew()
+    with pytest.raises(StaleWriter, match=JOB):
+        old.check()
+    with pytest.raises(StaleWriter, match=JOB):
+        _ = old.epoch
+    old.release()  # Gives back nothing, since nothing is its own.
+    assert new.read() == Lease(2, JOB, manual_clock.now_ms() + 30_000)
+    new.renew()
+
+
+def test_a_holder_that_renews_in_time_keeps_the_lease(manual_clock: ManualClock) -> None:
+    driver = MemoryDriver()
+    lease = lease_of(driver, DISPATCHER, manual_clock)
+    lease.acquire()
+    for _ in range(5):
+        assert not lease.is_renewal_due()
+        manual_clock.advance_ms(10_000)
+        assert lease.is_renewal_due()
+        assert lease.renew() == lease.expires_ms == manual_clock.now_ms() + 30_000
+    with pytest.raises(LeaseHeld):
+        lease_of(driver, JOB, manual_clock).acquire()
+    assert lease.epoch == 1
+
+
+def test_a_lease_that_expired_unnoticed_is_renewed_when_nobody_took_it(manual_clock: ManualClock) -> None:
+    lease = lease_of(MemoryDriver(), DISPATCHER, manual_clock)
+    lease.acquire()
+    manual_clock.advance_ms(3_600_000)
+    lease.renew()
+    assert lease.epoch == 1
+
+
+def test_a_released_lease_is_free_at_once_and_its_epoch_goes_on(manual_clock: ManualClock) -> None:
+    driver = MemoryDriver()
+    old, new = lease_of(driver, DISPATCHER, manual_clock), lease_of(driver, JOB, manual_clock)
+    old.acquire()
+    old.release()
+    with pytest.raises(StaleWriter, match="acquire it first"):
+        old.renew()
+    assert new.acquire() == 2
+
+
+def test_the_same_owner_comes_back_after_a_crash_without_waiting(manual_clock: ManualClock) -> None:
+    driver = MemoryDriver()
+    lease_of(driver, DISPATCHER, manual_clock).acquire()
+    assert lease_of(driver, DISPATCHER, manual_clock).acquire() == 2
+
+
+def test_an_operator_may_take_it_by_force(manual_clock: ManualClock) -> None:
+    driver = MemoryDriver()
+    old = lease_of(driver, DISPATCHER, manual_clock)
+    old.acquire()
+    assert lease_of(driver, JOB, manual_clock).acquire(force=True) == 2
+    with pytest.raises(StaleWriter):
+        old.check()
+
+
+def test_the_epoch_continues_above_manifests_when_the_lease_itself_was_lost(manual_clock: ManualClock) -> None:
+    assert lease_of(MemoryDriver(), JOB, manual_clock).acquire(epoch_min=12) == 12
+
+
+def test_a_lease_that_vanished_is_not_ours_any_more(manual_clock: ManualClock) -> None:
+    driver = MemoryDriver()
+    lease = lease_of(driver, DISPATCHER, manual_clock)
+    lease.acquire()
+    driver.delete_object(lease.name)
+    with pytest.raises(StaleWriter, match="gone from the tier"):
+        lease.renew()
+
+
+def test_an_owner_has_a_name(manual_clock: ManualClock) -> None:
+    with pytest.raises(ValueError, match="owner"):
+        lease_of(MemoryDriver(), "", manual_clock)
+
+
+def test_of_many_that_want_a_free_lease_one_gets_it(manual_clock: ManualClock) -> None:
+    driver = MemoryDriver()
+    start = threading.Barrier(8)
+    won: list[int] = []
+    lost: list[str] = []
+
+    def run(number: int) -> None:
+        lease = lease_of(driver, f"owner-{number}", manual_clock)
+        start.wait()
+        try:
+            lease.acquire()
+            won.append(number)
+        except LeaseHeld as error:
+            lost.append(str(error))
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert len(lost) == 7
+    assert all(f"owner-{won[0]} holds it" in text for text in lost)
+
+
+class LossyDriver(MemoryDriver):
+    """Stores the object and loses the answer, once."""
+
+    lose = False
+
+    def put_object(self, name: str, data: bytes, *, expected: Expected = ANY) -> str:
+        version = super().put_object(name, data, expected=expected)
+        if self.lose:
+            self.lose = False
+            raise TierUnavailable("the answer was lost")
+        return version
+
+
+def test_a_renewal_whose_answer_was_lost_does_not_cost_the_lease(manual_clock: ManualClock) -> None:
+    driver = LossyDriver()
+    lease = lease_of(driver, DISPATCHER, manual_clock)
+    lease.acquire()
+    driver.lose = True
+    with pytest.raises(TierUnavailable):
+        lease.renew()
+    manual_clock.advance_ms(1)
+    lease.renew()
+    lease.check()
