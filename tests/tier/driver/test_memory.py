@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from tier.driver.conformance import DriverConformance, Place, fresh_segment
 
+from tier.driver.conformance import DriverConformance, Place, fresh_segment
 from tiermq.tier.driver.memory import MemoryDriver, forget
 
 _names = (f"conformance-{number}" for number in itertools.count())

@@ -6,8 +6,8 @@ import itertools
 from pathlib import Path
 
 import pytest
-from tier.driver.conformance import DriverConformance, Place
 
+from tier.driver.conformance import DriverConformance, Place
 from tiermq.tier.driver.tier_url import open_driver
 
 _numbers = itertools.count()

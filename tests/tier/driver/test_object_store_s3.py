@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
+
 from servers.seaweedfs import SeaweedFS
 from tier.driver.conformance import DriverConformance, Place
-
 from tiermq.tier.driver.tier_url import open_driver
 
 _numbers = itertools.count()
