@@ -51,9 +51,18 @@ class CleanMarker:
             if fields.pop("version") != VERSION:
                 return None
             queues = [QueueEnd(**queue) for queue in fields.pop("queues")]
-            return cls(queues=queues, **fields)
+            marker = cls(queues=queues, **fields)
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
+        return marker if marker._is_typed() else None
+
+    def _is_typed(self) -> bool:
+        ends = all(
+            type(end.topic) is str
+            and all(type(number) is int for number in (end.queue_id, end.min_offset, end.max_offset))
+            for end in self.queues
+        )
+        return ends and type(self.log_end) is int and type(self.checkpoint_hex) is str
 
 
 def read_marker(access: FileAccess, root: str) -> CleanMarker | None:
