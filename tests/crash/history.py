@@ -112,7 +112,9 @@ class History:
 
     def _compare(self, sent: Sent, stored: StoredMessage) -> None:
         assert stored.body == sent.body, sent
-        assert stored.encoded_properties == sent.encoded_properties, (sent, stored.encoded_properties)
+        # A store that was told to appends a checksum of the whole record as the last property.
+        properties = stored.encoded_properties.partition(b"__CRC32#")[0]
+        assert properties == sent.encoded_properties, (sent, properties)
         assert sent.physical_offset in (-1, stored.physical_offset), (sent, stored)
         sent.physical_offset = stored.physical_offset
 

@@ -86,9 +86,10 @@ class World:
     def kill(self) -> None:
         """The process dies: locks go, every byte that was written stays."""
         self.access._locked.clear()
+        self.open_only()
         for sent in self.history.messages:
             sent.durable = sent.durable or (sent.physical_offset >= 0 and self._outlives_the_process)
-        self._open_and_settle()
+        self.settle()
 
     @property
     def _outlives_the_process(self) -> bool:
@@ -135,18 +136,23 @@ class World:
         """Cut the power, and again while the store recovers from it."""
         self.access = self.access.crash(chooser(seed, likely))
         for at, number in enumerate(numbers):
-            if not self.lose_power_during(self._open_only, number, seed + at + 1, likely):
-                self.history.settle(self.store)
+            if not self.lose_power_during(self.open_only, number, seed + at + 1, likely):
+                self.settle()
                 break
         else:
             self._open_and_settle()
 
-    def _open_only(self) -> None:
+    def open_only(self) -> None:
         self.store = self._opened()
 
     def _open_and_settle(self) -> None:
-        self.store = self._opened()
+        self.open_only()
+        self.settle()
+
+    def settle(self) -> None:
+        """After a recovery: what it found has been made durable by it."""
         self.history.settle(self.store)
+        self.history.all_durable()
 
     def check(self) -> None:
         if not self._outlives_the_process:
