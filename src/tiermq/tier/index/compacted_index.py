@@ -1,7 +1,7 @@
 """CompactedIndex: one index file in the tier, asked by key hash with two small reads.
 
-The first question costs one more read, of the header, because the number of slots is the file's own: it follows from
-the object's size and the header's item count, not from today's configuration.
+The first question costs one more read, of the file's start, because the number of slots is the file's own: the first
+slot says where the slots end, and the object's size must agree; today's configuration has no say.
 
 Beside the object lies a small companion, `<path of the segment>.tiermq.json`: the facts that the format has no field
 for (the oldest store time, the topics in the file) and the coverage of the whole index at that moment. It makes the
@@ -10,7 +10,7 @@ tier self-describing: whoever loses his disk knows from it where indexing has to
 
 from __future__ import annotations
 
-from tiermq.errors import CorruptRecord, CorruptSegment, StoreDamaged
+from tiermq.errors import CorruptRecord, CorruptSegment, IllegalRange, StoreDamaged
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.index.index_coverage import CoverageRecord
 from tiermq.tier.index.index_item import (
@@ -18,10 +18,11 @@ from tiermq.tier.index.index_item import (
     HEADER_BYTES,
     ITEM_BYTES,
     SLOT_BYTES,
+    IndexHeader,
     IndexItem,
+    compacted_bytes,
     decode_header,
     decode_run,
-    slots_of_compacted,
 )
 from tiermq.tier.index.index_write_file import FileFacts, Selected, is_in_time
 from tiermq.tier.metadata.metadata_values import Segment
@@ -82,16 +83,25 @@ class CompactedIndex:
     def slots(self) -> int:
         """The file's own slot count. Raises CorruptSegment when the object is no index file."""
         if self._slots == 0:
-            header = self._read_header()
-            try:
-                self._slots = slots_of_compacted(self.segment.size, header)
-            except CorruptRecord:
-                # The row may be older than the object, or imported: the object's own size decides.
-                try:
-                    self._slots = slots_of_compacted(self._driver.size(self.key), header)
-                except CorruptRecord as error:
-                    raise CorruptSegment(f"{self.key.path}: {error}") from error
+            header, first_position = self._read_start()
+            slots = (first_position - HEADER_BYTES) // SLOT_BYTES
+            total = compacted_bytes(slots, header.item_count)
+            # The row may be older than the object, or imported: when it does not fit, the object's own size decides.
+            if slots < 1 or total not in (self.segment.size, self._driver.size(self.key)):
+                raise CorruptSegment(
+                    f"{self.key.path}: expected a compacted index of 28 + 8*{slots} + 28*{header.item_count} bytes, "
+                    f"found an object of {self._driver.size(self.key)}; delete it and index its time again"
+                )
+            self._slots = slots
         return self._slots
+
+    def _read_start(self) -> tuple[IndexHeader, int]:
+        """The header, and the position of the first slot's run, which is where the slots end."""
+        try:
+            start = self._driver.read(self.key, 0, HEADER_BYTES + SLOT_BYTES)
+            return decode_header(start), COMPACTED_SLOT.unpack_from(start, HEADER_BYTES)[0]
+        except (CorruptRecord, IllegalRange) as error:
+            raise CorruptSegment(f"{self.key.path}: expected a compacted index, found {error}") from error
 
     def select(self, key_hash: int, max_count: int, begin_ms: int, end_ms: int) -> Selected:
         """Items of a hash whose records may lie in the time range, newest first.
@@ -123,11 +133,3 @@ class CompactedIndex:
                 break
             read_bytes *= 4
         return Selected(found, has_more=position < end)
-
-    def _read_header(self) -> int:
-        """The item count in the header, which must be that of a compacted file."""
-        try:
-            header = decode_header(self._driver.read(self.key, 0, HEADER_BYTES))
-        except CorruptRecord as error:
-            raise CorruptSegment(f"{self.key.path}: {error}") from error
-        return header.item_count
