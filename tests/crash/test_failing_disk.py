@@ -142,6 +142,7 @@ def test_a_close_that_fails_lets_go_of_the_directory_and_the_next_start_repairs_
     store = disk.open()
     for number in range(50):
         assert put(store, b"%d" % number) is PutStatus.PUT_OK
+    store.dispatch_now()  # So that every file is there whose sync can fail.
     disk.fail("sync", part, FAILURES[0])
     with pytest.raises((OSError, StoreError)):
         store.close()

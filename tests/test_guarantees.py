@@ -1,0 +1,36 @@
+"""Every promise of docs/guarantees.md names tests that exist and run in the lane that it says."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXT = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", TEXT)))
+ROWS = [line for line in TEXT.splitlines() if line.startswith("|") and not line.startswith(("| promise", "|---"))]
+
+
+def test_there_are_promises() -> None:
+    assert len(ROWS) > 15
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[2:60])
+def test_each_promise_names_a_test(row: str) -> None:
+    assert re.search(r"`tests/[\w/]+\.py::\w+`", row.split("|")[2])
+
+
+@pytest.mark.parametrize(("path", "name"), NAMED, ids=[name for _, name in NAMED])
+def test_each_test_that_a_promise_names_exists(path: str, name: str) -> None:
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    assert name in {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+
+
+def test_every_test_of_the_crash_lane_stands_behind_a_promise() -> None:
+    """A crash test whose promise nobody wrote down is a promise that nobody knows of."""
+    named = {path for path, _ in NAMED}
+    files = {str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "crash").glob("test_*.py")}
+    assert files <= named
