@@ -26,7 +26,6 @@ from tiermq.commitlog.recovery import verify_log
 from tiermq.files.mapped_file import MappedFile
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.index.index_service import IndexService
-from tiermq.message.java_hash import key_hash
 
 HOUR_MS = 3_600_000
 POOL_COUNT = workload.POOL_COUNT
@@ -252,6 +251,9 @@ class Gets:
         return len(places) * batch, size
 
 
+KEYS_PER_PUT = 1000
+
+
 class IndexPuts:
     """Batches of keys into a fresh index of one file."""
 
@@ -267,10 +269,12 @@ class IndexPuts:
         topics, keys = workload.TOPICS, self._keys
 
         def work(service: IndexService) -> int:
-            hashes = array(
-                "i", [key_hash(f"{topics[number % workload.TOPIC_COUNT]}#{key}") for number, key in enumerate(keys)]
-            )
-            return service.put_keys_batch(hashes, self._offsets, self._timestamps_ms)
+            added = 0
+            for number, start in enumerate(range(0, len(keys), KEYS_PER_PUT)):
+                rows = slice(start, start + KEYS_PER_PUT)
+                topic = topics[number % workload.TOPIC_COUNT]
+                added += service.put_keys(topic, keys[rows], self._offsets[rows], self._timestamps_ms[rows])
+            return added
 
         return self._round(work)
 

@@ -16,10 +16,13 @@ from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t
 from cython.cimports.libc.stdlib import calloc, free, malloc
 from cython.cimports.libc.string import memcmp, memcpy
 from cython.cimports.native import (
+    PyUnicode_AsUTF8AndSize,
+    PyUnicode_IS_COMPACT_ASCII,
     abs_hash,
     ascii_only,
     clock_now_ms,
     copy_short,
+    crc_inside,
     crc_of,
     crc_prepare,
     head_t,
@@ -47,6 +50,7 @@ from cython.cimports.native import (
 
 from tiermq.errors import CorruptRecord
 from tiermq.kernel.message_values import offset_message_id, prepare_message, properties_of
+from tiermq.message.java_hash import key_hash
 from tiermq.message.record import decode_records
 from tiermq.status import GetStatus, PutStatus
 
@@ -69,6 +73,7 @@ __all__ = [
     "check_window",
     "collect_for_tier",
     "crc32",
+    "key_hashes",
     "read_page",
     "rearrange_index",
     "scan",
@@ -978,7 +983,7 @@ def parse_head(p: cython.pointer(cython.const[u8]), available: int64_t, head: cy
 def body_holds(p: cython.pointer(cython.const[u8]), head: cython.pointer(head_t), crc_mode: cython.int) -> cython.bint:
     if crc_mode == 1:
         return head.body_length == 0 or (
-            cython.cast(int32_t, crc_of(p + head.body_at, head.body_length) & 0x7FFFFFFF) == head.crc
+            cython.cast(int32_t, crc_inside(p + head.body_at, head.body_length) & 0x7FFFFFFF) == head.crc
         )
     if crc_mode == 2:
         return crc_property_holds(p, head.total)
@@ -1018,6 +1023,29 @@ def scan(view: Tail, start: int64_t, end: int64_t, crc_mode: cython.int = 1):
             position += head.total
     view.unpin()
     return position, Stop(stop), records, last, last_ms, (head.total if stop == STOP_BLANK else 0)
+
+
+def key_hashes(topic: str, keys: list) -> bytes:
+    """The index hashes of `topic#key` for each key, as native 32-bit numbers side by side."""
+    count: cython.Py_ssize_t = len(keys)
+    out: bytes = PyBytes_FromStringAndSize(cython.NULL, 4 * count)
+    to: cython.pointer(int32_t) = cython.cast(cython.pointer(int32_t), PyBytes_AS_STRING(out))
+    length: cython.Py_ssize_t = 0
+    prefix_text: bytes = (topic + "#").encode("utf-8", "surrogatepass")
+    plain: cython.bint = topic.isascii()
+    prefix: uint32_t = hash_on(
+        0, cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(prefix_text)), PyBytes_GET_SIZE(prefix_text)
+    )
+    at: cython.Py_ssize_t
+    text: cython.pointer(cython.const[cython.char])
+    for at in range(count):
+        key = keys[at]
+        if plain and isinstance(key, str) and PyUnicode_IS_COMPACT_ASCII(key):
+            text = PyUnicode_AsUTF8AndSize(key, cython.address(length))
+            to[at] = abs_hash(hash_on(prefix, cython.cast(cython.pointer(cython.const[u8]), text), length))
+        else:
+            to[at] = key_hash(f"{topic}#{key}")
+    return out
 
 
 @cython.final

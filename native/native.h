@@ -84,13 +84,12 @@ static inline int ascii_only(const u8 *p, int64_t length) {
 /* |hash| as RocketMQ's index takes it: the one value without a positive twin becomes 0. */
 static inline int32_t abs_hash(uint32_t h) { int32_t v = (int32_t)h; return v >= 0 ? v : h == 0x80000000u ? 0 : -v; }
 
-/* Whether encoded properties carry nothing that a put must look at: no inner-batch, CRC or WAIT property. */
+/* Whether encoded properties carry nothing that a put must look at: no inner-batch and no CRC property. */
 static inline int plain_properties(const u8 *p, int64_t length) {
     const u8 *end = p + length;
     while (p < end) {
         if (*p == 'I' && end - p >= 6 && memcmp(p, "INNER_", 6) == 0) return 0;
         if (*p == '_' && end - p >= 8 && memcmp(p, "__CRC32#", 8) == 0) return 0;
-        if (*p == 'W' && end - p >= 5 && memcmp(p, "WAIT\x01", 5) == 0) return 0;
         p = (const u8 *)memchr(p, 2, (size_t)(end - p));
         if (!p) return 1;
         p++;
@@ -183,43 +182,65 @@ static uint32_t crc_by_table(uint32_t crc, const u8 *p, int64_t n) {
 }
 
 #if defined(__x86_64__)
-/* Folding as in Intel's paper on CRC by PCLMULQDQ: four 128-bit lanes, then one, then a Barrett reduction. `n` >= 64.
- * Starting from all ones equals complementing the first four bytes and starting from zero, and zeros in front change
- * nothing then: so a length that is no multiple of 16 is filled up in front, and no byte is left for a table. */
-static const u8 fill_shuffle[32] = {0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80,
-                                    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-static const u8 first_four[32] = {0xFF, 0xFF, 0xFF, 0xFF};
-__attribute__((target("pclmul,sse4.1,ssse3"))) static uint32_t crc_by_clmul(const u8 *p, int64_t n) {
-    const __m128i fold4 = _mm_set_epi64x(0x01c6e41596, 0x0154442bd4), fold1 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0);
+/* Folding as in Intel's paper on CRC by PCLMULQDQ: four 128-bit lanes, joined in one step, then a Barrett reduction. */
+#define LOADU(p) _mm_loadu_si128((const __m128i *)(p))
+#define MULTIPLY(x, k) _mm_xor_si128(_mm_clmulepi64_si128(x, k, 0x00), _mm_clmulepi64_si128(x, k, 0x11))
+#define FOLD4(x, p) _mm_xor_si128(MULTIPLY(x, fold4), LOADU(p))
+#define CLMUL __attribute__((target("pclmul,sse4.1")))
+CLMUL static inline __m128i crc_join(__m128i a, __m128i b, __m128i c, __m128i d) {
+    const __m128i fold3 = _mm_set_epi64x(0x0174359406, 0x003db1ecdc), fold2 = _mm_set_epi64x(0x015a546366, 0x00f1da05aa);
+    const __m128i fold1 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0);
+    return _mm_xor_si128(_mm_xor_si128(MULTIPLY(a, fold3), MULTIPLY(b, fold2)), _mm_xor_si128(MULTIPLY(c, fold1), d));
+}
+CLMUL static inline uint32_t crc_reduce(__m128i a) {
+    const __m128i fold1 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0), barrett = _mm_set_epi64x(0x01f7011641, 0x01db710641);
     const __m128i mask = _mm_setr_epi32(~0, 0, ~0, 0);
-    const int64_t rest = n & 15;
-    __m128i a = _mm_xor_si128(_mm_loadu_si128((const __m128i *)p), _mm_loadu_si128((const __m128i *)first_four)), t;
-    const __m128i *q = (const __m128i *)(p + 16);
-    __m128i b = _mm_loadu_si128(q);
-    if (rest) {
-        a = _mm_shuffle_epi8(a, _mm_loadu_si128((const __m128i *)(fill_shuffle + rest)));
-        q = (const __m128i *)(p + rest);
-        b = _mm_xor_si128(_mm_loadu_si128(q), _mm_loadu_si128((const __m128i *)(first_four + rest)));
-        n += 16 - rest;
-    }
-    __m128i c = _mm_loadu_si128(q + 1), d = _mm_loadu_si128(q + 2);
-#define FOLD(x, k, y) _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(x, k, 0x00), _mm_clmulepi64_si128(x, k, 0x11)), y)
-    for (q += 3, n -= 64; n >= 64; q += 4, n -= 64) {
-        a = FOLD(a, fold4, _mm_loadu_si128(q)); b = FOLD(b, fold4, _mm_loadu_si128(q + 1));
-        c = FOLD(c, fold4, _mm_loadu_si128(q + 2)); d = FOLD(d, fold4, _mm_loadu_si128(q + 3));
-    }
-    a = FOLD(a, fold1, b); a = FOLD(a, fold1, c); a = FOLD(a, fold1, d);
-    for (; n >= 16; q++, n -= 16) a = FOLD(a, fold1, _mm_loadu_si128(q));
-#undef FOLD
-    t = _mm_clmulepi64_si128(a, fold1, 0x10);
+    __m128i t = _mm_clmulepi64_si128(a, fold1, 0x10);
     a = _mm_xor_si128(_mm_srli_si128(a, 8), t);
     t = _mm_srli_si128(a, 4);
     a = _mm_xor_si128(_mm_clmulepi64_si128(_mm_and_si128(a, mask), _mm_cvtsi64_si128(0x0163cd6124), 0x00), t);
-    const __m128i barrett = _mm_set_epi64x(0x01f7011641, 0x01db710641);
     t = _mm_and_si128(_mm_clmulepi64_si128(_mm_and_si128(a, mask), barrett, 0x10), mask);
     a = _mm_xor_si128(a, _mm_clmulepi64_si128(t, barrett, 0x00));
     return ~(uint32_t)_mm_extract_epi32(a, 1);
 }
+/* Any bytes, at least 64 of them. Up to 15 bytes behind the last whole block are taken in without a branch: the front of
+ * the state is folded once more, and its rest is joined with the tail of an overlapping load. */
+static const u8 crc_shift[48] = {[0 ... 15] = 128, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, [32 ... 47] = 128};
+CLMUL static uint32_t crc_by_clmul(const u8 *p, int64_t n) {
+    const __m128i fold4 = _mm_set_epi64x(0x01c6e41596, 0x0154442bd4), fold1 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0);
+    const __m128i last = LOADU(p + n - 16), front = LOADU(crc_shift + (n & 15)), rest = LOADU(crc_shift + (n & 15) + 16);
+    __m128i a = _mm_xor_si128(LOADU(p), _mm_cvtsi32_si128(-1)), b = LOADU(p + 16), c = LOADU(p + 32), d = LOADU(p + 48);
+    for (p += 64, n -= 64; n >= 64; p += 64, n -= 64) {
+        a = FOLD4(a, p); b = FOLD4(b, p + 16); c = FOLD4(c, p + 32); d = FOLD4(d, p + 48);
+    }
+    a = crc_join(a, b, c, d);
+    for (; n >= 16; p += 16, n -= 16) a = _mm_xor_si128(MULTIPLY(a, fold1), LOADU(p));
+    b = _mm_blendv_epi8(_mm_shuffle_epi8(a, rest), last, rest);
+    a = _mm_shuffle_epi8(a, front);
+    return crc_reduce(_mm_xor_si128(MULTIPLY(a, fold1), b));
+}
+/* Bytes with 64 readable bytes before them, which are loaded and masked away; at least 4 must fall into the first block.
+ * Zeros in front of a message do not change what it folds to, so the first block is filled up with zeros, and the only
+ * branch left is the number of blocks. */
+static const u8 crc_keep[128] = {[64 ... 127] = 255};
+static const u8 crc_init[128] = {[64 ... 67] = 255};
+CLMUL static uint32_t crc_by_clmul_inside(const u8 *p, int64_t n) {
+    const __m128i fold4 = _mm_set_epi64x(0x01c6e41596, 0x0154442bd4);
+    const int64_t pad = -n & 63;
+    const u8 *q = p - pad, *end = p + n, *keep = crc_keep + 64 - pad, *init = crc_init + 64 - pad;
+    __m128i a = _mm_xor_si128(_mm_and_si128(LOADU(q), LOADU(keep)), LOADU(init));
+    __m128i b = _mm_xor_si128(_mm_and_si128(LOADU(q + 16), LOADU(keep + 16)), LOADU(init + 16));
+    __m128i c = _mm_xor_si128(_mm_and_si128(LOADU(q + 32), LOADU(keep + 32)), LOADU(init + 32));
+    __m128i d = _mm_xor_si128(_mm_and_si128(LOADU(q + 48), LOADU(keep + 48)), LOADU(init + 48));
+    for (q += 64; q < end; q += 64) {
+        a = FOLD4(a, q); b = FOLD4(b, q + 16); c = FOLD4(c, q + 32); d = FOLD4(d, q + 48);
+    }
+    return crc_reduce(crc_join(a, b, c, d));
+}
+#undef LOADU
+#undef MULTIPLY
+#undef FOLD4
+#undef CLMUL
 static inline int clmul_supported(void) { __builtin_cpu_init(); return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1"); }
 #else
 static uint32_t crc_by_clmul(const u8 *p, int64_t n) { return ~crc_by_table(0xFFFFFFFFu, p, n); }
@@ -239,6 +260,10 @@ static void crc_prepare(int allow_clmul) {
 
 static inline uint32_t crc_of(const u8 *p, int64_t n) {
     return n >= 64 && crc_has_clmul ? crc_by_clmul(p, n) : ~crc_by_table(0xFFFFFFFFu, p, n);
+}
+static inline uint32_t crc_inside(const u8 *p, int64_t n) {
+    if (crc_has_clmul && ((n - 1) & 63) >= 3 && n >= 16) return crc_by_clmul_inside(p, n);
+    return crc_of(p, n);
 }
 
 #endif

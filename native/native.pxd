@@ -55,6 +55,7 @@ cdef extern from "native.h" nogil:
     uint32_t spread(const u8 *topic, int32_t length, int32_t queue_id)
     void crc_prepare(int allow_clmul)
     uint32_t crc_of(const u8 *p, int64_t n)
+    uint32_t crc_inside(const u8 *p, int64_t n)
     int ascii_only(const u8 *p, int64_t length)
     int32_t abs_hash(uint32_t h)
     int plain_properties(const u8 *p, int64_t length)
@@ -69,3 +70,7 @@ cdef extern from "native.h" nogil:
         int special
     void scan_properties(const u8 *p, int64_t length, int64_t readable, named_t *out)
     void prefetch_ahead(const u8 *p, int64_t length)
+
+cdef extern from "Python.h":
+    int PyUnicode_IS_COMPACT_ASCII(object text)
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL

@@ -59,6 +59,7 @@ KEY_HASH_MAX = 0x7FFFFFFF
 TIME_TOLERANCE_MS = 999
 """An entry's time is cut to whole seconds, so its record is up to this much younger than the entry says."""
 
+UNFINISHED_SUFFIX = ".new"  # No index name ends so; RocketMQ passes such files over.
 RESERVE_ENTRIES = 1 << 16
 """How many entries get disk blocks at a time (1.25 MiB)."""
 
@@ -118,17 +119,23 @@ class IndexFile:
         """A new file with disk blocks for its header, all slots and the first entries.
 
         It begins and ends where `previous` ends, so that "already indexed" can be told before its first entry.
-        Raises DiskFull, and leaves no file, when there is no room.
+        It gets its name only with its header: a RocketMQ broker that met an empty header would index the whole log
+        once more. Raises DiskFull, and leaves no file, when there is no room.
         """
-        region = access.create(path, index_file_bytes(slot_count_max, entry_count_max))
-        file = cls(access, path, region, slot_count_max, entry_count_max)
+        unfinished = path + UNFINISHED_SUFFIX
+        region = access.create(unfinished, index_file_bytes(slot_count_max, entry_count_max))
+        file = cls(access, unfinished, region, slot_count_max, entry_count_max)
         try:
             file._reserve(1)
+            end_ms, end_offset = (previous.end_timestamp_ms, previous.end_physical_offset) if previous else (0, 0)
+            HEADER.pack_into(file._map(), 0, end_ms, end_ms, end_offset, end_offset, 0, 1)
+            region.sync()
+            access.rename(unfinished, path)
+            access.sync_directory(os.path.dirname(path))
         except TierMQError:
             file.destroy()
             raise
-        end_ms, end_offset = (previous.end_timestamp_ms, previous.end_physical_offset) if previous else (0, 0)
-        HEADER.pack_into(file._map(), 0, end_ms, end_ms, end_offset, end_offset, 0, 1)
+        file.path = region.path = path
         return file
 
     @classmethod

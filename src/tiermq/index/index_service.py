@@ -21,15 +21,17 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from array import array
 from collections.abc import Callable, Sequence
-from itertools import groupby
+from typing import Any
 
 from tiermq.clock import Clock
 from tiermq.errors import StoreClosed, StoreDamaged
 from tiermq.files.file_access import FileAccess
-from tiermq.index.index_file import IndexFile
+from tiermq.index.index_file import UNFINISHED_SUFFIX, IndexFile
 from tiermq.index.index_name import is_index_name, next_index_name
 from tiermq.index.index_request import IndexRequest, QueryOffsets
+from tiermq.kernel import IndexTail, key_hashes
 from tiermq.message.java_hash import key_hash
 
 log = logging.getLogger(__name__)
@@ -85,7 +87,10 @@ class IndexService:
         None: nothing is missing. Raises StoreDamaged for a file that is foreign or damaged; after an unclean stop the
         newest file is removed instead, since it is rebuilt anyway.
         """
-        names = sorted(info.name for info in self._access.list_files(self._directory) if is_index_name(info.name))
+        listed = [info.name for info in self._access.list_files(self._directory)]
+        for unfinished in (name for name in listed if name.endswith(UNFINISHED_SUFFIX)):
+            self._access.remove(os.path.join(self._directory, unfinished))
+        names = sorted(filter(is_index_name, listed))
         kept: list[IndexFile] = []
         try:
             for at, name in enumerate(names):
@@ -141,12 +146,46 @@ class IndexService:
         return self._put_record(hashes, request.physical_offset, request.store_timestamp_ms)
 
     def put_keys_batch(self, hashes: Sequence[int], offsets: Sequence[int], timestamps_ms: Sequence[int]) -> int:
-        """Index many records, one key each row; rows of one record are neighbours. Returns how many were added."""
-        added = 0
-        for physical_offset, rows in groupby(range(len(hashes)), key=offsets.__getitem__):
-            numbers = list(rows)
-            added += self._put_record([hashes[row] for row in numbers], physical_offset, timestamps_ms[numbers[0]])
+        """Index many records, one key each row; rows of one record are neighbours, offsets ascend.
+
+        Returns how many were added. Raises DiskFull, after which the same rows can be put again.
+        """
+        if not len(hashes) == len(offsets) == len(timestamps_ms):
+            raise ValueError("hashes, offsets and timestamps must be equally long")
+        columns = array("i", hashes), array("q", offsets), array("q", timestamps_ms)
+        added = at = 0
+        while at < len(columns[0]):
+            run = self._put_run(*(memoryview(column)[at:] for column in columns))
+            added, at = added + run, at + run
+            if at < len(columns[0]):
+                # A full file, no reserved place, or a record that was indexed before: the careful way for one record.
+                end = at + 1
+                while end < len(columns[0]) and columns[1][end] == columns[1][at]:
+                    end += 1
+                begin = at
+                while begin > 0 and columns[1][begin - 1] == columns[1][at]:
+                    begin -= 1
+                added += self._put_record(list(columns[0][begin:end]), columns[1][at], columns[2][at])
+                at = end
         return added
+
+    def put_keys(self, topic: str, keys: list[str], offsets: Sequence[int], timestamps_ms: Sequence[int]) -> int:
+        """The same for keys of one topic."""
+        return self.put_keys_batch(array("i", key_hashes(topic, keys)), offsets, timestamps_ms)
+
+    def _put_run(self, hashes: Any, offsets: Any, timestamps_ms: Any) -> int:
+        """Put leading rows in one go, as many as the current file has places for; 0 when they need care."""
+        if not self._files:
+            return 0
+        file = self.current()
+        if file.entry_limit == 0 or offsets[0] <= file.header.end_physical_offset:
+            return 0
+        tail = IndexTail(file.buffer, file.slot_count_max, file.entry_count_max)
+        try:
+            tail.entry_limit = file.entry_limit
+            return tail.put_many(hashes, offsets, timestamps_ms)
+        finally:
+            tail.detach()
 
     def _put_record(self, hashes: list[int], physical_offset: int, store_timestamp_ms: int) -> int:
         if not hashes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,6 +63,11 @@ def scan(view: Tail, start: int, end: int, crc_mode: int = 1) -> tuple[int, Stop
         records += 1
         position += head.size
     return position, Stop.END, records, last, last_ms, 0
+
+
+def key_hashes(topic: str, keys: Sequence[str]) -> bytes:
+    """The index hashes of `topic#key` for each key, as native 32-bit numbers side by side."""
+    return array("i", [key_hash(f"{topic}#{key}") for key in keys]).tobytes()
 
 
 class IndexTail:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tiermq.kernel.appending import Appender, QueueHandle
-from tiermq.kernel.building import Builder, IndexTail, scan
+from tiermq.kernel.building import Builder, IndexTail, key_hashes, scan
 from tiermq.kernel.gathering import GetPage, TransferLimits, read_page
 from tiermq.kernel.reasons import Refusal, Stop
 from tiermq.kernel.tails import QueueTail, Segments, Tail
@@ -30,6 +30,7 @@ __all__ = [
     "check_window",
     "collect_for_tier",
     "crc32",
+    "key_hashes",
     "read_page",
     "rearrange_index",
     "scan",

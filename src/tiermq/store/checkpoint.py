@@ -35,9 +35,11 @@ class Checkpoint:
     """The values, and the file that they are kept in."""
 
     def __init__(self, access: FileAccess, path: str) -> None:
-        self._region = (
-            access.open(path, CHECKPOINT_BYTES) if access.exists(path) else access.create(path, CHECKPOINT_BYTES)
-        )
+        found = access.file_info(path)
+        if found is not None and found.size == 0:
+            access.remove(path)  # A process died between making the file and sizing it: there was nothing in it yet.
+            found = None
+        self._region = access.create(path, CHECKPOINT_BYTES) if found is None else access.open(path, CHECKPOINT_BYTES)
         self._region.reserve(0, CHECKPOINT_BYTES)
         self._lock = threading.Lock()
         values: tuple[int, int, int, int, int] = CHECKPOINT.unpack_from(self._region.buffer, 0)
