@@ -35,7 +35,8 @@ def test_a_removed_marker_stays_removed_over_a_power_cut() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b"{}", b"[]", b"1", b"null", b"\xff", b'{"version":1}', b'{"version":2,"log_end":1,"checkpoint_hex":"","queues":[]}',
+        b"", b"{}", b"[]", b"1", b"null", b"\xff", b'{"version":1}',
+        b'{"version":2,"log_end":1,"checkpoint_hex":"","queues":[]}',
         b'{"version":1,"log_end":1,"checkpoint_hex":"","queues":[{}]}',
         b'{"version":1,"log_end":1,"checkpoint_hex":"","queues":[1]}',
         b'{"version":1,"log_end":"1","checkpoint_hex":"","queues":[]}',

@@ -1,0 +1,205 @@
+"""Builder, IndexTail and scan: which records the fast path takes, and that it stops before the others untouched."""
+
+from __future__ import annotations
+
+from array import array
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from kernel.kernel_world import ENTRIES, KERNELS, SLOTS, World
+from tiermq.message.java_hash import java_hash, key_hash
+
+pytestmark = pytest.mark.parametrize("kernel", KERNELS)
+
+
+def log_of(kernel: ModuleType, *fields: dict[str, Any]) -> World:
+    """A world whose log holds these messages of topic T; its queue has room and is known to the builder."""
+    world = World(kernel)
+    for given in fields or ({},):
+        world.appender.put(kernel.Message(**{"topic": "T", "body": b"x", **given}))
+    world._dispatch_slowly(world.tails[0], 0)
+    return world
+
+
+def step(world: World, start: int = 0, **options: Any) -> tuple[int, str]:
+    tail = world.tails[0]
+    position, stop = world.builder.dispatch(tail, start, tail.position, **options)
+    return position, stop.name
+
+
+def queue_of(world: World) -> Any:
+    return world.queues["T", 0][1]
+
+
+def unit(world: World, number: int) -> tuple[int, int, int]:
+    data = world.queues["T", 0][0][20 * number : 20 * number + 20]
+    return tuple(int.from_bytes(data[a:b], "big", signed=True) for a, b in ((0, 8), (8, 12), (12, 20)))  # type: ignore[return-value]
+
+
+def test_units_and_arrivals_of_ordinary_records(kernel: ModuleType) -> None:
+    world = log_of(kernel, {"tags": "a"}, {"tags": "bb"}, {})
+    end, stop = step(world)
+    assert (end, stop) == (world.tails[0].position, "END")
+    size = len("KEYS") and world.appender.record_bytes(kernel.Message("T", b"x", tags="a"))
+    assert unit(world, 0) == (0, size, java_hash("a"))
+    assert unit(world, 1) == (size, size + 1, java_hash("bb"))
+    assert unit(world, 2)[2] == 0
+    assert queue_of(world).max_physical_offset == end
+    assert [(queue.topic, next_offset) for queue, next_offset in world.builder.take_touched()] == [("T", 3)]
+    assert world.builder.take_touched() == []
+    assert (world.builder.records, world.builder.last_store_timestamp_ms) == (3, world.now)
+
+
+def test_a_queue_that_is_not_known_stops_the_walk_before_its_record(kernel: ModuleType) -> None:
+    world = log_of(kernel, {}, {"topic": "Other"}, {})
+    first = world.appender.record_bytes(kernel.Message("T", b"x"))
+    assert step(world) == (first, "SLOW")
+    world.builder.remove("T", 0)
+    assert step(world) == (0, "SLOW")
+    world.builder.clear()
+    assert step(world) == (0, "SLOW")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"properties": {"INNER_MULTI_DISPATCH": "%LMQ%a"}}, {"tags": "ü"}],
+    ids=["multi dispatch", "a tag that is not ASCII"],
+)
+def test_records_of_the_slow_path_stop_the_walk_with_nothing_done(kernel: ModuleType, fields: dict[str, Any]) -> None:
+    world = World(kernel)
+    world.roll()
+    world.bind("T", 0)
+    world.appender.put_expecting(kernel.Message("T", b"x", **fields), 0, 1)
+    world._dispatch_slowly(world.tails[0], 0)
+    before = bytes(world.index_buffer)
+    assert step(world) == (0, "SLOW")
+    assert (queue_of(world).tail.position, bytes(world.index_buffer)) == (0, before)
+
+
+def test_a_full_queue_file_stops_the_walk(kernel: ModuleType) -> None:
+    world = log_of(kernel, {}, {})
+    queue_of(world).tail.limit = 20
+    size = world.appender.record_bytes(kernel.Message("T", b"x"))
+    assert step(world) == (size, "SLOW")
+    queue_of(world).tail = None
+    assert step(world, size) == (size, "SLOW")
+
+
+def test_a_unit_that_has_another_place_stops_the_walk(kernel: ModuleType) -> None:
+    world = log_of(kernel, {}, {})
+    queue_of(world).tail.append(bytes(20))
+    assert step(world) == (0, "SLOW")
+
+
+def test_a_record_that_has_its_unit_gets_no_second_one(kernel: ModuleType) -> None:
+    world = log_of(kernel, {}, {})
+    step(world)
+    before = queue_of(world).tail.position
+    assert step(world)[1] == "END"
+    assert queue_of(world).tail.position == before == 40
+    assert len(world.builder.take_touched()) == 1
+
+
+@pytest.mark.parametrize(("kind", "units", "keys"), [(0, 1, 1), (4, 0, 1), (8, 1, 1), (12, 0, 0)])
+def test_transactions(kernel: ModuleType, kind: int, units: int, keys: int) -> None:
+    world = log_of(kernel, {"sys_flag": kind, "keys": "k"})
+    step(world)
+    assert queue_of(world).tail.position == 20 * units
+    assert max(1, int.from_bytes(world.index_buffer[36:40], "big")) == 1 + keys
+
+
+def test_a_budget_ends_the_walk_between_records(kernel: ModuleType) -> None:
+    world = log_of(kernel, *[{}] * 5)
+    size = world.appender.record_bytes(kernel.Message("T", b"x"))
+    assert step(world, budget=1) == (size, "END")
+    assert step(world, size, budget=size + 1) == (3 * size, "END")
+    assert step(world, 3 * size, budget=0) == (3 * size, "END")
+
+
+def test_a_walk_stops_at_a_blank_record_and_at_damage(kernel: ModuleType) -> None:
+    world = log_of(kernel, {}, {})
+    end = world.tails[0].position
+    world.roll()
+    assert step(world) == (end, "BLANK")
+    size = end // 2
+    world.buffers[0][size + 88] ^= 1
+    assert step(world, 0, crc_mode=1) == (size, "CORRUPT")
+    assert step(world, 0, crc_mode=0)[1] == "BLANK"
+    world.tails[0].detach()
+    assert step(world)[1] == "CORRUPT"
+
+
+def test_keys_of_a_record_are_indexed_together_or_not_at_all(kernel: ModuleType) -> None:
+    world = log_of(kernel, {"keys": ["a", "b"], "properties": {"UNIQ_KEY": "u"}}, {"keys": [f"k{n}" for n in range(9)]})
+    world.index.entry_limit = 10
+    size = world.appender.record_bytes(kernel.Message("T", b"x", keys=["a", "b"], properties={"UNIQ_KEY": "u"}))
+    assert step(world) == (size, "SLOW")
+    assert int.from_bytes(world.index_buffer[36:40], "big") == 4
+    assert queue_of(world).tail.position == 20
+    first_entry = 40 + 4 * SLOTS + 20
+    hashes = [int.from_bytes(world.index_buffer[at : at + 4], "big") for at in range(first_entry, first_entry + 60, 20)]
+    assert hashes == [key_hash(f"T#{key}") for key in ("u", "a", "b")]
+
+
+def test_a_record_at_the_end_of_the_index_goes_the_slow_way_and_older_ones_are_not_indexed_again(
+    kernel: ModuleType,
+) -> None:
+    world = log_of(kernel, {"keys": "a"}, {"keys": "b"})
+    end, _ = step(world)
+    before = bytes(world.index_buffer)
+    assert step(world) == (end // 2, "SLOW")
+    assert bytes(world.index_buffer) == before
+
+
+def test_without_an_index_records_are_only_queued(kernel: ModuleType) -> None:
+    world = log_of(kernel, {"keys": "a"})
+    world.builder.index = None
+    assert step(world)[1] == "END"
+    assert bytes(world.index_buffer) == bytes(len(world.index_buffer))
+
+
+def test_an_index_tail_puts_what_fits(kernel: ModuleType) -> None:
+    buffer = bytearray(40 + 4 * 3 + 20 * 5)
+    index = kernel.IndexTail(buffer, 3, 5)
+    assert index.put_many(array("i", [1]), array("q", [7]), array("q", [9])) == 0
+    index.entry_limit = 5
+    hashes, offsets, times = (
+        array("i", [1, 4, 2, 1, 9]),
+        array("q", [10, 20, 30, 40, 50]),
+        array("q", [5000, 6999, 7000, 4000, 1]),
+    )
+    assert index.put_many(hashes, offsets, times) == 4
+    numbers = [int.from_bytes(buffer[at : at + 8], "big") for at in (0, 8, 16, 24)]
+    assert numbers == [5000, 4000, 10, 40]
+    assert [int.from_bytes(buffer[at : at + 4], "big") for at in (32, 36)] == [2, 5]
+    entries = [bytes(buffer[52 + 20 * number : 72 + 20 * number]) for number in range(1, 5)]
+    assert [int.from_bytes(entry[12:16], "big") for entry in entries] == [0, 1, 2, 0]
+    assert [int.from_bytes(entry[16:20], "big") for entry in entries] == [0, 1, 0, 2]
+    index.detach()
+    assert index.put_many(array("i", [1]), array("q", [7]), array("q", [9])) == 0
+
+
+def test_an_index_tail_refuses_a_buffer_that_is_too_small_and_arrays_of_different_length(kernel: ModuleType) -> None:
+    with pytest.raises(ValueError, match="smaller"):
+        kernel.IndexTail(bytearray(100), SLOTS, ENTRIES)
+    index = kernel.IndexTail(bytearray(40 + 4 + 20 * 3), 1, 3)
+    with pytest.raises(ValueError, match="equally long"):
+        index.put_many(array("i", [1, 2]), array("q", [1]), array("q", [1]))
+
+
+def test_a_scan_counts_records_and_tells_the_last(kernel: ModuleType) -> None:
+    world = log_of(kernel, {}, {}, {})
+    end = world.tails[0].position
+    size = end // 3
+    position, stop, records, last, last_ms, blank = world.kernel.scan(world.tails[0], 0, end)
+    assert (position, stop.name, records, last, last_ms, blank) == (end, "END", 3, 2 * size, world.now, 0)
+    position, stop, records, last, _, _ = world.kernel.scan(world.tails[0], 0, 4096)
+    assert (position, stop.name, records) == (end, "CORRUPT", 3)
+    world.roll()
+    assert world.kernel.scan(world.tails[0], 0, 4096)[1].name == "BLANK"
+    assert world.kernel.scan(world.tails[0], 0, 4096)[5] == 4096 - end
+    assert world.kernel.scan(world.tails[0], 4096, 4096)[1].name == "END"
+    world.tails[0].detach()
+    assert world.kernel.scan(world.tails[0], 0, 4096)[1].name == "CORRUPT"
