@@ -71,7 +71,9 @@ def test_holes_are_expected_only_where_more_is_committed_than_indexed() -> None:
     coverage = Coverage()
     coverage.of("T", 1, 0).end = 500
     coverage.of("T", 1, 1).end = 500
-    coverage.expect([QueueTail("T", 1, 0, 500), QueueTail("T", 1, 1, 501), QueueTail("N", 2, 0, 9), QueueTail("E", 3, 0, 0)])
+    coverage.expect(
+        [QueueTail("T", 1, 0, 500), QueueTail("T", 1, 1, 501), QueueTail("N", 2, 0, 9), QueueTail("E", 3, 0, 0)]
+    )
     holes = {name: queue.holes for name, queue in coverage.queues.items() if queue.holes}
     assert holes == {("T", 1): [Hole(500, OPEN)], ("N", 0): [Hole(0, OPEN)]}
     assert coverage.hole_count == 2
@@ -137,7 +139,15 @@ def test_the_record_of_this_version_looks_like_this_for_ever() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{", b"[]", b"3", b'{"version":1}', b'{"version":1,"next_base":0,"is_base_known":1,"files":[{}],"queues":[]}']
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"3",
+        b'{"version":1}',
+        b'{"version":1,"next_base":0,"is_base_known":1,"files":[{}],"queues":[]}',
+    ],
 )
 def test_what_is_no_record_is_refused_with_its_place(data: bytes) -> None:
     with pytest.raises(StoreDamaged, match="/here"):

@@ -23,8 +23,14 @@ Answer = TypeVar("Answer")
 
 FILES_AT_ONCE = 8
 MORE_FACTOR = 4
+ITEMS_MIN = 1024
+"""A file is asked for this many items at least: they come with one read, and the newest put need not be the newest."""
+
 ITEMS_MAX = 1 << 20
 """A file is not asked for more items of one hash than this."""
+
+SECOND_LOOKS = 32
+"""When enough is found, so many more messages are read that may have been stored later in the same second."""
 
 
 class Candidate(NamedTuple):
@@ -150,7 +156,7 @@ class IndexSearch:
 
     def _ask_files(self, entries: Sequence[IndexEntry]) -> None:
         """Ask some files, and ask those again for more that had more, while what they gave was not enough."""
-        limit = self._question.max_count
+        limit = max(self._question.max_count, ITEMS_MIN)
         while entries:
             answers = self._pool.run([partial(self._select, entry, limit) for entry in entries])
             candidates: list[Candidate] = []
@@ -182,9 +188,13 @@ class IndexSearch:
         fresh = [candidate for candidate in candidates if self._is_new(candidate)]
         fresh.sort(key=lambda candidate: (candidate.latest_ms, candidate.tier_offset), reverse=True)
         at = 0
-        while at < len(fresh) and fresh[at].latest_ms >= self._worst_wanted_ms():
-            some = fresh[at : at + max(1, self._question.max_count - len(self._hits))]
+        looks = SECOND_LOOKS
+        while at < len(fresh) and looks > 0 and fresh[at].latest_ms >= self._worst_wanted_ms():
+            missing = self._question.max_count - len(self._hits)
+            some = fresh[at : at + (missing if missing > 0 else looks)]
+            some = [one for one in some if one.latest_ms >= self._worst_wanted_ms()]
             at += len(some)
+            looks -= len(some) if missing <= 0 else 0
             for verdict in self._pool.run([partial(self._verify, one) for one in some]):
                 if isinstance(verdict, TierMQError):
                     self._failures.append(verdict)
