@@ -42,7 +42,7 @@ def test_units_and_arrivals_of_ordinary_records(kernel: ModuleType) -> None:
     world = log_of(kernel, {"tags": "a"}, {"tags": "bb"}, {})
     end, stop = step(world)
     assert (end, stop) == (world.tails[0].position, "END")
-    size = len("KEYS") and world.appender.record_bytes(kernel.Message("T", b"x", tags="a"))
+    size = world.appender.record_bytes(kernel.Message("T", b"x", tags="a"))
     assert unit(world, 0) == (0, size, java_hash("a"))
     assert unit(world, 1) == (size, size + 1, java_hash("bb"))
     assert unit(world, 2)[2] == 0
