@@ -33,6 +33,7 @@ from cython.cimports.native import (
     observe,
     pending_t,
     plain_properties,
+    plain_record,
     prefetch_ahead,
     prefetch_read,
     prefetch_write,
@@ -998,6 +999,7 @@ def scan(view: Tail, start: int64_t, end: int64_t, crc_mode: cython.int = 1):
     """
     head: head_t
     stop: cython.int = STOP_END
+    size: int64_t
     position: int64_t = start
     records: int64_t = 0
     last: int64_t = -1
@@ -1011,6 +1013,14 @@ def scan(view: Tail, start: int64_t, end: int64_t, crc_mode: cython.int = 1):
     view.pin()
     with cython.nogil:
         while position < end:
+            size = plain_record(data + position, end - position, base + position, crc_mode) if crc_mode < 2 else 0
+            if size:
+                last = position
+                last_ms = cython.cast(int64_t, load64(data + position + 56))
+                records += 1
+                position += size
+                stop = STOP_END
+                continue
             stop = parse_head(data + position, end - position, cython.address(head))
             if stop != STOP_END:
                 break

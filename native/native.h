@@ -266,4 +266,19 @@ static inline uint32_t crc_inside(const u8 *p, int64_t n) {
     return crc_of(p, n);
 }
 
+/* The common record, checked in one go: version 1, IPv4 hosts, in its place, lengths that add up, intact body. Its size, or
+ * 0 when it is another kind of record or a bad one: then the careful walk looks at it. */
+static inline int64_t plain_record(const u8 *p, int64_t available, int64_t physical, int check_body) {
+    if (available < 91) return 0;
+    int64_t total = (int32_t)load32(p), body = (int32_t)load32(p + 84);
+    if (load32(p + 4) != 0xDAA320A7u || (load32(p + 36) & 0x30) || (int64_t)load64(p + 28) != physical) return 0;
+    if (total > available || body < 0 || body > total - 91) return 0;
+    int64_t topic = p[88 + body];
+    if (topic > 127 || 91 + body + topic > total) return 0;
+    int64_t properties = load16(p + 89 + body + topic);
+    if (properties > 32767 || 91 + body + topic + properties != total) return 0;
+    if (check_body && body && (crc_inside(p + 88, body) & 0x7FFFFFFFu) != load32(p + 8)) return 0;
+    return total;
+}
+
 #endif

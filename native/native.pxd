@@ -70,6 +70,7 @@ cdef extern from "native.h" nogil:
         int special
     void scan_properties(const u8 *p, int64_t length, int64_t readable, named_t *out)
     void prefetch_ahead(const u8 *p, int64_t length)
+    int64_t plain_record(const u8 *p, int64_t available, int64_t physical, int check_body)
 
 cdef extern from "Python.h":
     int PyUnicode_IS_COMPACT_ASCII(object text)
