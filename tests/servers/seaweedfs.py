@@ -29,6 +29,7 @@ from obstore.store import S3Store
 from servers.loopback import free_ports, stop
 
 ACCESS_KEY, SECRET_KEY = "test-access", "test-secret-that-no-error-may-show"
+GUEST_ACCESS_KEY, GUEST_SECRET_KEY = "guest-access", "guest-secret-that-no-error-may-show"
 START_SECONDS_MAX = 120
 _GRPC_ABOVE = 10_000  # weed opens a gRPC twin of each port, this much higher.
 _POLL_SECONDS = 0.1
@@ -56,12 +57,13 @@ class SeaweedFS:
         self._ports = free_ports(4, also_above=_GRPC_ABOVE)
         self._process: subprocess.Popen[bytes] | None = None
         (directory / "data").mkdir(parents=True, exist_ok=True)
-        identity = {
-            "name": "tests",
-            "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
-            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
-        }
-        (directory / "s3.json").write_text(json.dumps({"identities": [identity]}))
+        # The administrator may do everything, and makes a bucket by writing to it. The guest may not.
+        everything = ["Admin", "Read", "Write", "List", "Tagging"]
+        identities = [
+            _identity("administrator", ACCESS_KEY, SECRET_KEY, everything),
+            _identity("guest", GUEST_ACCESS_KEY, GUEST_SECRET_KEY, everything[1:]),
+        ]
+        (directory / "s3.json").write_text(json.dumps({"identities": identities}))
 
     @property
     def endpoint(self) -> str:
@@ -77,6 +79,12 @@ class SeaweedFS:
             "AWS_REGION": "us-east-1",
             "AWS_ALLOW_HTTP": "true",
         }
+
+    @property
+    def guest_environment(self) -> dict[str, str]:
+        """The same, for someone who may read and write, but make no buckets."""
+        guest = {"AWS_ACCESS_KEY_ID": GUEST_ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": GUEST_SECRET_KEY}
+        return {**self.environment, **guest}
 
     def start(self) -> None:
         master, volume, filer, s3 = self._ports
@@ -154,3 +162,7 @@ class SeaweedFS:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _identity(name: str, access_key: str, secret_key: str, actions: list[str]) -> dict[str, object]:
+    return {"name": name, "credentials": [{"accessKey": access_key, "secretKey": secret_key}], "actions": actions}

@@ -87,12 +87,12 @@ def no_bucket(url: str) -> BadTierUrl:
 
 
 def cleaned(text: str) -> str:
-    """One line without queries, secrets, XML and the client's debug output."""
+    """One line: the server's own code and message where it gave them, else the client's, without addresses' queries."""
     text = text.split("Debug source")[0]
     code = _CODE.search(text)
-    text = _USER_INFO.sub("//", _QUERY.sub("", _XML.sub("", text)))
     if code is not None:
-        text = f"{text} {code[1]}{': ' + code[2] if code[2] else ''}"
+        text = f"{code[1]}: {code[2]}" if code[2] else code[1]
+    text = _USER_INFO.sub("//", _QUERY.sub("", _XML.sub("", text)))
     for name, value in os.environ.items():
         if len(value) >= _SHORT_SECRET and _SECRET_NAME.search(name) and not _PUBLIC_NAME.search(name):
             text = text.replace(value, "***")

@@ -1,0 +1,122 @@
+"""Tier URLs: which driver they open, and what is said about those that open none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tier.driver.conformance import fresh_segment
+from tiermq.errors import BadTierUrl, TierCredentials, TierError
+from tiermq.metrics import Registry
+from tiermq.tier.driver.memory import MemoryDriver, forget
+from tiermq.tier.driver.metered import MeteredDriver, ProviderMetrics
+from tiermq.tier.driver.object_store import ObjectStoreDriver
+from tiermq.tier.driver.posix import PosixDriver
+from tiermq.tier.driver.retrying import RetryingDriver
+from tiermq.tier.driver.tier_url import bare_driver, open_driver
+
+SECRET = "a-secret-that-nobody-may-see"
+AWS = {
+    "AWS_ACCESS_KEY_ID": "k",
+    "AWS_SECRET_ACCESS_KEY": SECRET,
+    "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
+    "AWS_REGION": "r",
+}
+AZURE = {
+    "AZURE_STORAGE_ACCOUNT_NAME": "devstoreaccount1",
+    "AZURE_STORAGE_ACCOUNT_KEY": "c2VjcmV0",
+    "AZURE_STORAGE_ENDPOINT": "http://127.0.0.1:1/devstoreaccount1",
+}
+
+
+def test_each_scheme_opens_its_driver(tmp_path: Path) -> None:
+    for url, environment, kind in [
+        (tmp_path.as_uri(), {}, PosixDriver),
+        (f"file://localhost{tmp_path}", {}, PosixDriver),
+        (tmp_path.as_uri() + "?driver=object", {}, ObjectStoreDriver),
+        ("memory://", {}, MemoryDriver),
+        ("memory://?driver=object", {}, ObjectStoreDriver),
+        ("s3://bucket/some/prefix", AWS, ObjectStoreDriver),
+        ("az://container/prefix", AZURE, ObjectStoreDriver),
+    ]:
+        driver = bare_driver(url, environment)
+        assert type(driver) is kind, url
+        driver.close()
+
+
+def test_the_stack_is_retrying_around_metered_around_the_back_end() -> None:
+    driver = open_driver("memory://", metrics=ProviderMetrics(Registry()))
+    assert isinstance(driver, RetryingDriver)
+    assert isinstance(driver.inner, MeteredDriver)
+    assert isinstance(driver.inner.inner, MemoryDriver)
+    assert isinstance(open_driver("memory://", retry=None), MemoryDriver)
+    assert driver.url == "memory://"
+    driver.close()
+
+
+def test_a_memory_of_one_name_is_one_memory() -> None:
+    key = fresh_segment()
+    for options in ("", "?driver=object"):
+        open_driver(f"memory://shared{options}").write(key, 0, [b"x"])
+        assert open_driver(f"memory://shared{options}").size(key) == 1
+        assert open_driver(f"memory://{options}").size(key) == 0
+    forget("shared")
+
+
+def test_a_directory_may_have_any_name(tmp_path: Path) -> None:
+    root = tmp_path / "a name with spaces, ümlauts & %41"
+    driver = open_driver(root.as_uri())
+    driver.write(fresh_segment(), 0, [b"x"])
+    assert root.is_dir()
+    assert driver.url == root.as_uri()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("ftp://host/dir", "begins with file://, s3://, gs://, az://, memory://; found ftp://"),
+        ("/a/directory", "A directory is written file:///a/directory"),
+        ("relative/dir", "begins with file://"),
+        ("", "begins with file://"),
+        ("file://relative/dir", "three slashes"),
+        ("file:relative", "three slashes"),
+        ("s3:///prefix", "no bucket"),
+        ("s3://bucket/p?region=x", "found region"),
+        ("file:///d?driver=other", "found driver"),
+        ("s3://bucket/p#x", "without '#'"),
+        ("s3://[bad", "found something that is none"),
+    ],
+)
+def test_a_url_that_cannot_be_is_refused_with_a_hint(url: str, said: str) -> None:
+    with pytest.raises(BadTierUrl, match=said.replace("?", "\\?")):
+        open_driver(url, environment=AWS)
+
+
+def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:
+    with pytest.raises(BadTierUrl, match="come from the environment") as caught:
+        open_driver(f"s3://key:{SECRET}@bucket/prefix", environment=AWS)
+    assert SECRET not in str(caught.value)
+
+
+def test_missing_credentials_are_named_before_any_request() -> None:
+    with pytest.raises(TierCredentials, match="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
+        open_driver("s3://bucket", environment={"AWS_ENDPOINT_URL": "http://127.0.0.1:1"})
+    with pytest.raises(TierCredentials, match="Set AZURE_STORAGE_ACCOUNT_NAME"):
+        open_driver("az://container", environment={})
+
+
+def test_messages_do_not_travel_in_the_clear_by_accident() -> None:
+    far = {**AWS, "AWS_ENDPOINT_URL": "http://storage.example:9000"}
+    with pytest.raises(BadTierUrl, match="AWS_ALLOW_HTTP=true"):
+        open_driver("s3://bucket", environment=far)
+    open_driver("s3://bucket", environment={**far, "AWS_ALLOW_HTTP": "true"}).close()
+
+
+def test_a_server_that_is_not_there_is_unavailable_and_shows_no_secret() -> None:
+    driver = open_driver("s3://bucket/prefix", environment=AWS, retry=None)
+    with pytest.raises(TierError, match="s3://bucket/prefix.*could not") as caught:
+        driver.size(fresh_segment())
+    assert type(caught.value).__name__ == "TierUnavailable"
+    assert SECRET not in str(caught.value)
+    driver.close()
