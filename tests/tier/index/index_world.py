@@ -1,4 +1,4 @@
-"""A broker's tier around an index store: queues with committed records, a disk and a back end that can fail anywhere."""
+"""A broker's tier around an index store: queues of committed records, a disk and a back end that fail anywhere."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class MemoryRows:
         self.rows[segment.key] = segment
         self._tell("after", "put_segment")
 
-    def segments(self, queue: QueueKey, type: SegmentType | None = None) -> list[Segment]:
+    def segments(self, queue: QueueKey, type: SegmentType | None = None) -> list[Segment]:  # noqa: A002
         live = [row for row in self.rows.values() if row.status is not SegmentStatus.DELETED and row.key.queue == queue]
         return sorted((row for row in live if type is None or row.key.type is type), key=lambda row: row.key)
 

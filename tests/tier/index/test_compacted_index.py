@@ -93,7 +93,7 @@ def test_bytes_that_are_no_index_are_an_error() -> None:
 
 @pytest.mark.parametrize("size", [60, 95, 97])
 def test_an_object_that_was_cut_short_is_an_error(size: int) -> None:
-    driver, index = uploaded(3)
+    driver, _ = uploaded(3)
     whole = bytes(driver.inner.read(index_key(), 0, 96))
     driver.inner.delete(index_key())
     driver.inner.write(index_key(), 0, [(whole + b"x")[:size]])

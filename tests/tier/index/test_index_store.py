@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tier.index.index_world import (
+    BROKER,
+    CLUSTER,
     DIRECTORY,
     EVER,
     HOUR_MS,
@@ -20,7 +23,10 @@ from tier.index.index_world import (
     run_until_idle,
 )
 from tiermq.errors import DiskFull, StoreClosed, StoreDamaged, TierUnavailable
+from tiermq.files.os_file_access import OsFileAccess
 from tiermq.tier.driver.faulty import Down, FaultyDriver
+from tiermq.tier.driver.posix import PosixDriver
+from tiermq.tier.index.index_recovery import RECORD_NAME
 from tiermq.tier.index.index_state import IndexState
 from tiermq.tier.index.index_store import IndexSettings, IndexStore
 from tiermq.tier.index.put_request import IndexRequest, PutOutcome
@@ -374,3 +380,34 @@ def test_a_shape_whose_positions_do_not_fit_is_refused(world: World) -> None:
     world.settings = IndexSettings(slots=5_000_000, capacity=80_000_000)
     with pytest.raises(StoreDamaged, match="tieredStoreIndexFileMaxIndexNum"):
         world.open(start=False)
+
+
+def test_puts_queries_and_uploads_at_the_same_time_on_real_files(tmp_path: Path) -> None:
+    settings = IndexSettings(slots=7, capacity=101, query_threads=3, upload_chunk_bytes=1000)
+    world = World(settings=settings)
+    store = IndexStore(
+        OsFileAccess(), str(tmp_path / "store"), PosixDriver(tmp_path / "tier"), world.rows, CLUSTER, BROKER,
+        settings=settings, is_delete_enabled=lambda: False,
+    )  # fmt: skip
+    store.start()
+    misses: list[str] = []
+
+    def put_and_ask(queue_id: int) -> None:
+        for n in range(400):
+            assert store.put("T", 7, queue_id, [f"{queue_id}-{n}"], n * 10, 10, NOW_MS + n) is PutOutcome.SUCCESS
+            for old in (n, n // 2):
+                answer = store.query("T", f"{queue_id}-{old}", 1, *EVER, topic_id=7)
+                if [hit.tier_offset for hit in answer.hits] != [old * 10]:
+                    misses.append(f"{queue_id}-{old}: {answer}")
+            if n % 100 == 0:
+                store._thread.wake()
+
+    threads = [threading.Thread(target=put_and_ask, args=(queue_id,)) for queue_id in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert misses == []
+    assert store.close(60.0, upload_open=True)
+    assert sum(row.size - 28 - 56 for row in world.rows.rows.values()) == 28 * 1600
+    assert [info.name for info in OsFileAccess().list_files(str(tmp_path / "store/tiered_index_file"))] == [RECORD_NAME]

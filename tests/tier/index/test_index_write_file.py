@@ -204,8 +204,7 @@ def test_a_full_disk_is_noticed_before_a_byte_is_stored(monkeypatch: pytest.Monk
     access = SimulatedFileAccess(capacity_bytes=8192)
     file = create(access, capacity=2000)
     with pytest.raises(DiskFull):
-        for n in range(1999):
-            assert put(file, n, offset=n)
+        all(put(file, n, offset=n) for n in range(1999))
     count = file.header.item_count
     assert 0 < count < 1999
     file.sync()  # Raises when a byte lies where no block is.
