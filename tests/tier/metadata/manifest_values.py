@@ -29,7 +29,7 @@ def manifests(draw: st.DrawFn) -> QueueManifest:
     )  # fmt: skip
     return QueueManifest(
         key, draw(TEXT), draw(I64), draw(I64), draw(I64), draw(I64), draw(I64), draw(I64), draw(I64), draw(I64),
-        draw(I64),
+        draw(I64), draw(I64),
         tuple(draw(st.lists(segments, max_size=4))),
         tuple(draw(st.lists(st.builds(TimeEntry, I64, I64, I64), max_size=4))),
         tuple(draw(st.lists(st.builds(Gap, I64, I64, TEXT, I64), max_size=3))),

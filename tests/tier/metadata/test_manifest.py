@@ -21,7 +21,7 @@ GOLDEN_BODY = (
     '"segments":[{"base":0,"beginMs":10,"beginOffset":100,"crc32":4294967295,"createdMs":1,"endMs":20,"endOffset":105,'
     '"sealedMs":30,"size":500,"status":"SEALED","type":"COMMIT_LOG"},{"base":2000,"beginMs":10,"beginOffset":-1,'
     '"crc32":null,"createdMs":1,"endMs":20,"endOffset":-1,"sealedMs":0,"size":100,"status":"NEW","type":'
-    '"CONSUME_QUEUE"}],"sequence":9,"timeIndex":[[100,10,0],[4,9,400]],"topic":"orders","topicId":2,"topicStatus":0,'
+    '"CONSUME_QUEUE"}],"sequence":9,"timeIndex":[[100,10,0],[4,9,400]],"topic":"orders","topicId":2,"topicSerialNumber":-1,"topicStatus":0,'
     '"writer":"broker-a on host-1","writtenMs":1757000000000}'
 )
 

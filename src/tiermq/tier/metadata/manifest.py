@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from tiermq.errors import BadTierName
 from tiermq.tier.metadata.document import (
     items_field,
     natural_field,
@@ -41,7 +42,10 @@ MANIFEST_STEM = "manifest"
 
 @dataclass(frozen=True, slots=True)
 class QueueManifest:
-    """Everything that a restore needs to know of a queue and cannot read from its segments' names."""
+    """Everything that a restore needs to know of a queue and cannot read from its segments' names.
+
+    `topic_serial_number` is the last topic id of the whole broker: ids of deleted topics must not be given again.
+    """
 
     key: QueueKey
     writer: str = ""
@@ -49,6 +53,7 @@ class QueueManifest:
     sequence: int = 0
     written_ms: int = 0
     topic_id: int = -1
+    topic_serial_number: int = -1
     topic_status: int = 0
     reserve_time_hours: int = UNLIMITED
     max_bytes: int = UNLIMITED
@@ -62,6 +67,19 @@ class QueueManifest:
 def manifest_name(key: QueueKey) -> str:
     """The name of the queue's manifest in the tier."""
     return key.object_name(MANIFEST_STEM)
+
+
+def queue_of_manifest(name: str) -> QueueKey | None:
+    """The queue whose manifest has that name; None when it is another object."""
+    parts = name.split("/")
+    if len(parts) != 5 or not parts[3].isdigit():
+        return None
+    try:
+        key = QueueKey(parts[0].partition("_")[2], parts[1], parts[2], int(parts[3]))
+    except BadTierName:
+        return None
+    # Written out again it must be the same, which also checks the hash of the cluster.
+    return key if manifest_name(key) == name else None
 
 
 def encode_manifest(manifest: QueueManifest) -> bytes:
@@ -84,6 +102,7 @@ def encode_manifest(manifest: QueueManifest) -> bytes:
         "timeIndex": _encode_time_index(manifest.time_index),
         "topic": manifest.key.topic,
         "topicId": manifest.topic_id,
+        "topicSerialNumber": manifest.topic_serial_number,
         "topicStatus": int(manifest.topic_status),
         "writer": manifest.writer,
         "writtenMs": manifest.written_ms,
@@ -108,6 +127,7 @@ def decode_manifest(data: bytes, name: str) -> QueueManifest:
             sequence=number_field(body, "sequence"),
             written_ms=number_field(body, "writtenMs"),
             topic_id=number_field(body, "topicId"),
+            topic_serial_number=number_field(body, "topicSerialNumber"),
             topic_status=number_field(body, "topicStatus"),
             reserve_time_hours=number_field(body, "reserveTimeHours"),
             max_bytes=number_field(body, "maxBytes"),

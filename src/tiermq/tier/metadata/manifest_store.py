@@ -22,8 +22,8 @@ from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.metadata.manifest import QueueManifest, decode_manifest, encode_manifest, manifest_name
 from tiermq.tier.names import QueueKey
 
-ACQUIRE_TRIES = 16
-"""Two writers that acquire at once disturb each other once; sixteen losses in a row are a quarrel, not a race."""
+ACQUIRE_TRIES = 64
+"""A busy writer may win against an acquirer a few times over; so many losses in a row are a quarrel, not a race."""
 
 
 class WriterLease(Protocol):

@@ -145,11 +145,11 @@ class SegmentRows(QueueRows):
         row = self._database.read_one(_SELECT + _THIS_SEGMENT, segment_values(key))
         return None if row is None else _segment(row)
 
-    def segments(self, queue: QueueKey, segment_type: SegmentType | None = None) -> list[Segment]:
+    def segments(self, queue: QueueKey, type: SegmentType | None = None) -> list[Segment]:  # noqa: A002
         """The live segments of a queue, by type and base."""
         statement, values = _SELECT + _THIS_QUEUE + _LIVE, list[object](queue_values(queue))
-        if segment_type is not None:
-            statement, values = statement + " AND type = ?", [*values, int(segment_type)]
+        if type is not None:
+            statement, values = statement + " AND type = ?", [*values, int(type)]
         return [_segment(row) for row in self._database.read(statement + _IN_ORDER, values)]
 
     def all_segments(self, topic: str | None = None) -> list[Segment]:
@@ -168,20 +168,20 @@ class SegmentRows(QueueRows):
         row = self._database.read_one("SELECT count(*) FROM segment" + where + _LIVE, values)
         return int(row[0]) if row else 0
 
-    def size_of_queue(self, queue: QueueKey, segment_type: SegmentType | None = None) -> int:
+    def size_of_queue(self, queue: QueueKey, type: SegmentType | None = None) -> int:  # noqa: A002
         """The committed bytes of a queue's live segments, of one type or of all."""
         statement, values = "SELECT coalesce(sum(size), 0) FROM segment" + _THIS_QUEUE, queue_values(queue)
-        return self._sum(statement + _LIVE, values, segment_type)
+        return self._sum(statement + _LIVE, values, type)
 
-    def size_of_topic(self, topic: str, segment_type: SegmentType | None = None) -> int:
+    def size_of_topic(self, topic: str, type: SegmentType | None = None) -> int:  # noqa: A002
         """The committed bytes of a topic's live segments, of one type or of all."""
-        return self._sum("SELECT coalesce(sum(size), 0) FROM segment WHERE topic = ?" + _LIVE, (topic,), segment_type)
+        return self._sum("SELECT coalesce(sum(size), 0) FROM segment WHERE topic = ?" + _LIVE, (topic,), type)
 
-    def _sum(self, statement: str, values: Iterable[object], segment_type: SegmentType | None) -> int:
-        if segment_type is None:
+    def _sum(self, statement: str, values: Iterable[object], type: SegmentType | None) -> int:  # noqa: A002
+        if type is None:
             row = self._database.read_one(statement, [*values])
         else:
-            row = self._database.read_one(statement + " AND type = ?", [*values, int(segment_type)])
+            row = self._database.read_one(statement + " AND type = ?", [*values, int(type)])
         return int(row[0]) if row else 0
 
     def _offsets_changed(self, key: SegmentKey) -> None:

@@ -46,6 +46,31 @@ def entry_for_commit(
     return first if too_many or too_long else None
 
 
+def sample(
+    before: TimeEntry | None,
+    queue_offsets: Sequence[int],
+    log_offsets: Sequence[int],
+    stretch: Stretch = DEFAULT_STRETCH,
+) -> list[int]:
+    """Which of these messages, given in order, need an entry behind `before`: as few as the stretch allows."""
+    if not queue_offsets:
+        return []
+    chosen = [] if before is not None else [0]
+    queue_offset = queue_offsets[0] if before is None else before.queue_offset
+    log_offset = log_offsets[0] if before is None else before.log_offset
+    while True:
+        reach = min(
+            bisect_right(queue_offsets, queue_offset + stretch.messages_max),
+            bisect_right(log_offsets, log_offset + stretch.bytes_max),
+        )
+        if reach == len(queue_offsets):
+            return chosen
+        # At least one step, also behind a message that is longer than the stretch.
+        index = max(reach - 1, bisect_right(queue_offsets, queue_offset))
+        chosen.append(index)
+        queue_offset, log_offset = queue_offsets[index], log_offsets[index]
+
+
 def lower_window(entries: Sequence[TimeEntry], timestamp_ms: int, min_offset: int, max_offset: int) -> tuple[int, int]:
     """Queue offsets (begin, end), such that the first message stored at or after the time is in [begin, end].
 
