@@ -71,7 +71,8 @@ class DriverMachine(RuleBasedStateMachine):
         if tear and self.torn_writes and fits and key not in self.sealed:
             fault = Fault.TORN
         self.driver.plan = ScriptedFaults("write", [fault])
-        after = stored[:position] + block if position + len(block) > len(stored) else stored
+        lands = fits and key not in self.sealed and position + len(block) > len(stored)
+        after = stored[:position] + block if lands else stored
         try:
             self.driver.write(key, position, [block])
         except SegmentSealed:
@@ -79,15 +80,10 @@ class DriverMachine(RuleBasedStateMachine):
         except SegmentConflict:
             assert not fits
         except TierUnavailable:
-            # What is not known is asked for: all of it, nothing, or (torn) a prefix.
+            # What is not known is asked for: nothing of it, all of it, or (torn) a prefix.
             size = self.driver.size(key)
-            assert (
-                size
-                in {Fault.AFTER: {len(after)}, Fault.BEFORE: {len(stored)}}.get(
-                    fault or Fault.BEFORE, set(range(len(stored), len(after) + 1))
-                )
-                or key in self.sealed
-            )
+            assert len(stored) <= size <= len(after)
+            assert fault is Fault.TORN or size in (len(stored), len(after))
             if size:
                 self.data[key] = after[:size]
         else:
