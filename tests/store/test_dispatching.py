@@ -341,7 +341,7 @@ def test_a_full_disk_at_the_very_first_record_loses_no_key() -> None:
         assert [len(store.query("T", f"k{number}").messages) for number in range(5)] == [1] * 5
 
 
-def test_a_queue_offset_that_jumps_is_reported_and_leaves_its_gap() -> None:
+def test_trap_19_a_queue_offset_that_jumps_is_reported_and_leaves_its_gap() -> None:
     """Trap 19: the message is at its own place, not at the end of the queue."""
     with on_simulation() as store:
         put_all(store, 3)

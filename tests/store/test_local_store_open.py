@@ -326,7 +326,7 @@ def test_a_close_while_others_put_loses_nothing_that_was_answered_ok(tmp_path: P
         shutil.rmtree(root)
 
 
-def test_names_of_files_are_twenty_ascii_digits(tmp_path: Path) -> None:
+def test_trap_53_names_of_files_are_twenty_ascii_digits(tmp_path: Path) -> None:
     """Trap 53."""
     with on_disk(tmp_path / "store") as store:
         put_all(store, 400)
@@ -335,7 +335,7 @@ def test_names_of_files_are_twenty_ascii_digits(tmp_path: Path) -> None:
     assert all(len(name) == 20 and name.isascii() and name.isdigit() for name in names if len(name) > 1)
 
 
-def test_an_unused_file_made_in_advance_is_gone_after_a_close(tmp_path: Path) -> None:
+def test_trap_50_an_unused_file_made_in_advance_is_gone_after_a_close(tmp_path: Path) -> None:
     """Trap 50: never infer the end of the log from file names."""
     root = tmp_path / "store"
     with on_disk(root) as store:

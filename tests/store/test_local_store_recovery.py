@@ -19,6 +19,7 @@ from small_store import (
 )
 from tiermq import Message
 from tiermq.clock import ManualClock
+from tiermq.message.java_hash import java_hash
 from tiermq.store.checkpoint import CHECKPOINT
 
 
@@ -219,3 +220,48 @@ def test_what_a_killed_process_left_unflushed_is_durable_once_it_was_recovered()
         assert bodies(after) == numbered(400)
     recovered.close()
     abandoned.close()
+
+
+def test_trap_17_queue_files_that_came_to_the_disk_as_zeros_hold_no_unit() -> None:
+    access = SimulatedFileAccess()
+    store = on_simulation(access)
+    put_all(store, 180)  # Four queue files, none of them flushed.
+    store.flush()
+    with reopened(power_cut(access)) as after:
+        assert (after.min_offset("T", 0), after.max_offset("T", 0)) == (0, 180)
+        assert bodies(after) == numbered(180)
+        assert after.status()["queue_conflicts"] == 0
+    store.close()
+
+
+def test_trap_18_a_queue_of_nothing_but_blanks_takes_the_messages_that_are_left() -> None:
+    """Its first messages are gone with their log files; what comes next is no duplicate of anything."""
+    clock = ManualClock()
+    access = SimulatedFileAccess(clock=clock)
+    with on_simulation(access, clock=clock) as store:
+        put_all(store, 130)
+        put_all(store, 150, "Other")
+        clock.advance_ms(100 * 3_600_000)
+        store.clean_now()
+        assert store.min_physical_offset > 0
+    with reopened(unclean(access), clock=clock) as store:
+        next_offset = store.put(Message("T", b"next")).queue_offset
+        store.dispatch_now()
+        assert store.get("T", 0, next_offset).messages[0].body == b"next"
+        assert store.status()["queue_conflicts"] == 0
+
+
+def test_trap_21_ext_units_are_truncated_with_the_units_that_refer_to_them() -> None:
+    settings = {"enable_consume_queue_ext": True}
+    access = SimulatedFileAccess()
+    with on_simulation(access, **settings) as store:
+        results = [store.put(Message("T", b"x", tags=f"t{number}")) for number in range(60)]
+    overwrite(access, *log_place(results[40].physical_offset), bytes(8))
+    with reopened(unclean(access), **settings) as store:
+        assert store.max_offset("T", 0) == 40
+        for number in range(100, 130):
+            store.put(Message("T", b"x", tags=f"t{number}"))
+        store.dispatch_now()
+        queue = store._parts.queues.find("T", 0)
+        codes = [queue.ext_unit_of(unit[2]).tags_code for unit in (*queue.iterate_from(0), *queue.iterate_from(50))]  # type: ignore[union-attr]
+        assert codes == [java_hash(f"t{number}") for number in (*range(40), *range(100, 130))]
