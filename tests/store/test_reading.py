@@ -31,7 +31,9 @@ def store() -> Iterator[LocalStore]:
 
 
 @BOTH
-def test_trap_22_an_unknown_queue_has_no_match_and_is_not_made_by_asking(store: LocalStore, chosen: TagFilter | None) -> None:
+def test_trap_22_an_unknown_queue_has_no_match_and_is_not_made_by_asking(
+    store: LocalStore, chosen: TagFilter | None
+) -> None:
     """Trap 22: in the original a read of any name leaves a queue behind."""
     for topic, queue_id in (("Nobody", 0), ("T", 5)):
         page = store.get(topic, queue_id, 7, message_filter=chosen)
