@@ -5,6 +5,7 @@ from __future__ import annotations
 from simulation.simulated_files import SimulatedFileAccess
 from tiermq.clock import ManualClock
 from tiermq.tier.index.index_coverage import Hole, QueueTail
+from tiermq.tier.index.index_item import index_hash
 from tiermq.tier.index.index_state import IndexState
 from tiermq.tier.index.index_table import IndexTable, hashes_of
 from tiermq.tier.index.put_request import IndexRequest, PutOutcome
@@ -114,3 +115,5 @@ def test_a_shut_table_takes_nothing() -> None:
 
 def test_each_key_is_hashed_once_with_its_topic() -> None:
     assert hashes_of(IndexRequest("TopicTest", 1, 0, ["MessageKey", "", "MessageKey"], 0, 1, 0)) == (638347386,)
+    keys = ["ajvakuzm", "中文", "a" * 99]  # The first has no absolute value.
+    assert hashes_of(IndexRequest("T", 1, 0, keys, 0, 1, 0)) == tuple(index_hash("T", key) for key in keys)

@@ -9,14 +9,16 @@ both; begin times are unique and grow; there is a writable file only while somet
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tiermq.clock import Clock
 from tiermq.files.file_access import FileAccess
+from tiermq.kernel import key_hashes
 from tiermq.tier.index.compacted_index import CompactedIndex
 from tiermq.tier.index.index_coverage import Coverage, CoverageRecord, QueueName, QueueTail
-from tiermq.tier.index.index_item import distinct, index_hash
+from tiermq.tier.index.index_item import distinct
 from tiermq.tier.index.index_state import IndexEntry, IndexState
 from tiermq.tier.index.index_write_file import FileFacts, IndexWriteFile
 from tiermq.tier.index.put_request import IndexRequest, PutOutcome
@@ -245,4 +247,5 @@ class IndexTable:
 
 def hashes_of(request: IndexRequest) -> tuple[int, ...]:
     """The hashes of a record's keys, each key once."""
-    return tuple(index_hash(request.topic, key) for key in distinct(request.keys or ()))
+    keys = distinct(request.keys or ())
+    return tuple(array("i", key_hashes(request.topic, list(keys)))) if keys else ()
