@@ -22,7 +22,7 @@ from tiermq import LocalStore
 from tiermq.status import GetStatus
 from tiermq.store.check import check_store
 
-ROUNDS = 4
+ROUNDS = 3
 SLOW_ROUNDS = int(os.environ.get("TIERMQ_CRASH_ROUNDS", "200"))
 
 pytestmark = pytest.mark.crash

@@ -54,7 +54,7 @@ def test_a_power_cut_at_every_call_of_a_life_keeps_every_promise(variant: str) -
     cuts = 0
     was_cut = True
     while was_cut:
-        for share in SHARES:
+        for share in SHARES if variant in ("sync", "async") else SHARES[1:2]:
             world = World(**VARIANTS[variant])
             was_cut = world.cut_power_during(functools.partial(live, world), cuts, seed=cuts, likely=share)
             world.check()
