@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tier.index.index_world import DIRECTORY, EVER, NOW_MS, TINY, World, run_until_idle
+from tier.index.index_world import DIRECTORY, EVER, NOW_MS, TINY, PowerCut, World, run_until_idle
 from tiermq.errors import StoreDamaged, TierUnavailable
 from tiermq.tier.driver.faulty import Down, FaultyDriver
 from tiermq.tier.index.index_recovery import RECORD_NAME, recover_files
@@ -159,6 +159,33 @@ def test_an_unreadable_record_is_damage_that_says_what_to_do() -> None:
     world.access.write_bytes(RECORD, b"{")
     with pytest.raises(StoreDamaged, match="remove the file"):
         world.open()
+
+
+def test_a_file_that_was_cut_by_a_crash_right_after_it_was_sealed_is_not_sealed() -> None:
+    world = World()
+    store = world.open()
+    world.commit_and_put(store, "T", 0, "k")
+    store.sync()
+    world.commit_and_put(store, "T", 0, "k")
+    store.seal()
+
+    def cut(operation: str, path: str) -> None:
+        if operation == "write_bytes" and path == RECORD:
+            raise PowerCut
+
+    world.access.on_call = cut
+    with pytest.raises(PowerCut):
+        store.sync()
+    world.access = world.access.crash(lambda path, page: True)
+    store = world.open()
+    assert [state for _, state in store.states()] == [IndexState.UNSEALED]
+    store.seal()
+    run_until_idle(store)
+    assert world.indexed_items(store) == world.expected_items()
+    world = lose_the_disk(world)
+    store = world.open()
+    run_until_idle(store)
+    assert world.indexed_items(store) == world.expected_items()
 
 
 def lose_the_disk(world: World) -> World:

@@ -21,7 +21,7 @@ from tiermq.files.file_access import FileAccess
 from tiermq.tier.index.index_coverage import CoverageRecord
 from tiermq.tier.index.index_item import HEADER_BYTES, decode_header, open_file_bytes
 from tiermq.tier.index.index_upload import COMPACTING_DIRECTORY
-from tiermq.tier.index.index_write_file import IndexWriteFile
+from tiermq.tier.index.index_write_file import FileFacts, IndexWriteFile
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ def recover_files(
                 "metadata; messages from %d to %d ms may be missing from key queries until they are indexed again",
                 facts.begin_ms, directory, facts.item_count, facts.oldest_ms, facts.newest_ms,
             )  # fmt: skip
-    sealed_records = _read_sealed_records(access, directory, {file.begin_ms for file in files})
+    sealed_records = _read_sealed_records(access, directory, {file.begin_ms: file.facts() for file in files})
     return RecoveredFiles(record, tuple(files), sealed_records, bool(begins))
 
 
@@ -113,18 +113,25 @@ def _read_record(access: FileAccess, directory: str) -> CoverageRecord | None:
     return CoverageRecord.decode(data, path)
 
 
-def _read_sealed_records(access: FileAccess, directory: str, kept: set[int]) -> dict[int, CoverageRecord]:
-    """The records of sealed files; those of files that are gone are removed."""
+def _read_sealed_records(access: FileAccess, directory: str, kept: dict[int, FileFacts]) -> dict[int, CoverageRecord]:
+    """The records of sealed files; those of files that are gone are removed.
+
+    One that tells of more items than its file was cut to was written right before a crash: the file is not sealed, and
+    what the record says was indexed is not.
+    """
     found: dict[int, CoverageRecord] = {}
     for info in access.list_files(directory):
         name = info.name.removesuffix("." + RECORD_NAME)
         path = os.path.join(directory, info.name)
         if name == info.name or not _is_file_name(name):
             continue
-        if int(name) in kept:
-            found[int(name)] = CoverageRecord.decode(access.read_bytes(path), path)
-        else:
+        facts = kept.get(int(name))
+        if facts is None:
             access.remove(path)
+            continue
+        record = CoverageRecord.decode(access.read_bytes(path), path)
+        if facts in record.files:
+            found[facts.begin_ms] = record
     return found
 
 
