@@ -233,7 +233,7 @@ class _Surveyor:
 
 
 def _of(infos: Sequence[SegmentInfo], segment_type: SegmentType) -> list[SegmentInfo]:
-    return sorted((info for info in infos if info.key.type is segment_type), key=lambda info: info.key.base)
+    return [info for info in infos if info.key.type is segment_type]
 
 
 def _with_times(segment: Segment, times: Sequence[int]) -> Segment:

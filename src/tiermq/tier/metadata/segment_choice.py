@@ -29,12 +29,13 @@ class Choice:
 
 
 def choose_segments(infos: Sequence[SegmentInfo], manifest: QueueManifest | None, segment_type: SegmentType) -> Choice:
-    """Compare a listing (of one queue and type, by base) with the manifest."""
+    """Compare a listing of one queue and type, in whatever order, with the manifest."""
     rows = {row.key: row for row in (manifest.segments if manifest else ()) if row.key.type is segment_type}
     meant = [row for row in rows.values() if row.status is not SegmentStatus.DELETED]
     first_meant = min((row.key.base for row in meant), default=-1)
     choice = Choice([], [], [], agrees=manifest is not None)
-    for info in infos:
+    # A listing is sorted by path, and paths begin with a hash.
+    for info in sorted(infos, key=lambda info: info.key.base):
         row = rows.get(info.key)
         if info.damage is not None:
             choice.remarks.append(Remark(Finding.DAMAGED_SEGMENT, info.key.path, info.damage))

@@ -1,0 +1,39 @@
+"""Looking at one record through a unit, without its body."""
+
+from __future__ import annotations
+
+import pytest
+
+from tier.metadata.metadata_samples import log_key
+from tier.metadata.tier_samples import CODA, record, time_of
+from tiermq.errors import CorruptSegment
+from tiermq.tier.driver.memory import MemoryDriver
+from tiermq.tier.metadata.metadata_values import Segment
+from tiermq.tier.metadata.record_peek import FIXED_BYTES_MAX, UnitPlace, peek_store_ms
+
+
+def tier_with(*pieces: bytes) -> tuple[MemoryDriver, Segment]:
+    driver = MemoryDriver()
+    driver.write(log_key(1000), 0, list(pieces))
+    return driver, Segment(log_key(1000), sum(map(len, pieces)))
+
+
+@pytest.mark.parametrize("v6", [False, True])
+def test_bug_11_the_store_time_is_found_behind_hosts_of_any_length(v6: bool) -> None:
+    raw = record(6, 1000, b"x" * 100_000, v6=v6)
+    assert peek_store_ms(*tier_with(raw), UnitPlace(6, 1000, len(raw))) == time_of(6)
+    assert FIXED_BYTES_MAX == 112
+
+
+def test_an_end_mark_before_the_record_is_skipped() -> None:
+    raw = record(6, 1016)
+    assert peek_store_ms(*tier_with(CODA, raw), UnitPlace(6, 1000, len(raw))) == time_of(6)
+
+
+@pytest.mark.parametrize(
+    ("queue_offset", "log_offset", "size_change"), [(7, 1000, 0), (6, 1001, 0), (6, 1000, 1), (6, 1090, 0)]
+)
+def test_another_record_than_the_promised_one_is_refused(queue_offset: int, log_offset: int, size_change: int) -> None:
+    raw = record(6, 1000)
+    with pytest.raises(CorruptSegment, match=f"record of queue offset {queue_offset}"):
+        peek_store_ms(*tier_with(raw), UnitPlace(queue_offset, log_offset, len(raw) + size_change))
