@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from itertools import pairwise
 
 from tiermq.clock import Clock
 from tiermq.errors import CorruptSegment, IllegalRange, IllegalTransition
 from tiermq.tier.driver.contract import Buffer, TierDriver
 from tiermq.tier.flat.flat_segment import AppendStatus, FlatSegment
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.metadata.metadata_values import NEVER_MS, SegmentStatus
-from tiermq.tier.names import QueueKey, SegmentType
+from tiermq.tier.metadata.metadata_values import NEVER_MS, UNKNOWN_OFFSET, SegmentStatus
+from tiermq.tier.names import QueueKey, SegmentKey, SegmentType
 
 
 class FlatAppendFile:
@@ -44,7 +45,7 @@ class FlatAppendFile:
         rows = metadata.segments(queue, segment_type)
         self._segments = tuple(FlatSegment(driver, row, max_size) for row in rows)
         self._sealed = {row.key for row in rows if row.status is SegmentStatus.SEALED}
-        for before, after in zip(self._segments, self._segments[1:], strict=False):
+        for before, after in pairwise(self._segments):
             if before.commit_offset != after.base:
                 raise CorruptSegment(
                     f"{after.key}: expected it to begin at {before.commit_offset}, where the segment before ends; "
@@ -115,36 +116,59 @@ class FlatAppendFile:
         self.create_segment(self.append_offset)
         return True
 
-    def append(self, data: Buffer, begin_ms: int, end_ms: int | None = None) -> AppendStatus:
+    def append(
+        self,
+        data: Buffer,
+        begin_ms: int,
+        end_ms: int | None = None,
+        *,
+        begin_offset: int = UNKNOWN_OFFSET,
+        end_offset: int = UNKNOWN_OFFSET,
+    ) -> AppendStatus:
         """Take bytes that belong together: they lie in one segment. Rolls when they do not fit the last one."""
-        status = self.last.append(data, begin_ms, end_ms)
-        if status is AppendStatus.FILE_FULL:
-            if not self.roll():
-                return AppendStatus.FILE_FULL
-            status = self.last.append(data, begin_ms, end_ms)
-        return status
+        if not self.last.has_room_for(len(data)) and not self.roll():
+            return AppendStatus.FILE_FULL
+        return self.last.append(data, begin_ms, end_ms, begin_offset=begin_offset, end_offset=end_offset)
 
-    def commit(self, begin_offset: int | None = None, end_offset: int | None = None) -> bool:
-        """Make everything appended durable and say so in the metadata; the offsets are those of queue messages."""
-        if not self._segments:
-            return True
-        segment = self.last
-        before = segment.commit_position
-        if not segment.commit():
+    def commit(self) -> bool:
+        """Make everything appended durable, and say so in the metadata; False when the back end is out of reach."""
+        if not self.write_pending():
             return False
-        if segment.commit_position != before:
-            self.record_size(segment, begin_offset, end_offset)
+        self.record_size()
+        self.note_recorded()
         return True
 
-    def record_size(self, segment: FlatSegment, begin_offset: int | None = None, end_offset: int | None = None) -> None:
+    def write_pending(self) -> bool:
+        """The tier's half of a commit: the metadata is told later, with `record_size`."""
+        return self.is_empty or self.last.commit()
+
+    def record_size(self) -> None:
+        """The metadata's half of a commit. Does nothing when the row is up to date."""
+        if self.is_recorded:
+            return
+        segment = self.last
         self._metadata.update_size(
             segment.key,
             segment.commit_position,
             segment.begin_ms,
             segment.end_ms,
-            begin_offset=begin_offset,
-            end_offset=end_offset,
+            segment.crc32,
+            begin_offset=_known(segment.begin_offset),
+            end_offset=_known(segment.end_offset),
         )
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the metadata knows everything that is committed."""
+        return self.is_empty or self.last.recorded_position == self.last.commit_position
+
+    def note_recorded(self) -> None:
+        """Call when the transaction around `record_size` is through."""
+        if not self.is_empty:
+            self.last.recorded_position = self.last.commit_position
+
+    def discard_pending(self) -> int:
+        return 0 if self.is_empty else self.last.discard_pending()
 
     # Sealing, after the roll and off the writer's path: merging a gigabyte of parts takes its time
 
@@ -207,21 +231,33 @@ class FlatAppendFile:
         with self._lock:
             self._segments = self._segments[1:]
         segment.close()
-        self._driver.delete(segment.key)
-        self._metadata.delete_segment(segment.key)
+        self._finish_deletion(segment.key)
 
     def destroy(self) -> None:
         """Delete every segment. Raises TierError when one cannot be deleted; calling it again goes on."""
         for segment in self._segments:
             self._metadata.mark_deleted(segment.key)
             segment.close()
-        keys = [segment.key for segment in self._segments]
         with self._lock:
             self._segments = ()
-        for key in keys:
-            self._driver.delete(key)
-            self._metadata.delete_segment(key)
+        self.finish_deletions()
 
-    def close(self) -> None:
-        for segment in self._segments:
-            segment.close()
+    def finish_deletions(self) -> None:
+        """Delete what was marked and is still there, from an earlier life of the queue too. Raises TierError."""
+        for row in self._metadata.segments_being_deleted():
+            if row.key.queue == self.queue and row.key.type is self.type:
+                self._finish_deletion(row.key)
+
+    def _finish_deletion(self, key: SegmentKey) -> None:
+        """The object first, the row last: a crash in between leaves a row that says what is to be done."""
+        self._driver.delete(key)
+        self._metadata.delete_segment(key)
+
+    def close(self, timeout_s: float = -1) -> bool:
+        """Take nothing more; False when a commit under way outlasted `timeout_s`."""
+        ended = [segment.close(timeout_s) for segment in self._segments]
+        return all(ended)
+
+
+def _known(offset: int) -> int | None:
+    return None if offset == UNKNOWN_OFFSET else offset

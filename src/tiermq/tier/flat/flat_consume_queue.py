@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tiermq.clock import Clock
 from tiermq.consumequeue.unit import UNIT_BYTES
-from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.driver.contract import Buffer, TierDriver
 from tiermq.tier.flat.flat_append_file import FlatAppendFile
 from tiermq.tier.flat.flat_segment import AppendStatus
 from tiermq.tier.metadata.metadata_store import MetadataStore
@@ -32,20 +32,14 @@ class FlatConsumeQueue(FlatAppendFile):
     def append_queue_offset(self) -> int:
         return self.append_offset // UNIT_BYTES
 
-    def append_units(self, units: bytes, begin_ms: int, end_ms: int) -> AppendStatus:
-        """Take units for the next commit. A run that passes the segment's end is parted there."""
-        view = memoryview(units)
-        while len(view):
-            room = (self.max_size - self.last.append_position) // UNIT_BYTES * UNIT_BYTES
-            if room == 0:
-                if not self.roll():
-                    return AppendStatus.FILE_FULL
-                room = self.max_size
-            status = self.append(bytes(view[:room]), begin_ms, end_ms)
-            if status is not AppendStatus.SUCCESS:
-                return status
-            view = view[room:]
-        return AppendStatus.SUCCESS
+    @property
+    def room_units(self) -> int:
+        """How many more units the last segment takes."""
+        return self.last.room() // UNIT_BYTES
+
+    def append_units(self, units: Buffer, begin_ms: int, end_ms: int) -> AppendStatus:
+        """Take units for the next commit, all or none. FILE_FULL: they pass the segment's end, part them and roll."""
+        return self.last.append(units, begin_ms, end_ms)
 
     def read_units(self, queue_offset: int, count: int) -> bytes | memoryview:
         """Up to `count` committed units from `queue_offset` on."""

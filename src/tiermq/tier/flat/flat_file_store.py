@@ -7,15 +7,18 @@ Threads: any thread may find or create; the map is replaced under `_lock`.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 
 from tiermq.clock import Clock
-from tiermq.errors import TierUnavailable
+from tiermq.errors import CorruptSegment, TierError
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.names import QueueKey
+from tiermq.tier.names import INDEX_TOPIC, QueueKey
+
+_log = logging.getLogger(__name__)
 
 
 class FlatFileStore:
@@ -41,9 +44,15 @@ class FlatFileStore:
         self._queue_segment_bytes = queue_segment_bytes
         self._lock = threading.Lock()
         self._files: dict[tuple[str, int], FlatMessageFile] = {}
+        self.damaged: dict[tuple[str, int], CorruptSegment] = {}
         for queue in metadata.queues():
-            if queue.key.cluster == cluster and queue.key.broker == broker:
-                self._files[(queue.key.topic, queue.key.queue_id)] = self._open(queue.key)
+            key = queue.key
+            if key.cluster == cluster and key.broker == broker and key.topic != INDEX_TOPIC:
+                try:
+                    self._files[(key.topic, key.queue_id)] = self._open(key)
+                except CorruptSegment as error:  # One queue's damage is no reason to do without the others.
+                    self.damaged[(key.topic, key.queue_id)] = error
+                    _log.error("queue %s of the tier cannot be used: %s", key.logical_path, error)
 
     def _open(self, key: QueueKey) -> FlatMessageFile:
         return FlatMessageFile(
@@ -59,7 +68,7 @@ class FlatFileStore:
         return self._files.get((topic, queue_id))
 
     def find_or_create(self, topic: str, queue_id: int) -> FlatMessageFile:
-        """The queue's file; a new one gets its rows and asks the tier nothing."""
+        """The queue's file; a new one gets its rows and asks the tier nothing. Raises CorruptSegment."""
         found = self.find(topic, queue_id)
         if found is not None:
             return found
@@ -77,13 +86,14 @@ class FlatFileStore:
         return len(self._files)
 
     def recover_all(self, progress: Callable[[int, int], None] = lambda _done, _all: None) -> list[FlatMessageFile]:
-        """Recover every queue that is not; the ones whose back end was out of reach."""
+        """Recover every queue that is not; those that could not be, for each of which the reason is logged."""
         left = []
         files = list(self)
         for number, file in enumerate(files, 1):
             try:
                 file.recover()
-            except TierUnavailable:
+            except TierError as error:
+                _log.warning("queue %s of the tier is not recovered yet: %s", file.queue.logical_path, error)
                 left.append(file)
             progress(number, len(files))
         return left
@@ -98,6 +108,7 @@ class FlatFileStore:
             self._files.pop((topic, queue_id), None)
         return True
 
-    def close(self) -> None:
-        for file in self:
-            file.close()
+    def close(self, timeout_s: float = -1) -> bool:
+        """Let commits under way end, and take nothing more; False when one outlasted `timeout_s`."""
+        ended = [file.close(timeout_s) for file in self]
+        return all(ended)

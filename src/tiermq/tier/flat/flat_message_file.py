@@ -1,12 +1,13 @@
 """FlatMessageFile: one queue in the tier, its commit log and its consume queue together.
 
-A commit writes records, then units, then the metadata row; each step is repeated as it was after a failure.
+A commit writes records, then units, then the metadata rows; each step is repeated as it was after a failure.
 
-    records appended ── commit log committed ── units committed ── row, time entry, gaps ── (manifest, now and then)
-                      crash here: adopted at next start       crash here: sizes are taken from the tier
+    records appended ── commit log committed ── units committed ── rows, time entry ── (index) ── (manifest)
+                      crash here: adopted at next start       crash here: taken from the tier
 
 Invariants: every committed unit points to a committed record; queue offsets in [min_offset, commit_offset) can be read,
-less the recorded gaps; messages keep the queue offsets that they have in the local store.
+less the recorded gaps; messages keep the queue offsets that they have in the local store; what is pending lies in the
+last segment of each file, because a roll waits for the commit.
 A gap (messages that were gone before they could be copied) is recorded and the numbering goes on behind it: the consume
 queue is filled with pre-blank units, older history stays.
 Threads: one writer (dispatcher or job) under `lock`; any number of readers.
@@ -15,22 +16,22 @@ Threads: one writer (dispatcher or job) under `lock`; any number of readers.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 
 from tiermq.clock import Clock
 from tiermq.consumequeue.unit import PRE_BLANK, UNIT, UNIT_BYTES
-from tiermq.errors import CorruptSegment, IllegalTransition
-from tiermq.kernel import Collected
+from tiermq.errors import IllegalTransition, StoreClosed
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.flat.flat_append_file import FlatAppendFile
 from tiermq.tier.flat.flat_commit_log import FlatCommitLog
 from tiermq.tier.flat.flat_consume_queue import FlatConsumeQueue
 from tiermq.tier.flat.flat_segment import AppendStatus
-from tiermq.tier.flat.segment_recovery import SCAN_BYTES, adopt_records
+from tiermq.tier.flat.queue_recovery import QueueRecovery
+from tiermq.tier.flat.record_batch import CollectedRecords, RecordBatch
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import NEVER_MS, Gap, TimeEntry, Topic
 from tiermq.tier.metadata.time_index import entry_for_commit
-from tiermq.tier.names import QueueKey
+from tiermq.tier.names import QueueKey, SegmentType
 
 BLANK_RUN_UNITS = 65_536
 
@@ -58,7 +59,9 @@ class FlatMessageFile:
         self._metadata = metadata
         self._clock = clock
         self._last_entry = metadata.last_time_entry(queue)
-        self._first_pending: TimeEntry | None = None
+        self._uncommitted: list[RecordBatch] = []
+        self.committed: deque[RecordBatch] = deque()
+        self._destroyed = False
         self._recovered = self.units.is_empty and self.log.is_empty
 
     # Bounds
@@ -70,10 +73,11 @@ class FlatMessageFile:
 
     @property
     def min_offset(self) -> int:
-        """The oldest queue offset that can be read: where both files begin."""
+        """The oldest queue offset that can be read: where both files begin. -1 before the queue has a place."""
         if not self.initialised:
             return -1
-        return max(self.units.min_queue_offset, self.log.first_queue_offset())
+        first = self.log.first_queue_offset()
+        return self.commit_offset if first < 0 else max(self.units.min_queue_offset, first)
 
     @property
     def commit_offset(self) -> int:
@@ -97,77 +101,172 @@ class FlatMessageFile:
     # Writing
 
     def init(self, queue_offset: int) -> None:
-        """Let the queue begin at `queue_offset`. Only once."""
+        """Let the queue begin at `queue_offset`. Only once. Durable in the metadata on return, both files or none.
+
+        The tier is asked only when an earlier life of the queue is still to be deleted (raises TierError).
+        """
         if self.initialised:
             raise IllegalTransition(f"{self.queue.logical_path}: it begins at {self.units.min_queue_offset} already")
-        if self.log.is_empty:
-            self.log.create_segment(0)
-        self.units.create_segment(queue_offset * UNIT_BYTES)
-        self._recovered = True
+        with self.lock:
+            if self._destroyed:
+                raise IllegalTransition(
+                    f"{self.queue.logical_path}: it is being deleted; finish that before it returns"
+                )
+            self.log.finish_deletions()
+            self.units.finish_deletions()
+            base = queue_offset * UNIT_BYTES
+            with self._metadata.transaction():
+                if self.log.is_empty:
+                    self._metadata.add_segment(self.queue.segment(SegmentType.COMMIT_LOG, 0))
+                self._metadata.add_segment(self.queue.segment(SegmentType.CONSUME_QUEUE, base))
+            if self.log.is_empty:
+                self.log.create_segment(0)
+            self.units.create_segment(base)
+            self._recovered = True
 
-    def append(self, batch: Collected) -> AppendStatus:
-        """Take a batch whose records were collected for `log.append_offset` and begin at `append_offset`."""
-        if batch.count == 0:
+    def write(self, collected: CollectedRecords) -> bool:
+        """Append and commit a batch whose records were collected for `log.append_offset`, from `append_offset` on.
+
+        Rolls where a segment is full, between two records. False when the back end is out of reach: the part that was
+        appended waits for the next `commit`, the rest (from `append_offset` on) must be collected again.
+        """
+        with self.lock:
+            rest: RecordBatch | None = RecordBatch.of(collected) if collected.count else None
+            while rest is not None:
+                if not self._make_room(rest):
+                    return False
+                rest = self._append_some(rest)
+                if rest is not None and not self.commit():
+                    return False
+            return self.commit()
+
+    def append(self, collected: CollectedRecords) -> AppendStatus:
+        """Take a batch for the next commit, all of it or nothing. FILE_FULL: it passes the end of a segment."""
+        if collected.count == 0:
             return AppendStatus.SUCCESS
-        if UNIT.unpack_from(batch.units)[0] != self.log.append_offset:
+        batch = RecordBatch.of(collected)
+        with self.lock:
+            part, rest = batch.split(self._log_room(batch), self.units.room_units)
+            if part is None or rest is not None:
+                return AppendStatus.FILE_FULL
+            self._append_some(batch)
+            return AppendStatus.SUCCESS
+
+    def _log_room(self, batch: RecordBatch) -> int:
+        """How much of a batch the commit log takes: an empty segment takes one record of any size."""
+        last = self.log.last
+        return max(last.room(), UNIT.unpack_from(batch.units)[1]) if last.append_position == 0 else last.room()
+
+    def _make_room(self, batch: RecordBatch) -> bool:
+        """Roll whatever cannot take the first record of a batch; False when what waits could not be committed."""
+        size = UNIT.unpack_from(batch.units)[1]
+        if not self.log.last.has_room_for(size) and not (self.commit() and self.log.roll()):
+            return False
+        return bool(self.units.room_units) or (self.commit() and self.units.roll())
+
+    def _append_some(self, batch: RecordBatch) -> RecordBatch | None:
+        """Append what fits into the last segments, which is one record at least, and return the rest."""
+        self._check_place(batch)
+        part, rest = batch.split(self._log_room(batch), self.units.room_units)
+        if part is None:
+            return rest
+        log, units = self.log.last, self.units
+        status = log.append(
+            part.data, part.begin_ms, part.end_ms, begin_offset=part.first_offset, end_offset=part.next_offset
+        )
+        if status is AppendStatus.SUCCESS:
+            status = units.append_units(part.units, part.begin_ms, part.end_ms)
+        if status is not AppendStatus.SUCCESS:
+            self.discard_pending()
+            raise StoreClosed(f"{self.queue.logical_path}: expected an open file in the tier, found {status.name}")
+        self._uncommitted.append(part)
+        return rest
+
+    def _check_place(self, batch: RecordBatch) -> None:
+        if batch.log_offset != self.log.append_offset:
             raise IllegalTransition(
                 f"{self.queue.logical_path}: expected records for offset {self.log.append_offset}, found them for "
-                f"{UNIT.unpack_from(batch.units)[0]}"
+                f"{batch.log_offset}"
             )
-        if batch.next_offset - batch.count != self.append_offset:
+        if batch.first_offset != self.append_offset:
             raise IllegalTransition(
                 f"{self.queue.logical_path}: expected messages from queue offset {self.append_offset} on, found them "
-                f"from {batch.next_offset - batch.count} on"
+                f"from {batch.first_offset} on"
             )
-        first = TimeEntry(self.append_offset, batch.begin_ms, self.log.append_offset)
-        status = self.log.append(batch.data, batch.begin_ms, batch.end_ms)
-        if status is not AppendStatus.SUCCESS:
-            return status
-        if self._first_pending is None:
-            self._first_pending = first
-        return self.units.append_units(batch.units, batch.begin_ms, batch.end_ms)
 
     def commit(self) -> bool:
-        """Make what was appended durable: records first, then units. False when the back end is out of reach."""
+        """Make what was appended durable: records, units, rows. False when the back end is out of reach.
+
+        What became durable is in `committed` afterwards, until the one who feeds the index takes it out.
+        """
         with self.lock:
-            begin, end = self.commit_offset, self.append_offset
-            if not self.log.commit(begin, end) or not self.units.commit(begin, end):
+            if not self.log.write_pending() or not self.units.write_pending():
                 return False
-            self._note_time_entry()
+            if self.log.is_recorded and self.units.is_recorded and not self._uncommitted:
+                return True
+            entry = self._new_time_entry()
+            with self._metadata.transaction():
+                self.log.record_size()
+                self.units.record_size()
+                if entry is not None:
+                    self._metadata.add_time_entries(self.queue, [entry])
+            self.log.note_recorded()
+            self.units.note_recorded()
+            self._last_entry = entry or self._last_entry
+            self.committed.extend(self._uncommitted)
+            self._uncommitted.clear()
             return True
 
-    def _note_time_entry(self) -> None:
-        first, self._first_pending = self._first_pending, None
-        if first is None:
-            return
-        entry = entry_for_commit(self._last_entry, first, self.commit_offset, self.log.commit_offset)
-        if entry is not None:
-            self._metadata.add_time_entries(self.queue, [entry])
-            self._last_entry = entry
+    def _new_time_entry(self) -> TimeEntry | None:
+        if not self._uncommitted:
+            return None
+        batch = self._uncommitted[0]
+        first = TimeEntry(batch.first_offset, batch.begin_ms, batch.log_offset)
+        return entry_for_commit(self._last_entry, first, self.commit_offset, self.log.commit_offset)
+
+    def discard_pending(self) -> int:
+        """Forget what waits, to give its memory back; how many bytes. The tier is asked before the next write."""
+        with self.lock:
+            dropped = self.log.discard_pending() + self.units.discard_pending()
+            self._uncommitted.clear()
+            self._recovered = self._recovered and dropped == 0
+            return dropped
 
     def skip_to(self, queue_offset: int, reason: str) -> Gap | None:
         """Go on at `queue_offset`, because the messages before it are gone for good; the gap is recorded.
 
-        None, and nothing recorded, when pending bytes could not be committed first.
+        None when the back end is out of reach. Whatever was done by then counts: calling it again goes on.
         """
         with self.lock:
             if not self.commit():
                 return None
-            gap = Gap(self.append_offset, queue_offset, reason, self._clock.now_ms())
-            self._metadata.add_gap(self.queue, gap)
-            missing = queue_offset - self.append_offset
-            while missing > 0:
-                run = min(missing, BLANK_RUN_UNITS)
-                now_ms = self._clock.now_ms()
-                if self.units.append_units(PRE_BLANK * run, now_ms, now_ms) is not AppendStatus.SUCCESS:
+            if queue_offset <= self.append_offset:
+                raise IllegalTransition(
+                    f"{self.queue.logical_path}: expected a gap behind {self.append_offset}, found {queue_offset}"
+                )
+            gap = Gap(self._gap_start(), queue_offset, reason, self._clock.now_ms())
+            self._metadata.add_gap(self.queue, gap)  # First: blank units are only understood inside of a gap.
+            while self.append_offset < queue_offset:
+                if self.units.room_units == 0 and not self.units.roll():
                     return None
-                if not self.units.commit():
+                run = min(queue_offset - self.append_offset, BLANK_RUN_UNITS, self.units.room_units)
+                self.units.append_units(PRE_BLANK * run, gap.at_ms, gap.at_ms)
+                if not self.commit():
                     return None
-                missing -= run
             return gap
 
+    def _gap_start(self) -> int:
+        """Where a gap at the end begins: one that a crash interrupted is continued, not counted twice."""
+        end = self.append_offset
+        for gap in self.gaps():
+            if gap.from_offset < end <= gap.to_offset:
+                return gap.from_offset
+        return end
+
     def roll_log(self) -> bool:
-        return self.log.roll()
+        """End the commit log's segment; False when what waits could not be committed."""
+        with self.lock:
+            return self.commit() and self.log.roll()
 
     # Reading
 
@@ -193,81 +292,31 @@ class FlatMessageFile:
         """Compare the metadata with what is in the tier and finish what a crash left undone.
 
         Raises TierUnavailable when the back end is out of reach: the queue can be read as far as the metadata goes, and
-        recovery is tried again before the next write. Raises CorruptSegment when units point to records that are not
-        there.
+        recovery is tried again before the next write. Raises CorruptSegment when the tier has lost what was committed.
         """
         with self.lock:
             if self._recovered:
                 return
-            units_end = self._take_size(self.units, UNIT_BYTES)
-            log_end = self._take_size(self.log, 1)
-            expected = self._end_of_last_record(units_end)
-            if log_end < expected:
-                raise CorruptSegment(
-                    f"{self.queue.logical_path}: its consume queue points to records up to {expected}, but its commit "
-                    f"log ends at {log_end}; run `tiermq tier verify`"
-                )
-            if log_end > expected:
-                self._adopt(expected, log_end)
+            self.discard_pending()
+            if self.initialised:
+                QueueRecovery(
+                    self._driver, self.log, self.units, self.gaps(), self._uncommitted.append, self.commit
+                ).run()
+                self.commit()  # When that fails, the units wait like those of any commit.
             self._recovered = True
-
-    def _take_size(self, file: FlatAppendFile, step: int) -> int:
-        """Learn the true size of the file's last segment, cut to whole steps."""
-        if file.is_empty:
-            return 0
-        segment = file.last
-        size = self._driver.size(segment.key)
-        if size % step:
-            self._driver.trim(segment.key, size - size % step)
-            size -= size % step
-        if size != segment.commit_position:
-            segment.set_size(size)
-            file.record_size(segment)
-        return segment.commit_offset
-
-    def _end_of_last_record(self, units_end: int) -> int:
-        """Where the record of the newest real unit ends; the beginning of the log when there is none."""
-        begin = max(0, self.log.min_offset)
-        while units_end > self.units.min_offset >= 0:
-            count = min(BLANK_RUN_UNITS, (units_end - self.units.min_offset) // UNIT_BYTES)
-            data = self.units.read(units_end - count * UNIT_BYTES, count * UNIT_BYTES)
-            for position in range((count - 1) * UNIT_BYTES, -1, -UNIT_BYTES):
-                if data[position : position + UNIT_BYTES] != PRE_BLANK:
-                    log_offset, size, _ = UNIT.unpack_from(data, position)
-                    return int(log_offset) + int(size)
-            units_end -= count * UNIT_BYTES
-        return begin
-
-    def _adopt(self, start: int, end: int) -> None:
-        """Give whole records behind the last unit their units, and trim what is not whole."""
-        while start < end:
-            length = min(SCAN_BYTES, end - start)
-            data = self.log.read(start, length)
-            found = adopt_records(data, start, self.append_offset)
-            if found.units:
-                self.units.append_units(found.units, found.begin_ms, found.end_ms)
-                start = found.end_offset
-            elif length < end - start and len(data) == SCAN_BYTES:
-                raise CorruptSegment(f"{self.queue.logical_path}: no whole record within {SCAN_BYTES} bytes of {start}")
-            else:
-                break
-        if start < end:
-            segment = self.log.last
-            self._driver.trim(segment.key, start - segment.base)
-            segment.set_size(start - segment.base)
-            self.log.record_size(segment)
-        self.units.commit()
 
     # The end
 
     def destroy(self, on_step: Callable[[], None] = lambda: None) -> None:
         """Delete the queue's bytes and rows: units first, so that nobody finds a record that is going."""
         with self.lock:
+            self._destroyed = True
             self.units.destroy()
             on_step()
             self.log.destroy()
             self._metadata.delete_queue(self.queue)
 
-    def close(self) -> None:
-        self.units.close()
-        self.log.close()
+    def close(self, timeout_s: float = -1) -> bool:
+        """Take nothing more, after the commit under way; False when that outlasted `timeout_s` (for each segment)."""
+        ended = [self.units.close(timeout_s), self.log.close(timeout_s)]
+        return all(ended)

@@ -6,7 +6,8 @@
 Invariants: pending bytes are exactly [commit_position, append_position); a commit writes them at commit_position, which
 moves only when the driver says that they are durable. A commit whose answer was lost is repeated as it was: the driver
 finds its own bytes and appends only what is missing, so nothing is ever sent to a shifted place.
-Times are those of the records: both NEVER_MS until the first append.
+Times are those of the records: both NEVER_MS until the first append. Offsets are the queue offsets of the messages in
+it, [begin_offset, end_offset), where the owner gives them. The checksum covers the committed bytes; None: not known.
 Threads: appending is guarded by `_append_lock`; one commit at a time, a second one is told False.
 """
 
@@ -16,8 +17,9 @@ import enum
 import threading
 
 from tiermq.errors import IllegalRange, TierUnavailable
+from tiermq.message.crc import crc32
 from tiermq.tier.driver.contract import Buffer, TierDriver
-from tiermq.tier.metadata.metadata_values import NEVER_MS, Segment
+from tiermq.tier.metadata.metadata_values import NEVER_MS, UNKNOWN_OFFSET, Segment
 from tiermq.tier.names import SegmentKey
 
 PENDING_BUFFERS_MAX = 10_000
@@ -43,9 +45,14 @@ class FlatSegment:
         self.created_ms = segment.created_ms
         self.begin_ms = segment.begin_ms
         self.end_ms = segment.end_ms
+        self.begin_offset = segment.begin_offset
+        self.end_offset = segment.end_offset
         self.commit_position = segment.size
         self.append_position = segment.size
+        self.recorded_position = segment.size  # How far the metadata's row goes.
+        self.crc32: int | None = 0 if segment.size == 0 else segment.crc32
         self.last_error: TierUnavailable | None = None
+        self._settled = self._facts()
         self.closed = False
         self._driver = driver
         self._pending: list[Buffer] = []
@@ -69,12 +76,23 @@ class FlatSegment:
     def pending_bytes(self) -> int:
         return self.append_position - self.commit_position
 
-    def has_room_for(self, length: int) -> bool:
-        """Whether `length` more bytes may come. An empty segment takes anything: a huge message must go somewhere."""
-        return self.append_position == 0 or self.append_position + length <= self.max_size
+    def room(self) -> int:
+        """How many more bytes fit. An empty segment takes anything besides: a huge message must go somewhere."""
+        return max(0, self.max_size - self.append_position)
 
-    def append(self, data: Buffer, begin_ms: int, end_ms: int | None = None) -> AppendStatus:
-        """Take bytes for the next commit; `begin_ms` and `end_ms` are the times of the records in them."""
+    def has_room_for(self, length: int) -> bool:
+        return self.append_position == 0 or length <= self.room()
+
+    def append(
+        self,
+        data: Buffer,
+        begin_ms: int,
+        end_ms: int | None = None,
+        *,
+        begin_offset: int = UNKNOWN_OFFSET,
+        end_offset: int = UNKNOWN_OFFSET,
+    ) -> AppendStatus:
+        """Take bytes for the next commit; the times and queue offsets are those of the records in them."""
         length = len(data)
         with self._append_lock:
             if self.closed:
@@ -86,20 +104,29 @@ class FlatSegment:
             if length:
                 self._pending.append(data)
                 self.append_position += length
-                self._widen(begin_ms, begin_ms if end_ms is None else end_ms)
+                self._widen(begin_ms, begin_ms if end_ms is None else end_ms, begin_offset, end_offset)
             return AppendStatus.SUCCESS
 
-    def _widen(self, begin_ms: int, end_ms: int) -> None:
+    def note_found(self, begin_ms: int, end_ms: int, begin_offset: int, end_offset: int) -> None:
+        """What recovery found in the committed bytes. Only while nothing is pending."""
+        self._widen(begin_ms, end_ms, begin_offset, end_offset)
+        self._settled = self._facts()
+
+    def _facts(self) -> tuple[int, int, int, int]:
+        return self.begin_ms, self.end_ms, self.begin_offset, self.end_offset
+
+    def _widen(self, begin_ms: int, end_ms: int, begin_offset: int, end_offset: int) -> None:
         self.begin_ms = min(self.begin_ms, begin_ms)
         self.end_ms = end_ms if self.end_ms == NEVER_MS else max(self.end_ms, end_ms)
+        if self.begin_offset == UNKNOWN_OFFSET:
+            self.begin_offset = begin_offset
+        self.end_offset = max(self.end_offset, end_offset)
 
     def commit(self) -> bool:
         """Make what was appended durable. False when the back end is out of reach, another commit is under way, or the
         segment is closed; the bytes stay pending then. Any other failure raises: repeating it would not help.
         """
-        if self.closed:
-            return False
-        if not self._commit_lock.acquire(blocking=False):
+        if self.closed or not self._commit_lock.acquire(blocking=False):
             return False
         try:
             with self._append_lock:
@@ -114,10 +141,23 @@ class FlatSegment:
             with self._append_lock:
                 del self._pending[: len(pending)]
                 self.commit_position += sum(map(len, pending))
+                for data in pending:
+                    self.crc32 = None if self.crc32 is None else crc32(data, self.crc32)
+                if not self._pending:
+                    self._settled = self._facts()
             self.last_error = None
             return True
         finally:
             self._commit_lock.release()
+
+    def discard_pending(self) -> int:
+        """Forget what waits, and how many bytes it was. The caller asks the tier afterwards what of it landed."""
+        with self._commit_lock, self._append_lock:
+            dropped = self.pending_bytes
+            self._pending.clear()
+            self.append_position = self.commit_position
+            self.begin_ms, self.end_ms, self.begin_offset, self.end_offset = self._settled
+            return dropped
 
     def read(self, position: int, length: int) -> memoryview:
         """Committed bytes; a length that passes the committed end is cut to it."""
@@ -129,11 +169,15 @@ class FlatSegment:
         return self._driver.read(self.key, position, min(length, self.commit_position - position))
 
     def set_size(self, size: int) -> None:
-        """What recovery found in the tier. Only before anything is appended."""
+        """What recovery found in the tier. Only while nothing is pending."""
+        if size != self.commit_position:
+            self.crc32 = 0 if size == 0 else None
         self.commit_position = self.append_position = size
 
-    def close(self) -> None:
-        """Take nothing more, after the commit that is under way."""
+    def close(self, timeout_s: float = -1) -> bool:
+        """Take nothing more, and wait for the commit that is under way; False when it outlasted `timeout_s`."""
         self.closed = True
-        with self._commit_lock:
-            pass
+        if not self._commit_lock.acquire(timeout=timeout_s):
+            return False
+        self._commit_lock.release()
+        return True
