@@ -111,7 +111,7 @@ class SegmentConformance:
     def test_other_bytes_at_a_written_position_are_a_conflict(self, place: Place, driver: TierDriver) -> None:
         key = fresh_segment()
         driver.write(key, 0, [b"0123456789"])
-        for position, data in [(0, b"0123456780"), (9, b"x"), (9, b"xabc"), (0, b"x"), (0, b"0123456789x")][:4]:
+        for position, data in [(0, b"0123456780"), (9, b"x"), (9, b"xabc"), (0, b"x")]:
             for writer in (driver, place.open()):
                 with pytest.raises(SegmentConflict, match="Another writer"):
                     writer.write(key, position, [data])
@@ -226,7 +226,7 @@ class SegmentConformance:
         assert all(info.modified_ms > 1_600_000_000_000 for info in found)
         everything = list(driver.list_segments(broker_directory(queue.cluster, queue.broker) + "/"))
         assert len(everything) == len(keys) + 1
-        assert len(list(driver.list_segments(keys[0].path[:-1]))) == 2 - (keys[0].path[:-1] != keys[1].path[:-1])
+        assert [info.key for info in driver.list_segments(keys[4].path[:-1])] == [keys[4]]
         assert list(driver.list_segments("no such thing/at all")) == []
 
     @pytest.mark.parametrize("topic", ["%RETRY%group_a", "a|b", "TopicTest-_1"])
