@@ -13,7 +13,9 @@ from tier.metadata.metadata_samples import OTHER_QUEUE, QUEUE, index_key, log_ke
 from tier.metadata.tier_samples import TierQueue, time_of
 from tiermq.clock import ManualClock
 from tiermq.errors import StaleWriter, TierError, TierUnavailable
+from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.memory import MemoryDriver
+from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import BrokerLease
 from tiermq.tier.metadata.document import seal_document
 from tiermq.tier.metadata.manifest import manifest_name
@@ -37,7 +39,7 @@ def restored(tmp_path: Path, manual_clock: ManualClock) -> Iterator[MetadataStor
         yield opened
 
 
-def write_manifests(driver: MemoryDriver, store: MetadataStore, clock: ManualClock) -> None:
+def write_manifests(driver: TierDriver, store: MetadataStore, clock: ManualClock) -> None:
     manifests = ManifestStore(driver, "writer", clock=clock)
     for queue in store.queues():
         manifests.write(snapshot_manifest(store, queue.key))
@@ -54,7 +56,7 @@ def shape(store: MetadataStore) -> object:
     )
 
 
-def write_history(driver: MemoryDriver, store: MetadataStore) -> list[TierQueue]:
+def write_history(driver: TierDriver, store: MetadataStore) -> list[TierQueue]:
     """Two queues with several segments each, and a topic that was deleted."""
     store.add_topic("deleted")
     store.delete_topic("deleted")
@@ -110,6 +112,19 @@ def test_parts_newer_than_the_manifest_are_found_with_their_times_and_offsets(
     assert [remark.finding for remark in report.remarks] == [Finding.BEYOND_MANIFEST] * 2
     assert report.is_clean
     assert shape(restored) == shape(store)
+
+
+def test_a_directory_of_files_is_as_good_as_a_bucket(
+    tmp_path: Path, store: MetadataStore, restored: MetadataStore, manual_clock: ManualClock
+) -> None:
+    driver = open_driver(f"file://{tmp_path / 'tier'}")
+    first, _ = write_history(driver, store)
+    write_manifests(driver, store, manual_clock)
+    first.put(b"later")
+    report = restore(driver, restored, clock=manual_clock)
+    assert [remark.finding for remark in report.remarks] == [Finding.BEYOND_MANIFEST]
+    assert shape(restored) == shape(store)
+    driver.close()
 
 
 def test_a_missing_and_a_damaged_manifest_cost_only_reading(

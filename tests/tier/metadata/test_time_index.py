@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiermq.tier.metadata.metadata_values import TimeEntry
-from tiermq.tier.metadata.time_index import Stretch, entry_for_commit, lower_window, upper_window
+from tiermq.tier.metadata.time_index import Stretch, entry_for_commit, lower_window, sample, upper_window
 
 STRETCH = Stretch(messages_max=10, bytes_max=1000)
 
@@ -78,3 +78,19 @@ def test_entries_of_expired_messages_do_not_lead_below_the_minimum() -> None:
     assert lower_window(entries, 25, 150, 250) == (150, 200)
     assert lower_window(entries, 99, 150, 250) == (200, 250)
     assert lower_window([], 99, 150, 250) == (150, 250)
+
+
+@given(st.lists(st.integers(1, 3000), min_size=1, max_size=60), st.integers(0, 60))
+def test_a_sample_of_messages_that_are_there_already_is_as_dense(sizes: list[int], cut: int) -> None:
+    """Taken in two pieces, as a walk in chunks takes it."""
+    log_offsets = [sum(sizes[:index]) for index in range(len(sizes))]
+    cut = min(cut, len(sizes))
+    first = sample(None, range(cut), log_offsets[:cut], STRETCH)
+    last = TimeEntry(first[-1], 0, log_offsets[first[-1]]) if first else None
+    chosen = first + [cut + index for index in sample(last, range(cut, len(sizes)), log_offsets[cut:], STRETCH)]
+    assert chosen[0] == 0
+    assert chosen == sorted(set(chosen))
+    for begin, end in zip(chosen, [*chosen[1:], len(sizes) - 1], strict=True):
+        assert end - begin <= STRETCH.messages_max
+        # The last message of a stretch begins within it; only its own length may reach beyond.
+        assert end == begin or log_offsets[end - 1] - log_offsets[begin] <= STRETCH.bytes_max

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tier.metadata.metadata_samples import QUEUE
 from tiermq.consumequeue.unit import UNIT
 from tiermq.message import encode_record
-from tiermq.tier.driver.memory import MemoryDriver
+from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import NEVER_MS, TimeEntry
 from tiermq.tier.metadata.time_index import Stretch, entry_for_commit
@@ -37,7 +37,7 @@ def time_of(queue_offset: int) -> int:
 class TierQueue:
     """Writes records and units to the driver; the metadata store learns of it when there is one."""
 
-    driver: MemoryDriver
+    driver: TierDriver
     queue: QueueKey = QUEUE
     store: MetadataStore | None = None
     log_base: int = 0

@@ -75,7 +75,7 @@ def restore(
     for info in infos:
         if (info.key.cluster, info.key.broker) == home:
             found.infos[info.key.queue].append(info)
-    _read_manifests(driver, names, home, found)
+    _read_manifests(driver, names, home, found, threads)
     surveys = _survey_all(driver, found, now_ms, threads, progress)
     return _write(driver, store, home, found, surveys, now_ms)
 
@@ -92,14 +92,17 @@ def _one_broker(
     return next(iter(homes), None)
 
 
-def _read_manifests(driver: TierDriver, names: Iterable[str], home: tuple[str, str], found: _Broker) -> None:
-    for name in names:
-        key = queue_of_manifest(name)
-        if key is None or (key.cluster, key.broker) != home:
-            continue
-        stored = driver.get_object(name)
+def _read_manifests(
+    driver: TierDriver, names: Iterable[str], home: tuple[str, str], found: _Broker, threads: int
+) -> None:
+    keys = {name: key for name in names if (key := queue_of_manifest(name)) is not None}
+    keys = {name: key for name, key in keys.items() if (key.cluster, key.broker) == home}
+    with ThreadPoolExecutor(max_workers=max(threads, 1), thread_name_prefix="tier-restore") as pool:
+        objects = dict(zip(keys, pool.map(driver.get_object, keys), strict=True))
+    for name, stored in objects.items():
         if stored is None:
             continue  # Deleted since it was listed.
+        key = keys[name]
         try:
             manifest = decode_manifest(stored.data, name)
         except FutureManifest as error:

@@ -52,7 +52,11 @@ def sample(
     log_offsets: Sequence[int],
     stretch: Stretch = DEFAULT_STRETCH,
 ) -> list[int]:
-    """Which of these messages, given in order, need an entry behind `before`: as few as the stretch allows."""
+    """Which of these messages, given in order, need an entry behind `before`: as few as the stretch allows.
+
+    The last message of a stretch begins within its bytes; its own length may reach beyond, as that of a message that
+    is longer than a stretch always does.
+    """
     if not queue_offsets:
         return []
     chosen = [] if before is not None else [0]

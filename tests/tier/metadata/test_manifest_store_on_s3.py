@@ -1,20 +1,27 @@
-"""The same races on a real S3 server: compare-and-set as it is answered over the wire."""
+"""The same races, and a restore, on a real S3 server: compare-and-set as it is answered over the wire."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 
 from servers.seaweedfs import SeaweedFS, Unavailable
 from tier.metadata.manifest_race import check_race, check_take_over
+from tier.metadata.metadata_samples import QUEUE
+from tier.metadata.tier_samples import TierQueue
 from tiermq.clock import ManualClock
 from tiermq.errors import StaleWriter
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
+from tiermq.tier.metadata.manifest_snapshot import snapshot_manifest
 from tiermq.tier.metadata.manifest_store import ManifestStore
+from tiermq.tier.metadata.metadata_store import MetadataStore
+from tiermq.tier.metadata.restore import restore
+from tiermq.tier.metadata.restore_report import Finding
 
 pytestmark = pytest.mark.interop
 
@@ -59,3 +66,17 @@ def test_a_lease_over_s3_has_one_holder(driver: TierDriver, manual_clock: Manual
     assert second.acquire() == 2
     with pytest.raises(StaleWriter, match="second"):
         first.renew()
+
+
+def test_a_bucket_alone_gives_the_metadata_back(driver: TierDriver, store: MetadataStore, tmp_path: Path) -> None:
+    queue = TierQueue(driver, QUEUE, store).begin(100).put(b"a", b"b").roll_log().put(b"c")
+    ManifestStore(driver, "writer").write(snapshot_manifest(store, QUEUE))
+    queue.put(b"newer than the manifest")
+    with MetadataStore(tmp_path / "restored.db") as restored:
+        report = restore(driver, restored)
+        assert [remark.finding for remark in report.remarks] == [Finding.BEYOND_MANIFEST]
+        ranges = [(row.key, row.size, row.begin_ms, row.end_ms) for row in restored.segments(QUEUE)]
+        assert ranges == [(row.key, row.size, row.begin_ms, row.end_ms) for row in store.segments(QUEUE)]
+        found = restored.queue(QUEUE)
+        assert found is not None
+        assert (found.min_offset, found.max_offset) == (100, 104)
