@@ -30,7 +30,6 @@ from tiermq.tier.index.index_item import (
     low_32_bits,
     open_file_bytes,
     seconds_between,
-    slots_of_compacted,
 )
 
 I32 = st.integers(-(2**31), 2**31 - 1)
@@ -101,17 +100,6 @@ def test_a_run_that_ends_within_an_item_is_refused() -> None:
 def test_what_is_no_header_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptRecord):
         decode_header(data)
-
-
-@given(st.integers(1, 10**7), st.integers(1, 10**7))
-def test_bug_18_a_compacted_file_tells_its_slot_count_by_its_size(slots: int, items: int) -> None:
-    assert slots_of_compacted(compacted_bytes(slots, items), items) == slots
-
-
-@pytest.mark.parametrize(("size", "items"), [(0, 0), (28, 0), (28, 1), (56, 1), (65, 1), (10**9, 10**9)])
-def test_a_size_that_no_slot_count_explains_is_refused(size: int, items: int) -> None:
-    with pytest.raises(CorruptRecord):
-        slots_of_compacted(size, items)
 
 
 @given(st.integers(0, 2**40), st.integers(0, 2**40))

@@ -154,3 +154,19 @@ def test_puts_that_go_on_while_a_hole_is_filled_meet_it_without_a_seam() -> None
             store._upkeep._rebuild = interrupted
         run_until_idle(store)
         assert world.indexed_items(store) == world.expected_items()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_disk_that_is_lost_at_any_call_is_made_good_from_the_tier(seed: int) -> None:
+    for at in random.Random(seed).sample(range(300), 40):
+        random_ = random.Random(f"{seed} {at}")
+        world = World()
+        live(world, random_)
+        Cut(world, at)
+        with suppress(PowerCut):
+            live(world, random_)
+        world.driver.hook = world.rows.hook = None
+        world = World(driver=world.driver, rows=world.rows, clock=world.clock, committed=world.committed)
+        store = world.open()
+        run_until_idle(store)
+        check(world, store)

@@ -238,6 +238,21 @@ def test_a_tier_that_was_never_indexed_is_indexed_from_its_beginning() -> None:
     assert world.indexed_items(store) == world.expected_items()
 
 
+def test_an_uploaded_file_that_is_damaged_does_not_say_where_to_go_on() -> None:
+    world = World()
+    store = world.open()
+    for _ in range(11):
+        world.commit_and_put(store, "T", 0, "k")
+    run_until_idle(store)
+    newest = max(world.rows.rows)
+    world.driver.inner.delete(newest)
+    world.driver.inner.write(newest, 0, [b"half"])
+    world = lose_the_disk(world)
+    store = world.open()
+    run_until_idle(store)
+    assert [hit.tier_offset for hit in store.query("T", "k", 99, *EVER).hits] == [100 * n for n in range(10, -1, -1)]
+
+
 def test_recovery_opens_nothing_in_an_empty_place() -> None:
     world = World()
     found = recover_files(world.access, DIRECTORY, (), 5, 6)

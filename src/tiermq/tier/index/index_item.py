@@ -16,7 +16,7 @@ All big-endian. Invariants:
 * Open: item n (from 1 on; number 0 is never used) lies at 28 + 8*S + 32*n, so a file for N items is
   28 + 8*S + 32*N bytes long and holds N - 1 of them. Along a chain numbers only fall.
 * Compacted: items stand grouped by slot in slot order, newest first within a slot; an empty slot holds the position
-  that has been reached and length 0. The whole is 28 + 8*S + 28*items bytes long, which is how S is known.
+  that has been reached and length 0. The whole is 28 + 8*S + 28*items bytes long; the first slot's position tells S.
 * Begin is the wall clock at the file's creation and its name. Seconds count from it, cut toward zero, and are negative
   for records stored before it: an item knows the time of its record to less than a second, on either side of zero.
 * The magic is END once no further item fits, and in every compacted file.
@@ -110,17 +110,6 @@ def open_file_bytes(slots: int, capacity: int) -> int:
 def compacted_bytes(slots: int, item_count: int) -> int:
     """The size of a compacted index file; the file of no items has no bytes, and is never uploaded."""
     return HEADER_BYTES + SLOT_BYTES * slots + ITEM_BYTES * item_count if item_count else 0
-
-
-def slots_of_compacted(size: int, item_count: int) -> int:
-    """How many slots a compacted file has, by its own size. Raises CorruptRecord when no number fits."""
-    slots, rest = divmod(size - HEADER_BYTES - ITEM_BYTES * item_count, SLOT_BYTES)
-    if item_count <= 0 or slots <= 0 or rest:
-        raise CorruptRecord(
-            f"expected a compacted index of 28 + 8*slots + 28*items bytes, found {size} bytes that claim "
-            f"{item_count} items; the object was cut short or is no index file"
-        )
-    return slots
 
 
 def decode_header(data: Any) -> IndexHeader:

@@ -137,8 +137,8 @@ class IndexStore:
             coverage = found.record.coverage()
             self._table.next_base = found.record.next_base
         else:
-            # Without files and rows nothing was ever indexed; with rows alone the tier knows what was.
-            coverage = Coverage(is_base_known=found.had_files or not segments)
+            # RocketMQ's files were its index of what it committed. Without any, the tier knows what was indexed.
+            coverage = Coverage(is_base_known=found.had_files)
             if found.had_files:
                 coverage.take_as_indexed(tails)
         if coverage.is_base_known:
@@ -266,6 +266,7 @@ class IndexStore:
 
     def _upload_all(self) -> None:
         """Upload until nothing is left, the time is over, or the tier refuses."""
+        self._attempt(self._upkeep.settle_base)
         while not self._should_stop_upload() and self._attempt(self._upkeep.upload_next):
             continue
 

@@ -166,10 +166,15 @@ class IndexTable:
                 queue.close_hole()
                 self.version += 1
 
-    def begin_from(self, base: Coverage, tails: Iterable[QueueTail]) -> None:
-        """Learn what was indexed before this life, and look for what was not."""
+    def begin_from(self, base: CoverageRecord, tails: Iterable[QueueTail]) -> None:
+        """Learn what was indexed before this life, also for files sealed meanwhile, and look for what was not."""
         with self._lock:
-            self.coverage.begin_from(base)
+            for entry in self._entries:
+                if entry.sealed_record is not None and not entry.sealed_record.is_base_known:
+                    then = entry.sealed_record.coverage()
+                    then.begin_from(base.coverage())
+                    entry.sealed_record = CoverageRecord.of(then, entry.sealed_record.files)
+            self.coverage.begin_from(base.coverage())
             self.coverage.expect(tails)
             self.version += 1
 

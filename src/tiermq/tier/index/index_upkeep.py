@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tiermq.clock import Clock
-from tiermq.errors import TierError
+from tiermq.errors import CorruptSegment, SegmentMissing, TierError
 from tiermq.files.file_access import FileAccess
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.index.compacted_index import CompactedIndex, companion_name
@@ -139,14 +139,28 @@ class IndexUpkeep:
         """After the local record was lost: go on from what the newest uploaded file says was indexed."""
         if self._table.coverage.is_base_known:
             return
+        self._uploader.keep_occupants(self._table.next_base)
+        self.load_uploaded()
         uploaded = [entry.remote for entry in self._table.entries() if entry.remote is not None]
-        companion = max(uploaded, key=lambda remote: remote.key.base).companion() if uploaded else None
         base = Coverage()
-        if companion is not None:
-            base = companion.coverage()
-        elif uploaded:
-            base.take_as_indexed(self.tails)  # RocketMQ's files: it had indexed what it committed.
-        self._table.begin_from(base, self.tails)
+        for remote in sorted(uploaded, key=lambda remote: remote.key.base, reverse=True):
+            if self._is_whole(remote):
+                companion = remote.companion()
+                if companion is not None:
+                    base = companion.coverage()
+                else:
+                    base.take_as_indexed(self.tails)  # RocketMQ's file: it had indexed what it committed.
+                break
+        self._table.begin_from(CoverageRecord.of(base, ()), self.tails)
+        self._sealed_written.clear()
+
+    def _is_whole(self, remote: CompactedIndex) -> bool:
+        """Whether the items are there that a companion tells of."""
+        try:
+            return remote.slots() > 0
+        except (CorruptSegment, SegmentMissing) as error:
+            log.warning("index: %s has a row and cannot be read: %s", remote.key, error)
+            return False
 
     def fill_holes(self) -> bool:
         """Read back some of what is missing in each queue; True when there is more to do at once."""
@@ -190,7 +204,8 @@ class IndexUpkeep:
     def upload_next(self) -> bool:
         """Move the oldest sealed file into the tier; False when there is none. Raises UploadStopped, TierError, …"""
         entry = self._table.first(IndexState.SEALED)
-        if entry is None or entry.local is None:
+        # Before the base is known, a file of an earlier life may lie where ours would go, and its companion counts.
+        if entry is None or entry.local is None or not self._table.coverage.is_base_known:
             return False
         file = entry.local
         facts = file.facts()

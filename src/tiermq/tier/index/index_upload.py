@@ -1,9 +1,9 @@
 """From a sealed local index file to an index segment in the tier, step by step.
 
     1  compact    the whole file, rearranged, into `compacting/<begin>`         thrown away and made again after a crash
-    2  write      in chunks, from where an earlier attempt stopped
-    3  seal       one canonical object
-    4  companion  the facts and the coverage, beside it
+    2  companion  the facts and the coverage; first, so that no whole index file of ours is ever without
+    3  write      in chunks, from where an earlier attempt stopped
+    4  seal       one canonical object
     5  row        in the metadata: from now on the upload has happened
     6  (caller)   the table answers from the tier, and the local files go
 
@@ -24,11 +24,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tiermq.clock import Clock
-from tiermq.errors import CorruptRecord, DiskFull
+from tiermq.errors import CorruptSegment, DiskFull
 from tiermq.files.file_access import FileAccess
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.index.compacted_index import CompactedIndex, companion_name
-from tiermq.tier.index.index_item import HEADER_BYTES, MAGIC_END, decode_header, slots_of_compacted
+from tiermq.tier.index.index_item import HEADER_BYTES, MAGIC_END, decode_header
 from tiermq.tier.index.index_rows import IndexRows
 from tiermq.tier.index.index_write_file import FileFacts, IndexWriteFile
 from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus
@@ -75,11 +75,9 @@ class IndexUploader:
         Raises UploadStopped, or what the driver, the disk or the metadata raise; try again with the same arguments.
         """
         with self._compacted_bytes(file) as data:
-            key = self._write(base, data)
+            key = self._write(base, data, companion)
             self._pause()
             self._driver.seal(key)
-            self._pause()
-            self._driver.put_object(companion_name(key), companion)
             self._pause()
             segment = self._row(key, len(data), facts.begin_ms, facts.newest_ms, zlib.crc32(data))
         self.discard(file.begin_ms)
@@ -124,12 +122,13 @@ class IndexUploader:
     def _path(self, begin_ms: int) -> str:
         return os.path.join(self._compacting, str(begin_ms))
 
-    def _write(self, base: int, data: memoryview) -> SegmentKey:
+    def _write(self, base: int, data: memoryview, companion: bytes) -> SegmentKey:
         """All of `data` in a segment at `base`, or behind whatever index files already lie there."""
         while True:
             key = self._queue.segment(SegmentType.INDEX, base)
             size = self._driver.size(key)
             if self._is_ours(key, size, data) and (size == len(data) or not self._driver.is_sealed(key)):
+                self._driver.put_object(companion_name(key), companion)
                 for position in range(size, len(data), self._chunk_bytes):
                     self._pause()
                     self._driver.write(key, position, [bytes(data[position : position + self._chunk_bytes])])
@@ -151,18 +150,25 @@ class IndexUploader:
                 return False
         return True
 
+    def keep_occupants(self, base: int) -> None:
+        """Give rows to the whole index files that lie from `base` on: uploads whose last step a crash cut off."""
+        key = self._queue.segment(SegmentType.INDEX, base)
+        while self._keep_occupant(key, size := self._driver.size(key)):
+            key = self._queue.segment(SegmentType.INDEX, key.base + size)
+
     def _keep_occupant(self, key: SegmentKey, size: int) -> bool:
         """Give a row to a whole index file that has none; False when the bytes are no index file."""
-        if size < HEADER_BYTES:
+        if size <= HEADER_BYTES:
             return False
         try:
-            header = decode_header(self._driver.read(key, 0, HEADER_BYTES))
-            slots_of_compacted(size, header.item_count)
-        except CorruptRecord:
+            CompactedIndex(self._driver, Segment(key, size)).slots()
+        except CorruptSegment:
             return False
+        header = decode_header(self._driver.read(key, 0, HEADER_BYTES))
         if header.magic != MAGIC_END:
             return False
         log.warning("%s: an index file that no row knew; it is kept", key)
+        self._driver.seal(key)
         self._row(key, size, header.begin_ms, header.end_ms, None)
         return True
 
