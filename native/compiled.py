@@ -821,16 +821,23 @@ class Appender:
 
     @cython.cfunc
     @cython.exceptval(check=False)
+    def crc_bytes(self, properties: bytes) -> int64_t:
+        """What the whole-record CRC property adds to encoded properties, the separator before it included."""
+        length: int64_t = PyBytes_GET_SIZE(properties)
+        if not self.crc_property:
+            return 0
+        if length and cython.cast(cython.pointer(u8), PyBytes_AS_STRING(properties))[length - 1] != 2:
+            return CRC_PROPERTY_BYTES + 1
+        return CRC_PROPERTY_BYTES
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
     def size_of(self, m: Message, topic_length: int64_t) -> int64_t:
         """The bytes of the record that `m` will be."""
         born_length: int64_t = PyBytes_GET_SIZE(m.born_host)
         properties_length: int64_t = PyBytes_GET_SIZE(m.encoded_properties)
         host_length: int64_t = PyBytes_GET_SIZE(self.host)
-        extra: int64_t = 0
-        if self.crc_property:
-            extra = CRC_PROPERTY_BYTES
-            if properties_length and cython.cast(cython.pointer(u8), PyBytes_AS_STRING(m.encoded_properties))[properties_length - 1] != 2:
-                extra += 1
+        extra: int64_t = self.crc_bytes(m.encoded_properties)
         return (
             FIXED_BYTES - 16 + (born_length if born_length else host_length) + host_length
             + (1 if topic_length > 127 and self.auto_version else 0)
@@ -858,7 +865,7 @@ class Appender:
         topic_length: int64_t = PyBytes_GET_SIZE(h.topic_bytes)
         for item in messages:
             m = item
-            if PyBytes_GET_SIZE(m.encoded_properties) + (21 if self.crc_property else 0) > 32767:
+            if PyBytes_GET_SIZE(m.encoded_properties) + self.crc_bytes(m.encoded_properties) > 32767:
                 return Refusal.PROPERTIES_TOO_LARGE
             if PyBytes_GET_SIZE(m.body) > self.max_body_bytes:
                 return Refusal.BODY_TOO_LARGE

@@ -96,7 +96,7 @@ class ManifestConflict(TierError):
 
 
 class StaleWriter(TierError):
-    """A writer with a newer epoch owns the queue or the broker. This writer must stop; it will never be let in again."""
+    """A writer with a newer epoch owns the queue or the broker. This writer must stop: it is never let in again."""
 
 
 class FutureManifest(TierError):

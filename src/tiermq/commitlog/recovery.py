@@ -59,9 +59,7 @@ def start_file(files: Sequence[MappedFile], matches: Callable[[int, int], bool])
     return 0
 
 
-def walk_log(
-    files: Sequence[MappedFile], start: int, step: Step, find_torn: FindTorn = lambda _: None
-) -> LogEnd:
+def walk_log(files: Sequence[MappedFile], start: int, step: Step, find_torn: FindTorn = lambda _: None) -> LogEnd:
     """Walk the files from number `start` on with `step` and find the end of valid data."""
     end = files[start].from_offset
     for index in range(start, len(files)):

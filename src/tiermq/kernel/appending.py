@@ -233,7 +233,7 @@ class Appender:
     def record_bytes(self, message: Message) -> int:
         """The bytes of the record that a message will be."""
         properties = message.encoded_properties
-        extra = 20 + (properties[-1:] not in (b"", b"\x02")) if self._crc_property else 0
+        extra = self._crc_bytes(message)
         topic_length = len(message.topic.encode())
         return (
             FIXED_BYTES - 16 + len(message.born_host or self._host) + len(self._host) + topic_length
@@ -247,12 +247,13 @@ class Appender:
             return Refusal.CLOSED
         if not messages:
             return Refusal.EMPTY
-        if self.handle(messages[0].topic, messages[0].queue_id) is None:
+        handle = self.handle(messages[0].topic, messages[0].queue_id)
+        if handle is None:
             return Refusal.UNBOUND
         total = 0
         for message in messages:
             size = self.record_bytes(message)
-            if len(message.encoded_properties) + (21 if self._crc_property else 0) > PROPERTIES_BYTES_MAX:
+            if len(message.encoded_properties) + self._crc_bytes(message) > PROPERTIES_BYTES_MAX:
                 return Refusal.PROPERTIES_TOO_LARGE
             if len(message.body) > self.max_body_bytes:
                 return Refusal.BODY_TOO_LARGE
@@ -263,7 +264,16 @@ class Appender:
         with self._lock:  # Reentrant: the single writes below take it again.
             if self.tail is None or self.tail.position + total + BLANK_BYTES > self.tail.limit:
                 return Refusal.ROOM
-            return self._put_many_at(messages, now)
+            # The gate is not asked again: a batch that has begun is finished.
+            results = [self._write(handle, message, now, -1, 1) for message in messages]
+        if self.idle:
+            self.idle = False
+            self._wake()
+        return PutResults([result for result in results if isinstance(result, PutResult)], now)
+
+    def _crc_bytes(self, message: Message) -> int:
+        """What the whole-record CRC property adds to a message's properties, the separator before it included."""
+        return 20 + (message.encoded_properties[-1:] not in (b"", b"\x02")) if self._crc_property else 0
 
     def _write(
         self, handle: QueueHandle, message: Message, now: int, expected_offset: int, count: int

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -90,6 +91,7 @@ class Cleaner:
         self._flags = flags
         self._clock = clock
         self._manual_runs = 0
+        self._run_lock = threading.Lock()
         self._last_min_offset = -1
         self._last_redelete_ms = 0
         self._vetoed = False
@@ -105,7 +107,11 @@ class Cleaner:
         return {str(path) for path in self._config.commit_log_paths if self._access.disk_usage_ratio(str(path)) > limit}
 
     def run(self) -> Cleaned:
-        """One round."""
+        """One round. Housekeeping and somebody's `clean_now` may come at the same time: one after the other."""
+        with self._run_lock:
+            return self._run()
+
+    def _run(self) -> Cleaned:
         self._vetoed = False
         self._queues_flushed = False
         log_files = self._clean_log()

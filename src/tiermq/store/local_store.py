@@ -124,8 +124,10 @@ class LocalStore(StoreLife):
     def when_durable(self, offset: int, call: Callable[[PutStatus], None]) -> None:
         """Call back once everything below physical `offset` is durable. For callers that must not block."""
         self._ensure_running()
-        if not self._parts.group_commit.running:
-            self._parts.group_commit.start()
+        with self._close_lock:  # Two first callers at once, or one during a close: a single thread serves.
+            self._ensure_running()
+            if not self._parts.group_commit.running:
+                self._parts.group_commit.start()
         self._parts.group_commit.when_durable(offset, call)
 
     def _await_flush(self, end_offset: int, waits: bool) -> PutStatus:
