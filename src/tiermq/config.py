@@ -11,19 +11,18 @@ One default differs from the original on purpose: see `message_index_safe`.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import enum
 import re
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import ClassVar
 
 from tiermq.errors import BadConfig
+from tiermq.settings import INT_MAX, Configuration, read_properties, settings_of, whole
+
+__all__ = ["SETTINGS", "WITHOUT_EFFECT", "BrokerRole", "FlushDiskType", "StoreConfig", "read_properties"]
 
 CONSUME_QUEUE_UNIT_BYTES = 20
-INT_MAX = 2**31 - 1
-LONG_MAX = 2**63 - 1
 MAPPED_FILE_BYTES_MIN = 64  # Smaller than any record: only tests of file rolling come near it.
 
 
@@ -42,18 +41,17 @@ class BrokerRole(enum.Enum):
     SLAVE = "SLAVE"
 
 
-def _whole(default: int, low: int = 0, high: int = INT_MAX) -> int:
-    """A field holding a whole number within [low, high]."""
-    return dataclasses.field(default=default, metadata={"low": low, "high": high})
-
-
 def _file_bytes(default: int) -> int:
-    return _whole(default, low=MAPPED_FILE_BYTES_MIN)
+    return whole(default, low=MAPPED_FILE_BYTES_MIN)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class StoreConfig:
+class StoreConfig(Configuration):
     """Everything that a local store can be told. Sizes are bytes, intervals are milliseconds unless named otherwise."""
+
+    TABLE: ClassVar[str] = "store"
+    AT_TOP: ClassVar[bool] = True
+    ACRONYMS: ClassVar[Mapping[str, str]] = {"Crc": "CRC"}  # enabledAppendPropCRC, checkCRCOnRecover.
 
     # Where things lie. An empty commit-log path means <root>/commitlog; several are separated by commas.
     store_path_root_dir: str = "~/store"
@@ -65,62 +63,62 @@ class StoreConfig:
     mapped_file_size_consume_queue: int = _file_bytes(6_000_000)
     mapped_file_size_consume_queue_ext: int = _file_bytes(50_331_648)
     mapper_file_size_batch_consume_queue: int = _file_bytes(13_800_000)
-    max_hash_slot_num: int = _whole(5_000_000, low=1)
-    max_index_num: int = _whole(20_000_000, low=2)
+    max_hash_slot_num: int = whole(5_000_000, low=1)
+    max_index_num: int = whole(20_000_000, low=2)
 
     # Durability of the commit log.
     flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
     broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
-    flush_interval_commit_log: int = _whole(500, low=1)
+    flush_interval_commit_log: int = whole(500, low=1)
     flush_commit_log_timed: bool = True
-    flush_commit_log_least_pages: int = _whole(4)
-    flush_commit_log_thorough_interval: int = _whole(10_000)
-    sync_flush_timeout: int = _whole(5_000, low=1)
-    slave_timeout: int = _whole(3_000, low=1)
+    flush_commit_log_least_pages: int = whole(4)
+    flush_commit_log_thorough_interval: int = whole(10_000)
+    sync_flush_timeout: int = whole(5_000, low=1)
+    slave_timeout: int = whole(3_000, low=1)
     wake_flush_when_put_message: bool = False
     enable_running_flags_in_flush: bool = False
 
     # The transient pool: puts go to memory first and are committed to the file by a thread.
     transient_store_pool_enable: bool = False
-    transient_store_pool_size: int = _whole(5, low=1)
+    transient_store_pool_size: int = whole(5, low=1)
     fast_fail_if_no_buffer_in_store_pool: bool = False
-    commit_interval_commit_log: int = _whole(200, low=1)
-    commit_commit_log_least_pages: int = _whole(4)
-    commit_commit_log_thorough_interval: int = _whole(200)
+    commit_interval_commit_log: int = whole(200, low=1)
+    commit_commit_log_least_pages: int = whole(4)
+    commit_commit_log_thorough_interval: int = whole(200)
     wake_commit_when_put_message: bool = True
 
     # New files.
     warm_maped_file_enable: bool = False
-    flush_least_pages_when_warm_maped_file: int = _whole(4_096, low=1)
+    flush_least_pages_when_warm_maped_file: int = whole(4_096, low=1)
 
     # Consume queues.
-    flush_interval_consume_queue: int = _whole(1_000, low=1)
-    flush_consume_queue_least_pages: int = _whole(2)
-    flush_consume_queue_thorough_interval: int = _whole(60_000)
+    flush_interval_consume_queue: int = whole(1_000, low=1)
+    flush_consume_queue_least_pages: int = whole(2)
+    flush_consume_queue_thorough_interval: int = whole(60_000)
     enable_consume_queue_ext: bool = False
-    bit_map_length_consume_queue_ext: int = _whole(64)
+    bit_map_length_consume_queue_ext: int = whole(64)
     enable_lmq: bool = False
     enable_multi_dispatch: bool = False
 
     # Records.
-    max_message_size: int = _whole(4_194_304, low=10)
+    max_message_size: int = whole(4_194_304, low=10)
     auto_message_version_on_topic_len: bool = True
     enabled_append_prop_crc: bool = False
     force_verify_prop_crc: bool = False
     check_crc_on_recover: bool = True
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-    os_page_cache_busy_time_out_mills: int = _whole(1_000, low=1)
+    os_page_cache_busy_time_out_mills: int = whole(1_000, low=1)
 
     # Reads.
-    max_transfer_bytes_on_message_in_memory: int = _whole(262_144, low=1)
-    max_transfer_count_on_message_in_memory: int = _whole(32, low=1)
-    max_transfer_bytes_on_message_in_disk: int = _whole(65_536, low=1)
-    max_transfer_count_on_message_in_disk: int = _whole(8, low=1)
-    access_message_in_memory_max_ratio: int = _whole(40, high=100)
-    max_filter_message_size: int = _whole(16_000)
-    travel_cq_file_num_when_get_message: int = _whole(1, low=1)
-    max_consume_queue_scan: int = _whole(20_000, low=1)
-    sample_count_threshold: int = _whole(5_000)
+    max_transfer_bytes_on_message_in_memory: int = whole(262_144, low=1)
+    max_transfer_count_on_message_in_memory: int = whole(32, low=1)
+    max_transfer_bytes_on_message_in_disk: int = whole(65_536, low=1)
+    max_transfer_count_on_message_in_disk: int = whole(8, low=1)
+    access_message_in_memory_max_ratio: int = whole(40, high=100)
+    max_filter_message_size: int = whole(16_000)
+    travel_cq_file_num_when_get_message: int = whole(1, low=1)
+    max_consume_queue_scan: int = whole(20_000, low=1)
+    sample_count_threshold: int = whole(5_000)
     offset_check_in_slave: bool = False
 
     # Key index.
@@ -129,8 +127,8 @@ class StoreConfig:
     # rebuilds its entries, so that messages which are safely stored can no longer be found by key. Being safe costs
     # a longer recovery walk, nothing while running.
     message_index_safe: bool = True
-    max_msgs_num_batch: int = _whole(64, low=1)
-    default_query_max_num: int = _whole(32, low=1)
+    max_msgs_num_batch: int = whole(64, low=1)
+    default_query_max_num: int = whole(32, low=1)
 
     # Dispatch and start-up.
     read_un_committed: bool = False
@@ -139,24 +137,23 @@ class StoreConfig:
 
     # Cleaning.
     delete_when: str = "04"  # Hours of the day, local time, separated by semicolons.
-    file_reserved_time: int = _whole(72)  # Hours.
-    disk_max_used_space_ratio: int = _whole(75, high=100)
-    disk_space_clean_forcibly_ratio: int = _whole(85, high=100)
-    disk_space_warning_level_ratio: int = _whole(90, high=100)
+    file_reserved_time: int = whole(72)  # Hours.
+    disk_max_used_space_ratio: int = whole(75, high=100)
+    disk_space_clean_forcibly_ratio: int = whole(85, high=100)
+    disk_space_warning_level_ratio: int = whole(90, high=100)
     clean_file_forcibly_enable: bool = True
-    delete_file_batch_max: int = _whole(10, low=1)
-    clean_resource_interval: int = _whole(10_000, low=1)
-    delete_commit_log_files_interval: int = _whole(100)
-    delete_consume_queue_files_interval: int = _whole(100)
-    destroy_maped_file_interval_forcibly: int = _whole(120_000)
-    redelete_hanged_file_interval: int = _whole(120_000)
-    replicas_per_disk_partition: int = _whole(1, low=1)
+    delete_file_batch_max: int = whole(10, low=1)
+    clean_resource_interval: int = whole(10_000, low=1)
+    delete_commit_log_files_interval: int = whole(100)
+    delete_consume_queue_files_interval: int = whole(100)
+    destroy_maped_file_interval_forcibly: int = whole(120_000)
+    redelete_hanged_file_interval: int = whole(120_000)
+    replicas_per_disk_partition: int = whole(1, low=1)
     logical_disk_space_clean_forcibly_threshold: float = 0.8
-    correct_logic_min_offset_force_interval: int = _whole(300_000)
+    correct_logic_min_offset_force_interval: int = whole(300_000)
 
     def __post_init__(self) -> None:
-        for setting in SETTINGS.values():
-            object.__setattr__(self, setting.name, setting.parse(getattr(self, setting.name)))
+        self.check_settings()
         units = -(-self.mapped_file_size_consume_queue // CONSUME_QUEUE_UNIT_BYTES)
         object.__setattr__(self, "mapped_file_size_consume_queue", units * CONSUME_QUEUE_UNIT_BYTES)
         if self.index_file_bytes > INT_MAX:
@@ -221,123 +218,11 @@ class StoreConfig:
         """Above this share of the disk, puts are refused as well."""
         return min(max(self.disk_space_warning_level_ratio / 100, 0.35), 0.90)
 
-    def with_settings(self, **settings: Any) -> Self:
-        """A copy with some settings changed, by snake_case name; an unknown name raises BadConfig."""
-        for name in settings:
-            if name not in SETTINGS:
-                raise BadConfig(_unknown(name, SETTINGS))
-        return dataclasses.replace(self, **settings)
-
-    @classmethod
-    def from_properties(cls, text: str) -> tuple[Self, list[str]]:
-        """Settings of a `broker.conf`, and the keys in it that are no settings of the local store, in file order."""
-        values: dict[str, Any] = {}
-        ignored = []
-        for key, value in read_properties(text).items():
-            setting = _BY_PROPERTY.get(key)
-            if setting is None:
-                ignored.append(key)
-            else:
-                values[setting.name] = value
-        return cls(**values), ignored
-
-    @classmethod
-    def from_toml(cls, text: str) -> Self:
-        """Settings at the top of a TOML document or in its `[store]` table; other tables belong to other parts.
-
-        Keys are snake_case or RocketMQ's own spelling. An unknown key raises BadConfig: the file is ours to get right.
-        """
-        try:
-            document = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise BadConfig(f"settings are not valid TOML: {error}") from error
-        table = {key: value for key, value in document.items() if not isinstance(value, Mapping)}
-        store = document.get("store", {})
-        if isinstance(store, Mapping):
-            table.update(store)
-        values = {}
-        for key, value in table.items():
-            setting = SETTINGS.get(key) or _BY_PROPERTY.get(key)
-            if setting is None:
-                raise BadConfig(_unknown(key, [*SETTINGS, *_BY_PROPERTY]))
-            values[setting.name] = value
-        return cls(**values)
-
-    def to_properties(self) -> str:
-        """Every setting as a line of a `broker.conf`; `from_properties` reads back an equal configuration."""
-        return "".join(
-            f"{setting.property_name}={_escaped(setting.render(getattr(self, setting.name)))}\n"
-            for setting in SETTINGS.values()
-        )
-
 
 _DELAY_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-class Setting(NamedTuple):
-    """One setting: its two names, its type and its bounds."""
-
-    name: str
-    property_name: str
-    default: Any
-    low: int
-    high: int
-
-    def parse(self, value: object) -> object:
-        """The value in the setting's own type, from that type or from text. Raises BadConfig."""
-        kind = type(self.default)
-        if isinstance(value, str) and kind is not str:
-            value = self._from_text(value.strip(), kind)
-        if kind is float and type(value) is int:
-            value = float(value)
-        if type(value) is not kind:  # Not isinstance: True is no size.
-            raise BadConfig(f"{self.name} is {_KIND_NAMES.get(kind, 'one of its names')}, found {value!r}")
-        if isinstance(value, int) and not self.low <= value <= self.high:
-            raise BadConfig(f"{self.name} lies within {self.low} and {self.high}, found {value}")
-        return value
-
-    def _from_text(self, text: str, kind: type) -> object:
-        if issubclass(kind, enum.Enum):
-            if text not in kind.__members__:
-                raise BadConfig(f"{self.name} is one of {', '.join(kind.__members__)}, found {text!r}")
-            return kind[text]
-        if kind is bool and text.lower() in ("true", "false"):
-            return text.lower() == "true"
-        if kind is int and re.fullmatch(r"[+-]?[0-9]+", text):
-            return int(text)
-        if kind is float and re.fullmatch(r"[+-]?[0-9]*\.?[0-9]+", text):
-            return float(text)
-        return text  # Of the wrong type: the caller reports it.
-
-    def render(self, value: object) -> str:
-        if isinstance(value, enum.Enum):
-            return value.name
-        return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-_KIND_NAMES = {int: "a whole number", bool: "true or false", float: "a number", str: "text"}
-_PROPERTY_ACRONYMS = {"Crc": "CRC"}  # RocketMQ writes enabledAppendPropCRC, checkCRCOnRecover.
-
-
-def _property_name(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(_PROPERTY_ACRONYMS.get(word.capitalize(), word.capitalize()) for word in rest)
-
-
-def _settings() -> dict[str, Setting]:
-    return {
-        field.name: Setting(
-            field.name,
-            _property_name(field.name),
-            field.default,
-            field.metadata.get("low", 0),
-            field.metadata.get("high", LONG_MAX),
-        )
-        for field in dataclasses.fields(StoreConfig)
-    }
-
-
-SETTINGS = _settings()
+SETTINGS = settings_of(StoreConfig)
 # Settings that are read and checked, so that a `broker.conf` works and later parts find them, but that change nothing
 # in the local store. A test keeps this list true.
 WITHOUT_EFFECT = {
@@ -353,84 +238,7 @@ WITHOUT_EFFECT = {
     "delete_consume_queue_files_interval": "queue files go without a pause",
     "correct_logic_min_offset_force_interval": "first offsets are corrected at each cleaning",
 }
-_BY_PROPERTY = {setting.property_name: setting for setting in SETTINGS.values()}
-assert len(_BY_PROPERTY) == len(SETTINGS)
-
-
-def _unknown(name: str, known: Iterable[str]) -> str:
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {nearest[0]}?" if nearest else "docs/operations.md lists the settings"
-    return f"there is no setting named {name}: {hint}"
 
 
 def _paths(text: str) -> tuple[Path, ...]:
     return tuple(Path(piece.strip()).expanduser() for piece in text.split(",") if piece.strip())
-
-
-# Java properties ------------------------------------------------------------------------------------------------------
-
-_BLANKS = " \t\f"
-_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
-
-def read_properties(text: str) -> dict[str, str]:
-    """Keys and values of a Java properties file, in file order; a repeated key keeps its last value."""
-    entries: dict[str, str] = {}
-    for line in _logical_lines(text):
-        at = 0
-        while at < len(line) and line[at] not in _BLANKS + "=:":
-            at += 2 if line[at] == "\\" else 1
-        key, rest = line[:at], line[at:].lstrip(_BLANKS)
-        if rest[:1] in ("=", ":"):
-            rest = rest[1:].lstrip(_BLANKS)
-        entries[_unescaped(key)] = _unescaped(rest)
-    return entries
-
-
-def _logical_lines(text: str) -> Iterable[str]:
-    """Lines without comments and blank lines; a line that ends in an odd number of backslashes goes on in the next."""
-    pending = ""
-    continued = False
-    for natural in re.split(r"\r\n|\r|\n", text):
-        line = natural.lstrip(_BLANKS)
-        if not continued and line[:1] in ("", "#", "!"):
-            continue
-        continued = (len(line) - len(line.rstrip("\\"))) % 2 == 1
-        pending += line[:-1] if continued else line
-        if not continued:
-            if pending:
-                yield pending
-            pending = ""
-    if pending:
-        yield pending
-
-
-def _unescaped(text: str) -> str:
-    if "\\" not in text:
-        return text
-
-    def plain_character(match: re.Match[str]) -> str:
-        digits, letter = match[1], match[2]
-        if digits is None:
-            return _ESCAPES.get(letter, letter)
-        if not re.fullmatch(r"[0-9a-fA-F]{4}", digits):
-            raise BadConfig(f"a \\u in a properties file is followed by four hex digits, found {text!r}")
-        return chr(int(digits, 16))
-
-    plain = re.sub(r"\\(?:u(.{0,4})|(.?))", plain_character, text, flags=re.DOTALL)
-    # Characters beyond the first plane are written as two escapes, a surrogate pair: join them again.
-    return plain.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-
-
-def _escaped(text: str) -> str:
-    """A value as a properties file spells it, in ASCII."""
-    pieces = []
-    for at, character in enumerate(text):
-        if character in "\\=:#!" or (character == " " and at == 0):
-            pieces.append("\\" + character)
-        elif character.isascii() and character.isprintable():
-            pieces.append(character)
-        else:
-            utf16 = character.encode("utf-16-be", "surrogatepass")
-            pieces.extend(f"\\u{utf16[i]:02x}{utf16[i + 1]:02x}" for i in range(0, len(utf16), 2))
-    return "".join(pieces)

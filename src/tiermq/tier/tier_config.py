@@ -1,0 +1,160 @@
+"""Settings of the tier, by RocketMQ's names and with RocketMQ's defaults; those that RocketMQ does not have come last.
+
+`tieredStoreGroupCommitTimeout` of a `broker.conf` is `tiered_store_group_commit_timeout` here and in the `[tier]` table
+of a TOML file. One name is another's neighbour: `fileReservedTime` is of the local store, `tieredStoreFileReservedTime`
+of the tier.
+
+Invariants: those of `tiermq.settings`; besides, a consume-queue segment holds whole units, a broker has a name, and no
+credential is kept: credentials come from the environment, in each cloud's usual variables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+from pathlib import Path
+from typing import ClassVar
+from urllib.parse import quote
+
+from tiermq.errors import BadConfig
+from tiermq.settings import INT_MAX, LONG_MAX, Configuration, settings_of, whole
+from tiermq.tier.fetch.read_policy import StorageLevel
+
+CONSUME_QUEUE_UNIT_BYTES = 20
+RECORD_BYTES_MIN = 91
+HOUR_MS = 3_600_000
+METADATA_DATABASE = "tieredStoreMetadata.db"
+"""The name of our metadata in a store's `config` directory, beside the JSON file of RocketMQ's."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TierConfig(Configuration):
+    """Everything that a tier can be told. Sizes are bytes, intervals are milliseconds unless named otherwise."""
+
+    TABLE: ClassVar[str] = "tier"
+
+    # Where things lie. An empty broker name means the name of this machine.
+    broker_name: str = ""
+    broker_cluster_name: str = "DefaultCluster"
+    store_path_root_dir: str = "~/store"
+    tiered_store_file_path: str = ""
+
+    # Reading.
+    tiered_storage_level: StorageLevel = StorageLevel.NOT_IN_DISK
+    record_get_message_result: bool = False
+    read_ahead_cache_enable: bool = True
+    read_ahead_message_count_threshold: int = whole(4_096, low=1)
+    read_ahead_message_size_threshold: int = whole(16_777_216, low=1)
+    read_ahead_cache_expire_duration: int = whole(15_000, low=1)
+    read_ahead_cache_size_threshold_rate: float = 0.3
+
+    # Segments.
+    tiered_store_commit_log_max_size: int = whole(1_073_741_824, low=RECORD_BYTES_MIN, high=LONG_MAX)
+    tiered_store_consume_queue_max_size: int = whole(104_857_600, low=CONSUME_QUEUE_UNIT_BYTES)
+    commit_log_rolling_interval: int = whole(24, low=1)  # Hours.
+    commit_log_rolling_minimum_size: int = whole(16_777_216)
+
+    # Key index.
+    message_index_enable: bool = True
+    tiered_store_index_file_max_hash_slot_num: int = whole(5_000_000, low=1)
+    tiered_store_index_file_max_index_num: int = whole(20_000_000, low=2)
+
+    # Uploading.
+    tiered_store_group_commit: bool = True
+    tiered_store_group_commit_timeout: int = whole(30_000)
+    tiered_store_group_commit_count: int = whole(4_096, low=1)
+    tiered_store_group_commit_size: int = whole(4_194_304, low=1)
+    tiered_store_max_group_commit_count: int = whole(10_000, low=1)
+    tiered_store_max_pending_limit: int = whole(10_000, low=4)
+
+    # Retention.
+    tiered_store_delete_file_enable: bool = True
+    tiered_store_file_reserved_time: int = whole(72, low=1)  # Hours.
+    tiered_store_delete_file_interval: int = whole(3_600_000, low=1)
+
+    # RocketMQ's ways to say which classes do the work, and how to reach a back end that it does not have.
+    message_store_plug_in: str = ""
+    tiered_metadata_service_provider: str = "org.apache.rocketmq.tieredstore.metadata.DefaultMetadataStore"
+    tiered_backend_service_provider: str = "org.apache.rocketmq.tieredstore.provider.MemoryFileSegment"
+    tiered_store_crc_check_enable: bool = False
+    object_store_endpoint: str = ""
+    object_store_bucket: str = ""
+    object_store_access_key: str = dataclasses.field(default="", repr=False)
+    object_store_secret_key: str = dataclasses.field(default="", repr=False)
+
+    # Ours. A tier's URL is file:///dir, s3://bucket/prefix, gs://…, az://… or memory://name.
+    tier_url: str = ""
+    tier_max_bytes_per_topic: int = whole(-1, low=-1, high=LONG_MAX)  # -1: as many as there are.
+    tier_cache_bytes: int = whole(268_435_456, high=LONG_MAX)
+    tier_upload_threads: int = whole(4, low=1, high=1_024)
+    tier_fetch_threads: int = whole(8, low=1, high=1_024)
+    tier_pending_bytes_max: int = whole(268_435_456, low=1, high=LONG_MAX)
+    tier_dispatch_interval: int = whole(20_000, low=1)
+    tier_back_fill: bool = True  # Begin a new queue with everything that the local store has of it.
+    tier_manifest_interval: int = whole(60_000)
+    tier_lease_term: int = whole(60_000, low=3_000)
+    tier_close_timeout: int = whole(10_000)
+    tier_evict_on_proof: bool = True  # Local files go only once the tier has all of them.
+
+    def __post_init__(self) -> None:
+        self.check_settings()
+        units = self.tiered_store_consume_queue_max_size // CONSUME_QUEUE_UNIT_BYTES
+        object.__setattr__(self, "tiered_store_consume_queue_max_size", units * CONSUME_QUEUE_UNIT_BYTES)
+        # What one of these held would end up in a log or a support ticket. Nobody reads them.
+        object.__setattr__(self, "object_store_access_key", "")
+        object.__setattr__(self, "object_store_secret_key", "")
+        if not self.broker_name:
+            object.__setattr__(self, "broker_name", socket.gethostname() or "DEFAULT_BROKER")
+        if self.compacted_index_bytes > INT_MAX:
+            raise BadConfig(
+                f"tiered_store_index_file_max_hash_slot_num={self.tiered_store_index_file_max_hash_slot_num} and "
+                f"tiered_store_index_file_max_index_num={self.tiered_store_index_file_max_index_num} make uploaded "
+                f"index files of {self.compacted_index_bytes} bytes; positions in one end at {INT_MAX}: lower one"
+            )
+        if not 0.0 < self.read_ahead_cache_size_threshold_rate <= 1.0:
+            raise BadConfig(
+                "read_ahead_cache_size_threshold_rate is a fraction in (0, 1], "
+                f"found {self.read_ahead_cache_size_threshold_rate}"
+            )
+        if self.tier_max_bytes_per_topic == 0:
+            raise BadConfig("tier_max_bytes_per_topic is a number of bytes, or -1 for no limit, found 0")
+
+    @property
+    def url(self) -> str:
+        """The tier's URL: the one given, else that of `tiered_store_file_path`; empty when there is no tier."""
+        if self.tier_url or not self.tiered_store_file_path:
+            return self.tier_url
+        return "file://" + quote(os.path.abspath(os.path.expanduser(self.tiered_store_file_path)))
+
+    @property
+    def root_path(self) -> Path:
+        return Path(self.store_path_root_dir).expanduser()
+
+    @property
+    def metadata_path(self) -> Path:
+        """Where a broker keeps what it knows of its tier."""
+        return self.root_path / "config" / METADATA_DATABASE
+
+    @property
+    def compacted_index_bytes(self) -> int:
+        """The largest index file that is ever uploaded."""
+        slots, items = self.tiered_store_index_file_max_hash_slot_num, self.tiered_store_index_file_max_index_num
+        return 28 + 8 * slots + 28 * items
+
+
+SETTINGS = settings_of(TierConfig)
+# Settings that are read and checked, so that a `broker.conf` works, but that change nothing. A test keeps this true.
+WITHOUT_EFFECT = {
+    "message_store_plug_in": "a store that is given a tier is tiered",
+    "tiered_metadata_service_provider": "metadata is a small database, and the tier describes itself",
+    "tiered_backend_service_provider": "the tier's URL says what the back end is",
+    "tiered_store_crc_check_enable": "checksums are always checked",
+    "tiered_store_max_group_commit_count": "what waits is bounded in bytes, not in buffers",
+    "tiered_store_max_pending_limit": "what waits is bounded in bytes, not in queues",
+    "read_ahead_cache_size_threshold_rate": "there is no heap to take a share of; tierCacheBytes says it in bytes",
+    "object_store_endpoint": "the endpoint comes from the environment, for instance AWS_ENDPOINT_URL",
+    "object_store_bucket": "the bucket is part of the tier's URL",
+    "object_store_access_key": "credentials come from the environment",
+    "object_store_secret_key": "credentials come from the environment",
+}
