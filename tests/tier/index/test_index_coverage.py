@@ -87,11 +87,13 @@ def test_what_an_earlier_life_indexed_is_learned_behind_the_first_puts() -> None
     base.of("again", 1, 0).end = 100
     base.of("anew", 1, 0).end = 100
     base.of("quiet", 1, 0).holes = [Hole(3, 9)]
+    base.of("named", 1, 0).end = 100
     coverage = Coverage(is_base_known=False)
     for queue_id, first in ((0, 500), (1, 900), (2, 100)):
         coverage.of("T", 1, queue_id).note_put(first, 10)
     coverage.of("again", 2, 0).note_put(0, 10)
     coverage.of("anew", 1, 0).note_put(0, 10)
+    coverage.of("named", 1, 0)
     coverage.begin_from(base)
     assert coverage.is_base_known
     found = {name: (queue.end, queue.holes) for name, queue in coverage.queues.items()}
@@ -102,6 +104,7 @@ def test_what_an_earlier_life_indexed_is_learned_behind_the_first_puts() -> None
         ("again", 0): (10, []),
         ("anew", 0): (10, []),
         ("quiet", 0): (0, [Hole(3, 9)]),
+        ("named", 0): (100, []),
     }
 
 

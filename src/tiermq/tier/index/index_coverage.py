@@ -142,6 +142,9 @@ class Coverage:
         """Learn, some puts too late, what was indexed before them."""
         for name, old in base.queues.items():
             new = self.queues.setdefault(name, old)
+            if new.topic_id == old.topic_id and new.end == 0:
+                self.queues[name] = old  # Known by name only: nothing was put yet.
+                continue
             if new is old or new.topic_id != old.topic_id or not new.holes:
                 continue  # Without a hole the queue began at offset 0: it is another one than before.
             hole = new.holes.pop(0)
