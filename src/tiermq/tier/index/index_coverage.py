@@ -150,7 +150,7 @@ class Coverage:
             hole = new.holes.pop(0)
             if old.end < hole.stop:
                 new.holes.insert(0, Hole(max(hole.start, old.end), hole.stop))
-            new.holes[:0] = old.holes
+            new.holes[:0] = [older for older in old.holes if older.stop != OPEN]  # An open one began at its end.
         self.is_base_known = True
 
     def forget(self, topic: str, queue_id: int) -> None:
