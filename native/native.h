@@ -84,9 +84,10 @@ static inline int ascii_only(const u8 *p, int64_t length) {
 /* |hash| as RocketMQ's index takes it: the one value without a positive twin becomes 0. */
 static inline int32_t abs_hash(uint32_t h) { int32_t v = (int32_t)h; return v >= 0 ? v : h == 0x80000000u ? 0 : -v; }
 
-/* Whether encoded properties carry nothing that a put must look at: no inner-batch and no CRC property. */
+/* Whether encoded properties carry nothing that a put must look at: no inner-batch or CRC property, no NUL byte. */
 static inline int plain_properties(const u8 *p, int64_t length) {
     const u8 *end = p + length;
+    if (length && memchr(p, 0, (size_t)length)) return 0;
     while (p < end) {
         if (*p == 'I' && end - p >= 6 && memcmp(p, "INNER_", 6) == 0) return 0;
         if (*p == '_' && end - p >= 8 && memcmp(p, "__CRC32#", 8) == 0) return 0;

@@ -46,7 +46,7 @@ def test_a_batch_is_refused_whole_before_anything_is_written(kernel: ModuleType)
     good = kernel.Message("T", b"x")
     for bad, refusal in (
         (kernel.Message("T", bytes(101)), Refusal.BODY_TOO_LARGE),
-        (kernel.Message("T", b"", encoded_properties=bytes(32768)), Refusal.PROPERTIES_TOO_LARGE),
+        (kernel.Message("T", b"", encoded_properties=b"p" * 32768), Refusal.PROPERTIES_TOO_LARGE),
     ):
         assert world.appender.put_together([good, bad]) is refusal
     assert world.appender.put_together([]) is Refusal.EMPTY

@@ -53,6 +53,8 @@ from tiermq.kernel.message_values import merge_properties, offset_message_id
         {"properties": ["k"]},
         {"tags": "\ud800"},
         {"encoded_properties": "text"},
+        {"encoded_properties": b"a\x01b\x00\x02"},
+        {"properties": {"a": "b\x00"}},
         {"encoded_properties": 5},
         {"encoded_properties": b"", "tags": "a"},
         {"encoded_properties": b"", "keys": "a"},

@@ -79,6 +79,9 @@ def merge_properties(
         if tags:
             named["TAGS"] = tags
         merged = encode_properties(named)
+    if b"\0" in merged:
+        # Bytes that a power cut kept from the disk read as zeros: recovery tells a torn record by them.
+        raise IllegalMessage("properties hold a NUL byte: no name and no value may")
     if _CRC_PROPERTY in merged:
         # A whole-record CRC belongs to one stored record; a re-sent message must not carry the old one along.
         merged = delete_property(merged, _CRC_PROPERTY)

@@ -103,14 +103,16 @@ class StoreLife:
             # From here on the directory is in use: no marker vouches for it, and its abort file says so.
             remove_marker(access, root)
             access.write_bytes(f"{root}/abort", str(os.getpid()).encode())
+            if background:
+                parts.allocator.start()
+            parts.log.open_for_append()  # Before the services: warming the first file may find the disk full.
         except BaseException:
+            parts.allocator.shutdown()
             self._unmap()
             raise
         if background:
-            parts.allocator.start()
             for service in self._services():
                 service.start()
-        parts.log.open_for_append()
         self._bind_hot_paths()
         register_metrics(self.metrics, parts)
         self._lifecycle.advance(State.RUNNING)
