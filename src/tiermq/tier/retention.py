@@ -1,0 +1,369 @@
+"""Retention: what leaves the tier, when, and in which order, so that a crash between any two steps does no harm.
+
+    finish    rows that are marked deleted: their objects, then the rows
+    topics    deletions that were begun: the same, queue by queue
+    time      segments that are older than the topic's `reserve.time`, or else the global setting
+    size      the oldest segments of topics that hold more bytes than they may
+    index     index files that no topic in them needs any more
+
+One round does each of it once. What cannot be deleted is reported and left to the next round: nothing is tried twice in
+one. A back end that does not answer ends the round after a few attempts. A segment is hidden from readers before its
+object goes and the queue's minimum offset follows in the same transaction, so minimum offsets are right at each step.
+Threads: one round or topic deletion at a time (`_lock`); each queue is changed under its own lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from tiermq.clock import Clock
+from tiermq.errors import StaleWriter, TierMQError, TierUnavailable
+from tiermq.message.topic_name import is_system_topic
+from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.flat.flat_file_store import FlatFileStore
+from tiermq.tier.flat.flat_message_file import FlatMessageFile
+from tiermq.tier.flat.flat_segment import FlatSegment
+from tiermq.tier.metadata.manifest import manifest_name
+from tiermq.tier.metadata.manifest_policy import ManifestCause
+from tiermq.tier.metadata.metadata_store import MetadataStore
+from tiermq.tier.metadata.metadata_values import UNKNOWN_OFFSET, Segment, SegmentStatus, Topic, TopicStatus
+from tiermq.tier.names import QueueKey, SegmentType
+from tiermq.tier.retention_plan import ExpiryPlan, plan_by_size, plan_by_time, wants_roll
+from tiermq.tier.tier_config import HOUR_MS, TierConfig
+from tiermq.tier.topic_deletion import delete_topic_objects
+
+_log = logging.getLogger(__name__)
+
+SILENCES_MAX = 3
+"""So many calls in a row without an answer end a round: the back end is down, and each further one costs a timeout."""
+
+LIGHT_QUEUE_PREFIX = "%LMQ%"
+HEAD_BYTES = 28
+QUEUE_OFFSET_AT = 20
+
+
+class ExpiringIndex(Protocol):
+    """What retention asks of the key index (`index.index_store.IndexStore`)."""
+
+    def expire(self) -> int:
+        """Remove index files that nobody needs; how many."""
+        ...
+
+    def forget_queue(self, topic: str, queue_id: int) -> None:
+        """The queue is gone; its offsets begin anew if it comes back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionFailure:
+    """What could not be done in this round, and why."""
+
+    where: str
+    error: TierMQError
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.error}"
+
+
+@dataclass(slots=True)
+class RetentionReport:
+    """What one round did."""
+
+    segments: list[Segment] = field(default_factory=list)
+    topics: list[str] = field(default_factory=list)
+    finished_count: int = 0
+    rolled_count: int = 0
+    index_file_count: int = 0
+    failures: list[RetentionFailure] = field(default_factory=list)
+    silences: int = 0
+    """Calls that got no answer since the last one that did."""
+
+    @property
+    def bytes_freed(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether the round ended early because the back end does not answer."""
+        return self.silences >= SILENCES_MAX
+
+
+@dataclass(slots=True)
+class RetentionCounts:
+    """What was done since the start; for metrics."""
+
+    rounds: int = 0
+    segments: int = 0
+    bytes: int = 0
+    topics: int = 0
+    index_files: int = 0
+    failures: int = 0
+
+
+def _nothing(_key: QueueKey, _cause: ManifestCause) -> None:
+    """For a tier without manifests."""
+
+
+class Retention:
+    """See the module.
+
+    `on_changed` is told of each queue whose manifest is out of date; `on_gone` removes the manifest of a queue that is
+    gone (by default without asking whose it is). `check_owner` raises StaleWriter when another process owns the tier
+    by now: whoever is not the owner deletes nothing.
+    """
+
+    def __init__(
+        self,
+        files: FlatFileStore,
+        metadata: MetadataStore,
+        driver: TierDriver,
+        index: ExpiringIndex | None,
+        config: TierConfig,
+        clock: Clock,
+        *,
+        on_changed: Callable[[QueueKey, ManifestCause], None] = _nothing,
+        on_gone: Callable[[QueueKey], None] | None = None,
+        check_owner: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._files = files
+        self._metadata = metadata
+        self._driver = driver
+        self._index = index
+        self._config = config
+        self._clock = clock
+        self._on_changed = on_changed
+        self._on_gone = on_gone or (lambda key: driver.delete_object(manifest_name(key)))
+        self._check_owner = check_owner
+        self._lock = threading.Lock()
+        self.counts = RetentionCounts()
+
+    # How long messages are kept
+
+    def kept_ms(self, topic: Topic | None) -> int:
+        """For how long messages of a topic are kept."""
+        own = topic.reserve_time_hours if topic is not None else 0
+        return (own if own > 0 else self._config.tiered_store_file_reserved_time) * HOUR_MS
+
+    def kept_ms_of_ids(self, topic_ids: Collection[int] | None) -> int:
+        """The longest time that any of these topics (None: any at all) keeps its messages; 0 when none is left.
+
+        Ids are compared by their low 32 bits: an index item has no more of them.
+        """
+        wanted = None if topic_ids is None else {topic_id & 0xFFFFFFFF for topic_id in topic_ids}
+        topics = [topic for topic in self._metadata.topics() if wanted is None or topic.id & 0xFFFFFFFF in wanted]
+        return max((self.kept_ms(topic) for topic in topics), default=0)
+
+    def bytes_max(self, topic: Topic) -> int:
+        """How many bytes a topic may hold; -1: any number."""
+        return topic.max_bytes if topic.max_bytes > 0 else self._config.tier_max_bytes_per_topic
+
+    # One round
+
+    def run(self) -> RetentionReport:
+        """One round. Failures are in the report; raises StaleWriter when the tier belongs to somebody else by now."""
+        with self._lock:
+            report = RetentionReport()
+            if self._attempt(report, self._driver.url, self._check_owner):
+                self._finish_deletions(report)
+                for topic in self.deleting_topics():
+                    self._attempt(report, f"topic {topic}", partial(self._delete_topic, topic, report))
+                if self._config.tiered_store_delete_file_enable:
+                    self._expire(report)
+            self._count(report)
+            return report
+
+    def _expire(self, report: RetentionReport) -> None:
+        topics = {topic.name: topic for topic in self._metadata.topics()}
+        now_ms = self._clock.now_ms()
+        for file in self._files:
+            threshold_ms = now_ms - self.kept_ms(topics.get(file.queue.topic))
+            self._change(file, report, partial(self._expire_by_time, file, threshold_ms, report))
+        for topic in topics.values():
+            self._expire_by_size(topic, report)
+        self._attempt(report, "index", partial(self._expire_index, report))
+
+    def _expire_index(self, report: RetentionReport) -> None:
+        if self._index is not None:
+            report.index_file_count += self._index.expire()
+
+    def _change(self, file: FlatMessageFile, report: RetentionReport, step: Callable[[], None]) -> bool:
+        """Do a step under the queue's lock; whatever became of it, what it changed is told. False: it failed."""
+        done_before = len(report.segments), report.rolled_count
+
+        def locked() -> None:
+            with file.lock:
+                step()
+
+        is_done = self._attempt(report, file.queue.logical_path, locked)
+        if len(report.segments) > done_before[0] and is_done:
+            report.silences = 0  # It answered.
+        if (len(report.segments), report.rolled_count) != done_before:
+            queue = self._metadata.queue(file.queue)
+            self._metadata.trim_time_entries(file.queue, queue.min_offset if queue is not None else 0)
+            self._attempt(report, manifest_name(file.queue), partial(self._tell, file.queue, ManifestCause.EXPIRY))
+        return is_done
+
+    def _tell(self, key: QueueKey, cause: ManifestCause) -> None:
+        self._on_changed(key, cause)
+
+    def _expire_by_time(self, file: FlatMessageFile, threshold_ms: int, report: RetentionReport) -> None:
+        plan = plan_by_time(file.log.segments, file.units.segments, threshold_ms)
+        old_tail = any(wants_roll(each.last, threshold_ms) for each in (file.log, file.units) if not each.is_empty)
+        if not plan and not old_tail:
+            return
+        if not file.recovered:
+            # The metadata may be behind the tier: what a crash left unrecorded must not go with what is too old.
+            file.recover()
+            plan = plan_by_time(file.log.segments, file.units.segments, threshold_ms)
+        for each in (file.log, file.units):
+            if not each.is_empty and wants_roll(each.last, threshold_ms) and file.commit() and each.roll():
+                report.rolled_count += 1
+        self._remove(file, plan, report)
+
+    def _expire_by_size(self, topic: Topic, report: RetentionReport) -> None:
+        limit = self.bytes_max(topic)
+        if limit < 0 or self._metadata.size_of_topic(topic.name) <= limit:
+            return
+        left = [file for file in self._files if file.queue.topic == topic.name]
+        while self._metadata.size_of_topic(topic.name) > limit:
+            left = [file for file in left if plan_by_size(file.log.segments, file.units.segments)]
+            if not left or report.is_cut_short:
+                return
+            file = min(left, key=lambda file: file.log.segments[0].end_ms)
+            if not self._change(file, report, partial(self._remove_oldest, file, report)):
+                left.remove(file)
+
+    def _remove_oldest(self, file: FlatMessageFile, report: RetentionReport) -> None:
+        self._remove(file, plan_by_size(file.log.segments, file.units.segments), report)
+
+    def _remove(self, file: FlatMessageFile, plan: ExpiryPlan, report: RetentionReport) -> None:
+        """Carry a plan out, under the queue's lock. Raises TierError; whatever was done by then counts."""
+        for _ in range(plan.unit_count):
+            segment = file.units.segments[0]
+            report.segments.append(self._row(segment))
+            file.units.remove_first(segment)
+        for _ in range(plan.log_count):
+            if len(file.log.segments) > 1:
+                self._learn_first_offset(file.log.segments[1])
+            segment = file.log.segments[0]
+            report.segments.append(self._row(segment))
+            file.log.remove_first(segment)
+
+    def _row(self, segment: FlatSegment) -> Segment:
+        return self._metadata.segment(segment.key) or Segment(segment.key, segment.commit_position)
+
+    def _learn_first_offset(self, segment: FlatSegment) -> None:
+        """Let the metadata know where a segment begins that is about to be the first: the queue's minimum needs it.
+
+        Only a tier that RocketMQ wrote does not say so; then it is read from the first record.
+        """
+        if segment.begin_offset != UNKNOWN_OFFSET or segment.commit_position < HEAD_BYTES:
+            return
+        head = segment.read(0, HEAD_BYTES)
+        begin = int.from_bytes(head[QUEUE_OFFSET_AT:HEAD_BYTES], "big", signed=True)
+        self._metadata.update_size(
+            segment.key, segment.commit_position, segment.begin_ms, segment.end_ms, segment.crc32, begin_offset=begin
+        )
+        segment.begin_offset = begin
+
+    # What was begun before
+
+    def _finish_deletions(self, report: RetentionReport) -> None:
+        """Index segments are left to the index, which knows what else belongs to them."""
+        for row in self._metadata.segments_being_deleted():
+            if row.key.type is not SegmentType.INDEX:
+                self._attempt(report, row.key.path, partial(self._finish, row, report))
+
+    def _finish(self, row: Segment, report: RetentionReport) -> None:
+        """The object, then the row; not if the name was given to a new segment meanwhile."""
+        file = self._files.find(row.key.topic, row.key.queue_id)
+        # A queue that is not open has no lock of its own; nobody can begin one while the metadata is held.
+        with file.lock if file is not None else self._metadata.transaction():
+            known = self._metadata.segment(row.key)
+            if known is not None and known.status is SegmentStatus.DELETED:
+                self._driver.delete(row.key)
+                self._metadata.delete_segment(row.key)
+                report.finished_count += 1
+                report.silences = 0
+        if self._metadata.queue(row.key.queue) is not None:
+            self._tell(row.key.queue, ManifestCause.EXPIRY)
+
+    # Topics
+
+    def deleting_topics(self) -> list[str]:
+        """Topics whose deletion has begun. Nothing may be dispatched to them until it is through."""
+        return [topic.name for topic in self._metadata.topics() if topic.status == TopicStatus.DELETING]
+
+    def delete_topic(self, topic: str) -> bool:
+        """Delete everything of a topic; False when the tier has nothing of it.
+
+        Durably begun when it returns or raises TierError; what is left then is finished by later rounds.
+        """
+        with self._lock:
+            if self._metadata.topic(topic) is None and not self._metadata.queues(topic):
+                return False
+            self._check_owner()
+            report = RetentionReport()
+            try:
+                self._delete_topic(topic, report)
+            finally:
+                self._count(report)
+            return True
+
+    def clean_unused_topics(self, retained: Collection[str]) -> RetentionReport:
+        """Delete every topic that is not retained, except system topics and light queues. Failures are reported."""
+        with self._lock:
+            report = RetentionReport()
+            if not self._attempt(report, self._driver.url, self._check_owner):
+                return report
+            for topic in [topic.name for topic in self._metadata.topics()]:
+                if topic in retained or is_system_topic(topic) or topic.startswith(LIGHT_QUEUE_PREFIX):
+                    continue
+                self._attempt(report, f"topic {topic}", partial(self._delete_topic, topic, report))
+            self._count(report)
+            return report
+
+    def _delete_topic(self, topic: str, report: RetentionReport) -> None:
+        if self._metadata.update_topic(topic, status=TopicStatus.DELETING):
+            for queue in self._metadata.queues(topic):
+                # Whoever restores from the tier in the middle of it goes on with the deletion.
+                self._tell(queue.key, ManifestCause.TOPIC_CHANGE)
+        report.segments += self._metadata.all_segments(topic)
+        delete_topic_objects(self._files, self._metadata, self._driver, topic, self._on_gone, self._forget)
+        self._metadata.delete_topic(topic)
+        report.topics.append(topic)
+
+    def _forget(self, key: QueueKey) -> None:
+        if self._index is not None:
+            self._index.forget_queue(key.topic, key.queue_id)
+
+    # Keeping going
+
+    def _attempt(self, report: RetentionReport, where: str, step: Callable[[], None]) -> bool:
+        """Do a step; a failure is reported and the round goes on, unless the tier is somebody else's."""
+        if report.is_cut_short:
+            return False
+        try:
+            step()
+        except StaleWriter:
+            raise
+        except TierMQError as error:
+            report.silences += isinstance(error, TierUnavailable)
+            report.failures.append(RetentionFailure(where, error))
+            _log.warning("retention: %s is left to the next round: %s", where, error)
+            return False
+        return True
+
+    def _count(self, report: RetentionReport) -> None:
+        counts = self.counts
+        counts.rounds += 1
+        counts.segments += len(report.segments)
+        counts.bytes += report.bytes_freed
+        counts.topics += len(report.topics)
+        counts.index_files += report.index_file_count
+        counts.failures += len(report.failures)

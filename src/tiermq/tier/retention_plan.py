@@ -1,0 +1,104 @@
+"""Which segments of a queue may go, decided from values alone.
+
+    log     | 0 | 1 | 2 | 3 ...      a segment goes when its newest record is too old, or by size when it is the oldest
+    units   | 0     | 1     | ...    a segment goes when its newest unit is too old, or when no record of it is left
+
+Rules: segments go from the head only; one that never got a byte never goes (the next message belongs there), nor one
+with bytes that are not committed yet; the last segment goes once everything in it is too old, and never by size. Units
+go before the records that they point to, so nobody is ever led to a record that is gone: between the two steps, and
+after a crash between them, the first unit says where the queue begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tiermq.consumequeue.unit import UNIT_BYTES
+from tiermq.tier.metadata.metadata_values import NEVER_MS, UNKNOWN_OFFSET
+
+
+class SegmentFacts(Protocol):
+    """What a plan needs to know of a segment (`flat.flat_segment.FlatSegment`)."""
+
+    @property
+    def base(self) -> int: ...
+    @property
+    def commit_offset(self) -> int: ...
+    @property
+    def commit_position(self) -> int: ...
+    @property
+    def pending_bytes(self) -> int: ...
+    @property
+    def begin_ms(self) -> int: ...
+    @property
+    def end_ms(self) -> int: ...
+    @property
+    def begin_offset(self) -> int: ...
+    @property
+    def end_offset(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryPlan:
+    """How many leading segments of each file go. Units first."""
+
+    unit_count: int = 0
+    log_count: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.unit_count or self.log_count)
+
+
+def plan_by_time(log: Sequence[SegmentFacts], units: Sequence[SegmentFacts], threshold_ms: int) -> ExpiryPlan:
+    """What is to go of a queue whose messages are kept since `threshold_ms`."""
+    log_count = _leading(segment.end_ms < threshold_ms and _may_go(segment) for segment in log)
+    begin = first_offset_left(log, units, log_count)
+    unit_count = _leading(
+        _may_go(segment) and (segment.end_ms < threshold_ms or segment.commit_offset <= begin * UNIT_BYTES)
+        for segment in units
+    )
+    return ExpiryPlan(unit_count, log_count)
+
+
+def plan_by_size(log: Sequence[SegmentFacts], units: Sequence[SegmentFacts]) -> ExpiryPlan:
+    """What is to go when a queue must give its oldest commit-log segment; nothing when it has no other."""
+    if len(log) < 2 or not _may_go(log[0]):
+        return ExpiryPlan()
+    begin = first_offset_left(log, units, 1)
+    unit_count = _leading(_may_go(segment) and segment.commit_offset <= begin * UNIT_BYTES for segment in units)
+    return ExpiryPlan(unit_count, 1)
+
+
+def first_offset_left(log: Sequence[SegmentFacts], units: Sequence[SegmentFacts], log_count: int) -> int:
+    """The queue offset of the first record behind the leading `log_count` segments; -1 when that is not known."""
+    end = units[-1].commit_offset // UNIT_BYTES if units else UNKNOWN_OFFSET
+    rest = [segment for segment in log[log_count:] if segment.commit_position or segment.pending_bytes]
+    if not rest:
+        return end
+    if rest[0].begin_offset != UNKNOWN_OFFSET:
+        return min(rest[0].begin_offset, end)
+    return min(log[log_count - 1].end_offset, end) if log_count else UNKNOWN_OFFSET
+
+
+def wants_roll(segment: SegmentFacts, threshold_ms: int) -> bool:
+    """Whether the growing segment holds messages that are too old beside others that are not.
+
+    Rolled now, it goes when the newest of them is too old. Without that a quiet queue keeps its first message for as
+    long as another comes now and then, because its segment never fills.
+    """
+    return _may_go(segment) and segment.begin_ms < threshold_ms <= segment.end_ms
+
+
+def _may_go(segment: SegmentFacts) -> bool:
+    return segment.commit_position > 0 and not segment.pending_bytes and segment.end_ms != NEVER_MS
+
+
+def _leading(answers: Iterable[bool]) -> int:
+    count = 0
+    for answer in answers:
+        if not answer:
+            break
+        count += 1
+    return count
