@@ -14,14 +14,25 @@ appender's put under ASYNC_FLUSH, `store.get` *is* the reader's get.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NoReturn
 
 from tiermq.config import FlushDiskType
 from tiermq.consumequeue.boundary import Boundary
+from tiermq.consumequeue.consume_queue import ConsumeQueue
 from tiermq.consumequeue.queue_table import Queue
+from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import IllegalMessage, StoreClosed, StoreError
-from tiermq.kernel import GetPage, Message, PutResult, PutResults, QueueHandle
+from tiermq.kernel import (
+    Collected,
+    GetPage,
+    Message,
+    PutResult,
+    PutResults,
+    QueueHandle,
+    Segments,
+    collect_for_tier,
+)
 from tiermq.message.client_batch import decode_client_batch
 from tiermq.message.ids import decode_message_id
 from tiermq.message.message_filter import MessageFilter
@@ -354,6 +365,57 @@ class LocalStore(StoreLife):
         """Check every record of the log, body CRCs included; how many. Raises CorruptRecord at the first bad one."""
         self._ensure_running()
         return self._parts.log.verify()
+
+    # Copying: for a tier, which takes messages queue by queue
+
+    def advance_queue(self, topic: str, queue_id: int, offset: int) -> None:
+        """Let the queue's next message have at least this queue offset: the numbers before it are taken elsewhere.
+
+        An empty queue begins there; in another one the places in between stay without a message. Only before puts.
+        """
+        handle = self.queue(topic, queue_id)
+        with self._parts.dispatch.lock:
+            if handle.next_offset >= offset:
+                return
+            queue = self._parts.queues.find_or_create(topic, queue_id)
+            if isinstance(queue, ConsumeQueue) and queue.max_physical_offset < 0:
+                queue.initialize_with_offset(offset)
+            handle.next_offset = offset
+
+    @property
+    def memory_window_bytes(self) -> int:
+        """Records this close to the end of the log are expected in memory."""
+        return self._parts.reader.memory_window_bytes
+
+    def simple_queues(self) -> list[tuple[str, int]]:
+        """Topic and id of every queue whose units are 20 bytes; those of batch topics are not."""
+        queues = self._parts.queues.all_queues()
+        return [(queue.topic, queue.queue_id) for queue in queues if isinstance(queue, ConsumeQueue)]
+
+    def units_between(self, topic: str, queue_id: int, low: int, high: int) -> Iterator[tuple[int, int, int]]:
+        """(queue offset, physical offset, size) of the messages low..high-1; places without one are passed over."""
+        queue = self._queue(topic, queue_id)
+        if not isinstance(queue, ConsumeQueue):
+            return
+        low = max(low, queue.min_offset)
+        while low < high:
+            for physical, size, _, offset in queue.iterate_from(low) or ():
+                if offset >= high:
+                    return
+                yield offset, physical, size
+            low = queue.roll_next_file(low)
+
+    def collect_for_tier(
+        self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int, tier_offset: int
+    ) -> Collected:
+        """Copy records from `offset` on, rebased to `tier_offset`, with units that say so; see the kernel's.
+
+        Nothing is collected of a queue that is not there, or whose units are not simple ones.
+        """
+        queue = self._queue(topic, queue_id)
+        units = queue.files.segments if isinstance(queue, ConsumeQueue) else Segments((), UNIT_BYTES)
+        log = self._parts.log.files.segments
+        return collect_for_tier(units, log, offset, max_count, max_bytes, tier_offset)
 
     # State
 

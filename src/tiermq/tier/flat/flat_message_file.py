@@ -63,6 +63,7 @@ class FlatMessageFile:
         self.committed: deque[RecordBatch] = deque()
         self._destroyed = False
         self._recovered = self.units.is_empty and self.log.is_empty
+        self.compared = False  # Whether the tier has confirmed, in this life, what the metadata says.
 
     # Bounds
 
@@ -122,7 +123,7 @@ class FlatMessageFile:
             if self.log.is_empty:
                 self.log.create_segment(0)
             self.units.create_segment(base)
-            self._recovered = True
+            self._recovered = self.compared = True
 
     def write(self, collected: CollectedRecords) -> bool:
         """Append and commit a batch whose records were collected for `log.append_offset`, from `append_offset` on.
@@ -303,7 +304,7 @@ class FlatMessageFile:
                     self._driver, self.log, self.units, self.gaps(), self._uncommitted.append, self.commit
                 ).run()
                 self.commit()  # When that fails, the units wait like those of any commit.
-            self._recovered = True
+            self._recovered = self.compared = True
 
     # The end
 

@@ -1,0 +1,428 @@
+"""DispatchEngine: copies what is put into the tier, all the time, fairly, and without anybody waiting for it.
+
+    arrivals ─┐
+    sweep ────┼─► Turns (one line, each queue once) ─► workers: plan ─► execute ─► manifest
+    due times ┘                                                 └─ outage: back off; many: circuit breaker
+
+* The thread that brings arrivals only notes the queue: no request, no file, no lock that a worker holds for long.
+* One turn is one plan: one batch at most. So among thousands of queues a busy one cannot starve the others.
+* Batches in memory are bounded in all (`MemoryBudget`); after a failure a batch may be given up, because it can be
+  collected again and the tier is asked what of it has landed.
+* A back end that is down costs each queue one failure and then nobody anything: the circuit breaker holds all turns
+  back and lets one through as a probe.
+* Nothing is written to a queue whose epoch this writer does not own, nor while the broker's lease is in doubt.
+
+Threads: `tick` belongs to the scheduler (or to whoever drives an engine without threads), `step` to the workers; all
+else may be called by any thread. Without `start`, `tick` and `step` by hand do the same work, step by step.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+
+from tiermq.clock import Clock, SystemClock
+from tiermq.errors import StoreClosed, TierMQError
+from tiermq.metrics import Registry
+from tiermq.service import Service
+from tiermq.tier.dispatch.dispatch_metrics import DispatchMetrics
+from tiermq.tier.dispatch.execute import IndexSink, NoIndex
+from tiermq.tier.dispatch.local_source import LocalSource
+from tiermq.tier.dispatch.plan import DispatchConfig
+from tiermq.tier.dispatch.proof import EvictionProof
+from tiermq.tier.dispatch.queue_run import BackOff, MemoryBudget, QueueRun
+from tiermq.tier.dispatch.queue_turn import QueueTurn
+from tiermq.tier.dispatch.topic_filter import TopicFilter
+from tiermq.tier.dispatch.turns import QueueName, Turns
+from tiermq.tier.dispatch.writer import QueueWriter
+from tiermq.tier.driver.circuit_breaker import BreakerState, CircuitBreaker
+from tiermq.tier.flat.flat_file_store import FlatFileStore
+from tiermq.tier.metadata.manifest_policy import ManifestCause
+
+_log = logging.getLogger(__name__)
+
+IDLE_WAIT_S = 0.2
+SEAL_EVERY_TURNS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """How the engine works; what it decides for a queue is DispatchConfig's."""
+
+    sweep_interval_ms: int = 20_000
+    worker_count: int = 4
+    memory_bytes_max: int = 256 * 1024 * 1024
+    back_off: BackOff = field(default_factory=BackOff)
+    breaker_failures_max: int = 8
+    breaker_rest_ms: int = 10_000
+
+
+class DispatchEngine:
+    """See the module."""
+
+    def __init__(
+        self,
+        files: FlatFileStore,
+        source: LocalSource,
+        writer: QueueWriter,
+        *,
+        index: IndexSink | None = None,
+        topic_filter: TopicFilter | None = None,
+        config: DispatchConfig | None = None,
+        settings: EngineSettings | None = None,
+        clock: Clock | None = None,
+        registry: Registry | None = None,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.files = files
+        self.filter = topic_filter or TopicFilter(files.broker, files.cluster)
+        self.config = config or DispatchConfig()
+        self.settings = settings or EngineSettings()
+        self.proof = EvictionProof(source, files, self.filter)
+        self.metrics = DispatchMetrics(registry or Registry())
+        self._source = source
+        self._writer = writer
+        self._clock = clock or SystemClock()
+        self._turns = Turns()
+        self._runs: dict[QueueName, QueueRun] = {}
+        self._runs_lock = threading.Lock()
+        self._budget = MemoryBudget(self.settings.memory_bytes_max)
+        self._breaker = CircuitBreaker(self.settings.breaker_failures_max, self.settings.breaker_rest_ms, self._clock)
+        self._due: list[tuple[int, QueueName]] = []
+        self._due_lock = threading.Lock()
+        self._touched: deque[QueueName] = deque()
+        self._opened_at_s: float | None = None
+        self._next_sweep_ms = 0
+        self._turn_count = 0
+        self._paused = False
+        self._stopping = False
+        self._turn = QueueTurn(
+            files,
+            source,
+            writer,
+            index or NoIndex(),
+            self.filter,
+            self.config,
+            self.settings.back_off,
+            self._breaker,
+            self._budget,
+            self.metrics,
+            self._clock,
+            chance,
+            self,
+        )
+        self._scheduler = _Scheduler(self)
+        self._workers: list[threading.Thread] = []
+        source.on_arrival(self._arrived)
+        self.metrics.watch_engine(self._figures())
+
+    # Living
+
+    def start(self) -> None:
+        """Begin the work in threads of its own. Asks the tier nothing on this one."""
+        self._scheduler.start()
+        for number in range(self.settings.worker_count):
+            worker = threading.Thread(target=self._work, name=f"tier-dispatch-{number}", daemon=True)
+            self._workers.append(worker)
+            worker.start()
+
+    def stop(self, timeout_s: float = 10.0) -> bool:
+        """End the turns under way, write the manifests that are due, give the lease back; False when time ran out.
+
+        A request that hangs in the back end is not waited for any longer than that: its thread ends with the process,
+        and what it was writing is found by the next start.
+        """
+        deadline = time.monotonic() + timeout_s
+        self._stopping = True
+        self._scheduler.ask_to_stop()
+        self._turns.nudge()
+        for thread in [*self._workers, *self._scheduler.threads()]:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if any(thread.is_alive() for thread in [*self._workers, *self._scheduler.threads()]):
+            return False
+        # In a thread of its own, because a request that hangs must not keep anybody from going home.
+        closing = threading.Thread(target=self._finish, args=(deadline,), name="tier-dispatch-close", daemon=True)
+        closing.start()
+        closing.join(max(0.0, deadline - time.monotonic()))
+        return not closing.is_alive()
+
+    def _finish(self, deadline: float) -> None:
+        """Say in the tier what is there, as far as the back end is reachable, and let go of the broker."""
+        for run in list(self._runs.values()):
+            file = self.files.find(*run.name)
+            if file is None or not (run.causes and run.epoch):
+                continue
+            if self._breaker.state is not BreakerState.CLOSED or time.monotonic() >= deadline:
+                return
+            run.causes.add(ManifestCause.CLOSE)
+            self._quietly(run, partial(self._writer.write_manifest, run, file))
+        self._quietly(None, self._writer.release)
+
+    def pause(self, timeout_s: float = 10.0) -> bool:
+        """Begin nothing more; False when a turn under way takes longer than `timeout_s`."""
+        self._paused = True
+        return self._turns.wait_idle(timeout_s)
+
+    def resume(self) -> None:
+        """Go on where everything stopped: what was put meanwhile is found like any backlog."""
+        self._paused = False
+        self._next_sweep_ms = 0
+        self._scheduler.wake()
+        self._turns.nudge()
+
+    @property
+    def paused(self) -> bool:
+        return self._paused
+
+    def forget(self, topic: str, queue_id: int) -> None:
+        """The queue was deleted: it begins anew if it comes back."""
+        with self._runs_lock:
+            self._runs.pop((topic, queue_id), None)
+
+    def flush(self, timeout_s: float | None = None) -> bool:
+        """Upload everything that was put before, and wait; False when time ran out or a queue cannot be uploaded.
+
+        Without threads the work is done here, until nothing more can be done.
+        """
+        self._source.settle()
+        targets = self._flush_targets()
+        for name, target in targets.items():
+            self._run(name).force_to = target
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self._turns.push(targets)
+        while not self._has_reached(targets):
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            version = self._turns.version
+            if any(self._run(name).fenced for name in targets):
+                return False
+            if self._workers:
+                rest = IDLE_WAIT_S if deadline is None else min(IDLE_WAIT_S, max(0.0, deadline - time.monotonic()))
+                self._turns.wait(version, rest)
+                if not self._turns.busy and not len(self._turns) and not self._due:
+                    return self._has_reached(targets)
+            elif not self.step():
+                return self._has_reached(targets)
+        return True
+
+    def _flush_targets(self) -> dict[QueueName, int]:
+        targets = {}
+        for topic, queue_id in self._source.queues():
+            if not self.filter.is_filtered(topic):
+                local = self._source.state(topic, queue_id, -1)
+                if local is not None and local.max_offset > local.min_offset:
+                    targets[topic, queue_id] = local.max_offset
+        return targets
+
+    def _has_reached(self, targets: dict[QueueName, int]) -> bool:
+        for name, target in targets.items():
+            file = self.files.find(*name)
+            if file is None or not file.compared or file.commit_offset < target or file.committed:
+                return False
+        return True
+
+    # Scheduling
+
+    def _arrived(self, topic: str, queue_id: int, next_offset: int) -> None:
+        """On the local dispatch thread: note the queue when its turn would change something. Nothing else."""
+        name = (topic, queue_id)
+        run = self._runs.get(name)
+        if run is not None:
+            waiting = next_offset - run.commit_offset
+            full = waiting > self.config.group_commit_count
+            full = full or waiting * run.average_bytes >= self.config.group_commit_bytes
+            if run.woken or (run.due_ms and not full):
+                return
+            run.woken = True
+        elif self.filter.is_filtered(topic):
+            return
+        self._touched.append(name)
+        self._scheduler.wake()
+
+    def tick(self) -> float:
+        """Bring into the line whoever is to have a turn; how long to rest, in seconds, unless woken."""
+        now_ms = self._clock.now_ms()
+        if self._paused or self._stopping:
+            return IDLE_WAIT_S
+        self._quietly(None, self._writer.keep_lease)
+        names = []
+        while self._touched:
+            names.append(self._touched.popleft())
+        if now_ms >= self._next_sweep_ms:
+            self._next_sweep_ms = now_ms + self.settings.sweep_interval_ms
+            names += [name for name in self._source.queues() if not self.filter.is_filtered(name[0])]
+        with self._due_lock:
+            while self._due and self._due[0][0] <= now_ms:
+                names.append(heapq.heappop(self._due)[1])
+            soonest_ms = self._due[0][0] if self._due else self._next_sweep_ms
+        if names:
+            self._turns.push(names)
+        return max(0.001, (min(soonest_ms, self._next_sweep_ms) - now_ms) / 1000)
+
+    def look_again(self, run: QueueRun, at_ms: int) -> None:
+        """Give the queue another turn at that time."""
+        run.due_ms = at_ms
+        with self._due_lock:
+            heapq.heappush(self._due, (at_ms, run.name))
+            is_soonest = self._due[0][1] == run.name
+        if is_soonest:
+            self._scheduler.wake()
+
+    def push(self, names: Iterable[QueueName]) -> None:
+        """Give those queues a turn as soon as it is theirs."""
+        self._turns.push(names)
+
+    def _work(self) -> None:
+        while not self._stopping:
+            version = self._turns.version
+            if not self.step():
+                self._turns.wait(version, IDLE_WAIT_S)
+
+    # Working
+
+    def step(self) -> bool:
+        """One turn of one queue, or the sealing of one segment; False when there is nothing to do now."""
+        if self._paused or self._stopping:
+            return False
+        if not self._may_ask():
+            return False
+        self._turn_count += 1
+        if self._turn_count % SEAL_EVERY_TURNS == 0 and self._seal_one():
+            return True
+        name = self._turns.take()
+        if name is None:
+            return self._seal_one()
+        again = False
+        asked = self._turn.asked
+        try:
+            again = self._turn.take(self._run(name))
+        finally:
+            if self._turn.asked != asked:
+                self._opened_at_s = None  # If the breaker is open now, that was the probe: it rests anew.
+            self._turns.done(name, again)
+        return True
+
+    def _may_ask(self) -> bool:
+        """Whether the circuit breaker would let a turn's request through."""
+        state = self._breaker.state
+        if state is BreakerState.CLOSED:
+            self._opened_at_s = None
+            return True
+        if state is BreakerState.HALF_OPEN:
+            self._opened_at_s = None
+            return False
+        if self._opened_at_s is None:
+            self._opened_at_s = self._clock.monotonic()
+        return self._clock.monotonic() - self._opened_at_s >= self.settings.breaker_rest_ms / 1000
+
+    def _seal_one(self) -> bool:
+        sealed = self._writer.seal_next()
+        if sealed is None:
+            return False
+        name = (sealed.topic, sealed.queue_id)
+        self._run(name).causes.add(ManifestCause.SEAL)
+        self._turns.push([name])
+        return True
+
+    def _run(self, name: QueueName) -> QueueRun:
+        with self._runs_lock:
+            run = self._runs.get(name)
+            if run is None:
+                run = self._runs[name] = QueueRun(name)
+                self._watch(run)
+            return run
+
+    def _quietly(self, run: QueueRun | None, act: Callable[[], object]) -> None:
+        """For what is repeated anyway: note the failure and go on."""
+        try:
+            act()
+        except TierMQError as error:
+            self.metrics.failed("upkeep")
+            if run is not None:
+                run.trouble = str(error)
+            _log.warning("the tier's upkeep goes on later: %s", error)
+
+    # Showing
+
+    def status(self) -> dict[str, object]:
+        """What an operator asks first."""
+        runs = list(self._runs.values())
+        lag = self.proof.lag()
+        return {
+            "paused": self._paused,
+            "breaker": self._breaker.state.value,
+            "lease": self._writer.lease_state,
+            "queues": len(runs),
+            "waiting": len(self._turns),
+            "pending_bytes": self._budget.used_bytes,
+            "proven_to": lag.proven_to,
+            "lag_bytes": lag.bytes,
+            "fenced": {f"{run.name[0]}-{run.name[1]}": run.fenced for run in runs if run.fenced},
+            "troubles": {f"{run.name[0]}-{run.name[1]}": run.trouble for run in runs if run.trouble},
+        }
+
+    def _watch(self, run: QueueRun) -> None:
+        self.metrics.watch_queue(*run.name, lambda: self._behind(run)[0], lambda: self._behind(run)[1])
+
+    def _behind(self, run: QueueRun) -> tuple[float, float]:
+        """Messages that wait, and the age of the oldest in seconds; zeros once the local store is closed."""
+        file = self.files.find(*run.name)
+        at = -1 if file is None else file.commit_offset
+        try:
+            local = self._source.state(*run.name, at)
+        except StoreClosed:
+            return 0, 0
+        if local is None or local.next_offset is None or self.filter.is_filtered(run.name[0]):
+            return 0, 0
+        return local.max_offset - max(at, local.min_offset), max(0, self._clock.now_ms() - local.next_ms) / 1000
+
+    def _backlog(self) -> tuple[float, float]:
+        behind = [self._behind(run) for run in list(self._runs.values())]
+        return sum(count for count, _ in behind), max((age for _, age in behind), default=0.0)
+
+    def _lag_bytes(self) -> float:
+        try:
+            return self.proof.lag().bytes
+        except StoreClosed:
+            return 0
+
+    def _figures(self) -> dict[str, tuple[str, Callable[[], float]]]:
+        return {
+            "tiermq_dispatch_backlog_bytes": ("Bytes of local log that are not proven to be cold.", self._lag_bytes),
+            "tiermq_dispatch_backlog_age_seconds": (
+                "Age of the oldest message that waits.",
+                lambda: self._backlog()[1],
+            ),
+            "tiermq_dispatch_backlog_messages": ("Messages that wait, over all queues.", lambda: self._backlog()[0]),
+            "tiermq_dispatch_pending_bytes": ("Bytes of batches in memory.", lambda: float(self._budget.used_bytes)),
+            "tiermq_dispatch_waiting_queues": ("Queues in line for a turn.", lambda: float(len(self._turns))),
+            "tiermq_dispatch_breaker_open": (
+                "1 while turns are held back because the back end is down.",
+                lambda: float(self._breaker.state is not BreakerState.CLOSED),
+            ),
+        }
+
+
+class _Scheduler(Service):
+    """The engine's one thread that decides who is to have a turn."""
+
+    def __init__(self, engine: DispatchEngine) -> None:
+        super().__init__("tier-dispatch")
+        self._engine = engine
+
+    def run_once(self) -> float:
+        return self._engine.tick()
+
+    def ask_to_stop(self) -> None:
+        self._stopping.set()
+        self._woken.set()
+
+    def threads(self) -> list[threading.Thread]:
+        return [] if self._thread is None else [self._thread]

@@ -1,0 +1,154 @@
+"""QueueWriter: the right to write a broker's queues, and what it writes besides records: manifests and seals.
+
+The lease says that this process may write the broker at all; an epoch, taken from the queue's manifest, says that it
+may write the queue. Whoever takes either over is the owner from then on, and this writer is told StaleWriter.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+
+from tiermq.clock import Clock, SystemClock
+from tiermq.errors import SegmentMissing, StaleWriter, TierError
+from tiermq.tier.dispatch.queue_run import QueueRun
+from tiermq.tier.flat.flat_append_file import FlatAppendFile
+from tiermq.tier.flat.flat_message_file import FlatMessageFile
+from tiermq.tier.flat.flat_segment import FlatSegment
+from tiermq.tier.metadata.broker_lease import DEFAULT_TERM_MS, BrokerLease, LeaseHeld
+from tiermq.tier.metadata.manifest_policy import ManifestPolicy
+from tiermq.tier.metadata.manifest_snapshot import snapshot_manifest
+from tiermq.tier.metadata.manifest_store import ManifestStore
+from tiermq.tier.metadata.metadata_store import MetadataStore
+from tiermq.tier.names import QueueKey
+
+_log = logging.getLogger(__name__)
+
+SEAL_REST_MS = 10_000  # After a seal that failed.
+
+
+class QueueWriter:
+    """Any thread may call anything; calls for one queue come from one thread at a time."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        manifests: ManifestStore,
+        *,
+        lease: BrokerLease | None = None,
+        policy: ManifestPolicy | None = None,
+        clock: Clock | None = None,
+        renew_ms: int = DEFAULT_TERM_MS // 3,
+    ) -> None:
+        self._metadata = metadata
+        self._manifests = manifests
+        self._lease = lease
+        self._policy = policy or ManifestPolicy()
+        self._clock = clock or SystemClock()
+        self._renew_ms = renew_ms
+        self._next_renewal_ms = 0
+        self._held_until_ms = 0
+        self._lost = ""
+        self._seals: deque[tuple[FlatAppendFile, FlatSegment]] = deque()
+        self._seals_lock = threading.Lock()
+        self._sealing: set[FlatSegment] = set()
+        self._seal_again_ms = 0
+
+    # The right
+
+    @property
+    def lease_state(self) -> str:
+        if self._lease is None:
+            return "none needed"
+        return self._lost or ("held" if self.may_write() else "not held")
+
+    def may_write(self) -> bool:
+        """Whether the broker is ours for certain: a lease that ran out may be somebody else's by now."""
+        return self._lease is None or (not self._lost and self._clock.now_ms() < self._held_until_ms)
+
+    def keep_lease(self) -> None:
+        """Acquire or renew the broker's lease when it is time. Raises TierError; it is tried again next time."""
+        now_ms = self._clock.now_ms()
+        if self._lease is None or now_ms < self._next_renewal_ms:
+            return
+        self._next_renewal_ms = now_ms + self._renew_ms
+        try:
+            if self._held_until_ms and not self._lost:
+                self._held_until_ms = self._lease.renew()
+            else:
+                self._lease.acquire()
+                self._held_until_ms = self._lease.expires_ms
+            self._lost = ""
+        except LeaseHeld as error:
+            self._lost = f"standing by: {error}"
+            _log.warning("nothing is copied into the tier by this process: %s", error)
+        except StaleWriter as error:
+            self._held_until_ms, self._lost = 0, f"lost: {error}"
+            _log.error("this process stops writing the tier: %s", error)
+
+    def own(self, file: FlatMessageFile) -> int:
+        """Become the queue's writer; its epoch, or 0 while the broker is not ours. Raises StaleWriter, TierError."""
+        if not self.may_write():
+            return 0
+        epoch = self._manifests.acquire(file.queue)
+        self._metadata.update_queue(file.queue, epoch=epoch)
+        if not file.initialised:
+            known = self._manifests.read(file.queue)
+            if known is not None and known.segments:
+                raise TierError(
+                    f"{file.queue.logical_path}: the tier's manifest knows {len(known.segments)} segments of it, but "
+                    "this broker's metadata knows none; run `tiermq tier restore` before anything is written"
+                )
+        self.note_unsealed(file)
+        return epoch
+
+    def release(self) -> None:
+        """Let another process have the broker at once."""
+        if self._lease is not None and self._held_until_ms and not self._lost:
+            self._held_until_ms = 0
+            self._lease.release()
+
+    # Manifests
+
+    def manifest_due_ms(self, run: QueueRun) -> int | None:
+        """When the queue's manifest is to be written: 0 for now, None for not at all."""
+        return self._policy.due_at_ms(run.causes, run.manifest_written_ms)
+
+    def write_manifest(self, run: QueueRun, file: FlatMessageFile) -> None:
+        causes = frozenset(run.causes)
+        self._manifests.write(snapshot_manifest(self._metadata, file.queue))
+        run.causes -= causes
+        run.manifest_written_ms = self._clock.now_ms()
+
+    # Seals
+
+    def note_unsealed(self, file: FlatMessageFile) -> None:
+        """Remember the segments that have ended, for when there is time."""
+        with self._seals_lock:
+            for part in (file.log, file.units):
+                for segment in part.unsealed():
+                    if segment not in self._sealing:
+                        self._sealing.add(segment)
+                        self._seals.append((part, segment))
+
+    def seal_next(self) -> QueueKey | None:
+        """Seal one segment that waits, and whose it was; None when none does, or the back end would not."""
+        with self._seals_lock:
+            if not self._seals or not self.may_write() or self._clock.now_ms() < self._seal_again_ms:
+                return None
+            file, segment = self._seals.popleft()
+        try:
+            if segment in file.segments:
+                file.seal(segment)
+        except SegmentMissing:
+            _log.info("%s was deleted before it was sealed", segment.key)
+        except TierError as error:
+            _log.warning("%s is sealed later: %s", segment.key, error)
+            with self._seals_lock:
+                self._seals.append((file, segment))
+                self._seal_again_ms = self._clock.now_ms() + SEAL_REST_MS
+            return None
+        with self._seals_lock:
+            self._sealing.discard(segment)
+        return file.queue
