@@ -4,8 +4,13 @@
     nothing committed   NO_MESSAGE_IN_QUEUE     next = offset      offset > max   OFFSET_OVERFLOW_BADLY  next = max
     offset < min        OFFSET_TOO_SMALL        next = min         otherwise      FOUND or NO_MATCHED_MESSAGE
 
-An error is an error: a back end that is out of reach raises TierUnavailable, and the caller decides whether the local
-store can answer. A damaged record is skipped, counted and logged; it is never returned.
+A get makes progress: `next_offset` lies behind `offset` in both of the last cases. An error is an error: a back end
+that is out of reach raises TierUnavailable, and the caller decides whether the local store can answer. A damaged record
+is skipped, counted and logged; it is never returned.
+
+Memory: what is kept is bounded by the cache, to the byte. A group fetches windows of at most a quarter of its share of
+the cache, and at most half of the share ahead, so its read-ahead does not push out what it is reading. Beyond that
+there are the fetches under way: one for each thread that gets, and one for each thread of `pool`.
 Threads: any thread may get. Read-ahead runs on `pool`.
 """
 
@@ -14,36 +19,26 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import Executor
-from dataclasses import dataclass
 
 from tiermq.clock import Clock
-from tiermq.errors import TierError
-from tiermq.kernel import GetPage
+from tiermq.errors import IllegalRange, SegmentMissing, TierError
 from tiermq.message.message_filter import MessageFilter
 from tiermq.status import GetStatus
-from tiermq.tier.fetch.read_ahead import ReadAhead
-from tiermq.tier.fetch.window import Slice, Window
-from tiermq.tier.fetch.window_cache import QueueName, WindowCache
-from tiermq.tier.fetch.window_loader import WindowLoader, fetch_window
+from tiermq.tier.fetch.fetch_config import FetchConfig, FetchCounts
+from tiermq.tier.fetch.queue_reader import QueueReader
+from tiermq.tier.fetch.tier_page import TierPage
+from tiermq.tier.fetch.window import Piece, Window
+from tiermq.tier.fetch.window_cache import Kept, WindowCache
+from tiermq.tier.fetch.window_loader import Loaded, WindowLoader, fetch_window
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
 
 _log = logging.getLogger(__name__)
 
+HISTORY_BYTES = 16 * 1024 * 1024  # What a group may keep of what it has read, unless others need it or it is re-read.
 READERS_MAX = 65_536  # Groups times queues whose progress is remembered.
-
-
-@dataclass(frozen=True, slots=True)
-class FetchConfig:
-    """RocketMQ's read-ahead settings and transfer limits."""
-
-    cache_enable: bool = True
-    cache_bytes: int = 256 * 1024 * 1024
-    cache_expire_ms: int = 15_000
-    message_count_threshold: int = 4_096
-    message_size_threshold: int = 16_777_216
-    transfer_bytes: int = 262_144
-    transfer_count: int = 32
+FOUND = GetStatus.FOUND
+NO_MATCHED_MESSAGE = GetStatus.NO_MATCHED_MESSAGE
 
 
 class TierFetcher:
@@ -51,16 +46,15 @@ class TierFetcher:
 
     def __init__(self, files: FlatFileStore, config: FetchConfig, clock: Clock, pool: Executor) -> None:
         self.config = config
-        self.corrupt_count = 0
-        self.fetch_count = 0
-        self.fetched_bytes = 0
-        self.served_bytes = 0
+        self.cache = WindowCache(config.cache_bytes, config.cache_expire_ms, clock, self._note_unread)
+        self.loader = WindowLoader(self.cache, self._note_fetch)
+        self._find_file = files.find
         self._files = files
         self._pool = pool
         self._lock = threading.Lock()
-        self._readers: dict[tuple[str, QueueName], ReadAhead] = {}
-        self.cache = WindowCache(config.cache_bytes, config.cache_expire_ms, clock, self._note_unread)
-        self.loader = WindowLoader(self.cache, config.message_size_threshold, self._note_fetch)
+        self._counts = FetchCounts()
+        self._readers: dict[tuple[str, FlatMessageFile], QueueReader] = {}
+        self._by_file: dict[FlatMessageFile, tuple[QueueReader, ...]] = {}
 
     def get(
         self,
@@ -72,100 +66,227 @@ class TierFetcher:
         message_filter: MessageFilter | None = None,
         *,
         group: str = "",
-    ) -> GetPage:
+    ) -> TierPage:
         """A page of messages. Raises TierUnavailable when the tier cannot be reached."""
-        file = self._files.find(topic, queue_id)
+        file = self._find_file(topic, queue_id)
         if file is None:
-            return GetPage(GetStatus.NO_MATCHED_LOGIC_QUEUE, offset)
-        high = file.commit_offset
-        if high <= 0:
-            return GetPage(GetStatus.NO_MESSAGE_IN_QUEUE, offset, max(0, file.min_offset), max(0, high))
-        low = max(0, file.min_offset)
-        if offset < low:
-            return GetPage(GetStatus.OFFSET_TOO_SMALL, low, low, high)
-        if offset >= high:
-            status = GetStatus.OFFSET_OVERFLOW_ONE if offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
-            return GetPage(status, high, low, high)
-        limit_bytes = min(max_bytes or self.config.transfer_bytes, self.config.transfer_bytes)
-        count = max(1, min(max_messages, self.config.transfer_count))
-        piece = self._read(group, file, offset, count, limit_bytes, message_filter)
-        self.served_bytes += len(piece.data)
-        status = GetStatus.FOUND if piece.count else GetStatus.NO_MATCHED_MESSAGE
-        return GetPage(status, piece.next_offset, low, high, piece.data, piece.count)
+            return TierPage(GetStatus.NO_MATCHED_LOGIC_QUEUE, offset)
+        reader = self._readers.get((group, file)) or self._new_reader(group, file)
+        low, high = reader.bounds()
+        if offset < low or offset >= high:
+            return _outside(offset, low, high)
+        config = self.config
+        limit_bytes = config.transfer_bytes if max_bytes is None else min(max_bytes, config.transfer_bytes)
+        count = max(1, min(max_messages, config.transfer_count))
+        kept = reader.kept
+        window = None if kept is None else kept.window
+        if (
+            kept is not None
+            and window is not None
+            and message_filter is None
+            and window.first_offset <= offset <= window.end_offset - count
+            and window.places is None
+        ):
+            # The common case: the next page of the window that this group reads.
+            kept.fresh = True
+            data, count, next_offset = window.take(offset, count, limit_bytes)
+            ahead = reader.ahead
+            ahead.on_read(offset, next_offset)
+            if next_offset >= ahead.plan_at and ahead.is_sequential:
+                self._read_ahead(reader, window, next_offset)
+            reader.hit_count += 1
+        else:
+            try:
+                data, count, next_offset = self._read(reader, offset, count, limit_bytes, message_filter)
+            except (SegmentMissing, IllegalRange):
+                # Retention may have taken the messages meanwhile; then that is the answer.
+                low, high = reader.bounds()
+                if low <= offset < high:
+                    raise
+                return _outside(offset, low, high)
+        reader.served_bytes += len(data)
+        reader.served_count += count
+        return TierPage(FOUND if count else NO_MATCHED_MESSAGE, next_offset, low, high, data, count)
 
     def _read(
-        self,
-        group: str,
-        file: FlatMessageFile,
-        offset: int,
-        count: int,
-        limit_bytes: int,
-        message_filter: MessageFilter | None,
-    ) -> Slice:
+        self, reader: QueueReader, offset: int, count: int, limit_bytes: int, chosen: MessageFilter | None
+    ) -> Piece:
+        """Fill a page window by window. For one that has something already, nothing is fetched any more."""
         if not self.config.cache_enable:
-            window = fetch_window(file, offset, min(count, file.commit_offset - offset), limit_bytes)
-            self._note_fetch(window)
-            return self._take(window, offset, count, limit_bytes, message_filter)
-        queue = (file.queue.topic, file.queue.queue_id)
-        reader = self._reader(group, queue)
-        window = self.window_at(file, offset, reader.size_for(count), group)
-        piece = self._take(window, offset, count, limit_bytes, message_filter)
-        reader.on_read(offset, piece.next_offset)
-        if reader.is_sequential:
-            self._read_ahead(group, file, window, piece.next_offset, reader)
-        return piece
+            return self._read_directly(reader, offset, count, limit_bytes, chosen)
+        scan_end = min(offset + self.config.message_count_threshold, reader.file.commit_offset)
+        parts: list[bytes] = []
+        total = found = 0
+        at = offset
+        while True:
+            window = self._window_at(reader, at, count, wait=not found)
+            if window is None:
+                break
+            data, taken, next_offset = _take(window, at, count - found, limit_bytes - total, chosen)
+            if found and total + len(data) > limit_bytes:
+                break  # The first message of a window is given in any case, and was one too many.
+            parts.append(data)
+            total += len(data)
+            found += taken
+            at = next_offset
+            if found >= count or at < window.end_offset or at >= scan_end:
+                break
+        reader.ahead.on_read(offset, at)
+        if reader.ahead.is_sequential and window is not None and at >= reader.ahead.plan_at:
+            self._read_ahead(reader, window, at)
+        return (parts[0] if len(parts) == 1 else b"".join(parts)), found, at
 
-    @staticmethod
-    def _take(window: Window, offset: int, count: int, limit_bytes: int, message_filter: MessageFilter | None) -> Slice:
-        if message_filter is None:
-            return window.take(offset, count, limit_bytes)
-        return window.take_matching(offset, count, limit_bytes, message_filter)
+    def _read_directly(
+        self, reader: QueueReader, offset: int, count: int, limit_bytes: int, chosen: MessageFilter | None
+    ) -> Piece:
+        """Without the cache: as many messages as were asked for, less those that the filter drops."""
+        count = min(count, self.config.message_count_threshold, reader.file.commit_offset - offset)
+        window = fetch_window(reader.file, offset, count, self.config.message_size_threshold)
+        self._note_fetch(reader.file, window)
+        return _take(window, offset, count, limit_bytes, chosen)
 
-    def window_at(self, file: FlatMessageFile, offset: int, count: int, owner: str = "") -> Window:
-        """The window that holds `offset`, kept or fetched."""
-        window = self.cache.find((file.queue.topic, file.queue.queue_id), offset)
-        return self.loader.load(file, offset, count, owner) if window is None else window
+    def _window_at(self, reader: QueueReader, offset: int, count: int, *, wait: bool) -> Window | None:
+        """The window that holds `offset`; None when it would have to be fetched and `wait` is false."""
+        kept = self.cache.find(reader.file, offset)
+        if kept is not None and kept.window is not None:
+            reader.hit_count += 1
+            self._enter(reader, kept)
+            return kept.window
+        if not wait:
+            return None
+        reader.ahead.on_miss(offset)
+        reader.miss_count += 1
+        loaded = self._load(reader, offset, reader.ahead.size_for(count))
+        self._enter(reader, loaded.kept)
+        return loaded.window
+
+    def _enter(self, reader: QueueReader, kept: Kept | None) -> None:
+        """The group goes on to another window.
+
+        A group that holds much lets go of the oldest that it has read, when no other is still to come to it: memory
+        that is used again soon is warm, and fresh pages cost more than the fetch.
+        """
+        if kept is reader.kept:
+            return
+        reader.kept = kept
+        if not reader.ahead.is_sequential or self.cache.bytes_of(reader.group) <= HISTORY_BYTES:
+            return
+        oldest = self.cache.oldest_read(reader.group)
+        window = None if oldest is None else oldest.window
+        if oldest is None or window is None:
+            return
+        others = self._by_file.get(oldest.queue, ())  # type: ignore[call-overload]
+        if not any(other.is_before(window.end_offset) for other in others):
+            self.cache.release(oldest)
+
+    def _load(self, reader: QueueReader, offset: int, count: int, *, read: bool = True) -> Loaded:
+        return self.loader.load(reader.file, offset, count, self._window_bytes(), reader.group, read=read)
+
+    def _window_bytes(self) -> int:
+        """How many bytes one fetch may take: a small part of a group's share, so that it can have several."""
+        return min(self.config.message_size_threshold, self.cache.share() // 4)
 
     # Read-ahead
 
-    def _read_ahead(
-        self, group: str, file: FlatMessageFile, window: Window, next_offset: int, reader: ReadAhead
-    ) -> None:
-        """Fetch the next window in the background once half of this one is read."""
-        following = window.end_offset
-        queue = (file.queue.topic, file.queue.queue_id)
-        if next_offset - window.first_offset < window.count // 2 or following >= file.commit_offset:
-            return
-        if self.cache.holds(queue, following) or self.loader.is_under_way(queue, following):
-            return
-        self._pool.submit(self._fetch_quietly, file, following, reader.window, group)
+    def _read_ahead(self, reader: QueueReader, window: Window, next_offset: int) -> None:
+        """Ask for the windows behind the one that is being read, as far as depth and share allow."""
+        ahead, file = reader.ahead, reader.file
+        mean_bytes = max(1, window.weight // window.count)
+        count = max(1, min(ahead.window, self._window_bytes() // mean_bytes))
+        reach = min(ahead.depth * count, max(count, self.cache.share() // 2 // mean_bytes))
+        committed = file.commit_offset
+        goal = min(next_offset + reach, committed)
+        begin = max(ahead.planned_end, window.end_offset)
+        while begin < goal:
+            covered = self.cache.covered_until(file, begin)
+            if covered == begin:
+                covered = min(begin + count, committed)
+                self._submit(reader, begin, covered)
+            begin = covered
+        ahead.planned_end = begin
+        ahead.plan_at = next_offset + max(1, count // 2)
 
-    def _fetch_quietly(self, file: FlatMessageFile, offset: int, count: int, group: str) -> None:
-        """The background's edge: whoever really needs the window will meet the error himself."""
+    def _submit(self, reader: QueueReader, begin: int, end: int) -> None:
         try:
-            self.loader.load(file, offset, count, group)
+            self._pool.submit(self._fetch_ahead, reader, begin, end)
+        except RuntimeError:  # The pool is shut down: the store closes, and nobody will read what lies ahead.
+            _log.debug("no read-ahead of %s: the store closes", reader.file.queue.logical_path)
+
+    def _fetch_ahead(self, reader: QueueReader, begin: int, end: int) -> None:
+        """The background's edge: whoever really needs the messages will meet the error himself."""
+        offset = begin
+        try:
+            while offset < end:
+                offset = self._load(reader, offset, end - offset, read=False).window.end_offset
         except TierError as error:
-            _log.info("read-ahead of %s at %d failed: %s", file.queue.logical_path, offset, error)
+            reader.ahead.on_failure(offset)
+            _log.info("read-ahead of %s at %d failed: %s", reader.file.queue.logical_path, offset, error)
 
-    def _reader(self, group: str, queue: QueueName) -> ReadAhead:
-        key = (group, queue)
-        reader = self._readers.get(key)
-        if reader is None:
-            with self._lock:
-                if len(self._readers) >= READERS_MAX:
-                    self._readers.pop(next(iter(self._readers)))
-                reader = self._readers.setdefault(key, ReadAhead(self.config.message_count_threshold))
-        return reader
+    # Readers and counts
 
-    def _note_unread(self, owner: str, queue: QueueName) -> None:
-        reader = self._readers.get((owner, queue))
-        if reader is not None:
-            reader.on_unread_expiry()
-
-    def _note_fetch(self, window: Window) -> None:
+    def _new_reader(self, group: str, file: FlatMessageFile) -> QueueReader:
         with self._lock:
-            self.fetch_count += 1
-            self.fetched_bytes += len(window.data) + len(window.units)
-            self.corrupt_count += window.corrupt_count
+            while len(self._readers) >= READERS_MAX:
+                self._drop_reader(next(iter(self._readers)))
+            reader = self._readers.get((group, file))
+            if reader is None:
+                reader = self._readers[(group, file)] = QueueReader(group, file, self.config.message_count_threshold)
+                self._by_file[file] = (*self._by_file.get(file, ()), reader)
+            return reader
+
+    def forget(self, file: FlatMessageFile) -> None:
+        """The queue was deleted: let go of everything that is known about it."""
+        with self._lock:
+            for key in [key for key in self._readers if key[1] is file]:
+                self._drop_reader(key)
+        self.cache.forget(file)
+
+    def _drop_reader(self, key: tuple[str, FlatMessageFile]) -> None:
+        """With the lock held."""
+        reader = self._readers.pop(key)
+        self._counts.add(reader)
+        rest = tuple(other for other in self._by_file[reader.file] if other is not reader)
+        if rest:
+            self._by_file[reader.file] = rest
+        else:
+            del self._by_file[reader.file]
+
+    def counts(self) -> FetchCounts:
+        """What was asked, fetched and served so far."""
+        with self._lock:
+            total = FetchCounts(**self._counts.as_dict())
+            for reader in self._readers.values():
+                total.add(reader)
+        return total
+
+    def _note_unread(self, owner: str, queue: object) -> None:
+        reader = self._readers.get((owner, queue))  # type: ignore[arg-type]
+        if reader is not None:
+            reader.ahead.on_unread()
+
+    def _note_fetch(self, file: FlatMessageFile, window: Window) -> None:
+        with self._lock:
+            self._counts.fetch_count += 1
+            self._counts.fetched_bytes += len(window.data) + len(window.units)
+            self._counts.corrupt_count += window.corrupt_count
         if window.corrupt_count:
-            _log.error("%d damaged messages behind queue offset %d", window.corrupt_count, window.first_offset)
+            _log.error(
+                "%s: %d damaged messages within queue offsets %d..%d are left out; run `tiermq tier verify`",
+                file.queue.logical_path, window.corrupt_count, window.first_offset, window.end_offset - 1,
+            )  # fmt: skip
+
+
+def _take(window: Window, offset: int, count: int, limit_bytes: int, chosen: MessageFilter | None) -> Piece:
+    if chosen is None:
+        return window.take(offset, count, limit_bytes)
+    return window.take_matching(offset, count, limit_bytes, chosen)
+
+
+def _outside(offset: int, low: int, high: int) -> TierPage:
+    """A page for an offset that is not in [low, high)."""
+    if high <= 0:
+        return TierPage(GetStatus.NO_MESSAGE_IN_QUEUE, offset, low, high)
+    if offset < low:
+        return TierPage(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+    status = GetStatus.OFFSET_OVERFLOW_ONE if offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
+    return TierPage(status, high, low, high)

@@ -1,46 +1,186 @@
 """Offset by time in the tier: the sparse time index says which few messages to look at, two reads say which one it is.
 
-times 100 200 200 200 300 at offsets 7..11:
-t =  50 -> 7      t = 150 -> 8      t = 200 -> lower 8, upper 10      t = 250 -> 11      t = 301 -> 12
+    times 100 200 200 200 300 at offsets 7..11:
+    t =  50 -> 7      t = 150 -> 8      t = 200 -> lower 8, upper 10      t = 250 -> 11      t = 301 -> 12
+
+A tier that somebody else wrote has no time index, and a commit may be larger than a stretch of it. Then the range is
+halved by looking at single messages (the unit, and the head of its record) until one fetch holds what is left. What was
+learned on the way is remembered, so the next search in the neighbourhood needs two reads again.
+
+Nothing that is read here goes into the window cache: what a search looks at is not what a group reads next.
 """
 
 from __future__ import annotations
 
+import struct
+import threading
+from bisect import bisect_left, insort
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
 from tiermq.consumequeue.boundary import Boundary
-from tiermq.tier.fetch.fetcher import TierFetcher
+from tiermq.consumequeue.unit import UNIT, is_real
+from tiermq.message.layout import MAGIC_V1, MAGIC_V2
+from tiermq.tier.fetch.record_split import CODA_BYTES, points_to_coda
+from tiermq.tier.fetch.window_cache import WindowCache
+from tiermq.tier.fetch.window_loader import fetch_window
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
-from tiermq.tier.metadata.time_index import lower_window, upper_window
+from tiermq.tier.flat.record_batch import store_time_at
+from tiermq.tier.metadata.metadata_values import NEVER_MS, UNKNOWN_OFFSET, TimeEntry
+
+STRETCH_MESSAGES = 4_096
+STRETCH_BYTES = 16 * 1024 * 1024
+HEAD_BYTES = 76  # Of a record, up to the store time behind an IPv6 born host.
+PROBE_UNITS = 64
+LEARNED_MAX = 4_096  # Entries remembered for each queue.
+_HEAD = struct.Struct(
+    ">"
+    "i"  # size
+    "i"  # magic
+    "12x"  # body CRC, queue id, flag
+    "q"  # queue offset
+    "q"  # physical offset
+)
 
 
-def offset_by_time(fetcher: TierFetcher, file: FlatMessageFile, timestamp_ms: int, boundary: Boundary) -> int:
-    """LOWER: the first message stored at the time or later, or the committed end. UPPER: the last one stored exactly at
-    the time, else the first one stored later. Never outside of what the tier holds.
-    """
-    low, high = max(0, file.min_offset), max(0, file.commit_offset)
-    if low >= high:
-        return low
-    entries = file.time_entries()
-    first_later = _first_from(fetcher, file, *lower_window(entries, timestamp_ms, low, high), timestamp_ms)
-    if boundary is Boundary.LOWER:
-        return first_later
-    behind = _first_from(fetcher, file, *upper_window(entries, timestamp_ms, low, high), timestamp_ms + 1)
-    return behind - 1 if behind > first_later else first_later
+@dataclass(slots=True)
+class _Range:
+    """The answer is the first good message of [begin, end) that is late enough, else `otherwise`."""
+
+    begin: TimeEntry
+    end: TimeEntry
+    otherwise: int
+
+    @property
+    def is_short(self) -> bool:
+        """Whether one fetch holds it."""
+        count = self.end.queue_offset - self.begin.queue_offset
+        return count <= 1 or (
+            count <= STRETCH_MESSAGES and self.end.log_offset - self.begin.log_offset <= STRETCH_BYTES
+        )
 
 
-def _first_from(fetcher: TierFetcher, file: FlatMessageFile, begin: int, end: int, timestamp_ms: int) -> int:
-    """The first message of [begin, end) stored at the time or later; `end` when there is none."""
-    offset = begin
-    while offset < end:
-        window = fetcher.window_at(file, offset, end - offset)
-        for queue_offset, store_ms in window.store_times():
-            if offset <= queue_offset < end and store_ms >= timestamp_ms:
-                return queue_offset
-        offset = window.end_offset
-    return end
+class TimeSearch:
+    """Searches queues by time. Threads: any; what was learned is guarded by `_lock`."""
+
+    def __init__(self, cache: WindowCache | None = None) -> None:
+        self._cache = cache
+        self._lock = threading.Lock()
+        self._learned: WeakKeyDictionary[FlatMessageFile, list[TimeEntry]] = WeakKeyDictionary()
+
+    def offset_by_time(self, file: FlatMessageFile, timestamp_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
+        """LOWER: the first message stored at the time or later, or the committed end. UPPER: the last one stored
+        exactly at the time, else the first one stored later. Never outside of what the tier holds. Raises TierError.
+        """
+        low, high = max(0, file.min_offset), max(0, file.commit_offset)
+        if low >= high:
+            return low
+        wanted_ms = timestamp_ms if boundary is Boundary.LOWER else timestamp_ms + 1
+        span = self._narrowed(file, wanted_ms, self._range(file, wanted_ms, low, high))
+        at, end = span.begin.queue_offset, span.end.queue_offset
+        before: tuple[int, int] | None = None
+        found = span.otherwise
+        while at < end:
+            window = fetch_window(file, at, end - at, STRETCH_BYTES)
+            first = window.first_stored_from(wanted_ms)
+            before = window.last_stored_before(first) or before
+            at = window.end_offset
+            if first < at:
+                found = first
+                break
+        if boundary is Boundary.UPPER and before is not None and before[1] == timestamp_ms:
+            return before[0]
+        return found
+
+    def store_time_of(self, file: FlatMessageFile, offset: int) -> int:
+        """Store time of one message; -1 when the tier does not hold it, or not intact. Raises TierError."""
+        if not max(0, file.min_offset) <= offset < file.commit_offset:
+            return -1
+        window = None if self._cache is None else self._cache.peek(file, offset)
+        if window is not None:
+            return window.store_time_of(offset)
+        place, size, _ = UNIT.unpack(file.read_units(offset, 1))
+        entry = _entry_at(file, offset, place, size)
+        return -1 if entry is None else entry.store_ms
+
+    def _range(self, file: FlatMessageFile, wanted_ms: int, low: int, high: int) -> _Range:
+        """Between the last entry that is too early and the first that is not, within what the tier holds."""
+        entries = self._entries(file, low, high)
+        index = bisect_left(entries, wanted_ms, key=_store_ms)
+        begin = entries[index - 1] if index else TimeEntry(low, -1, file.log.min_offset)
+        end = entries[index] if index < len(entries) else TimeEntry(high, NEVER_MS, file.log.commit_offset)
+        return _Range(begin, end, end.queue_offset)
+
+    def _entries(self, file: FlatMessageFile, low: int, high: int) -> list[TimeEntry]:
+        """Everything that is known about times without a request, in order."""
+        found = {
+            segment.begin_offset: TimeEntry(segment.begin_offset, segment.begin_ms, segment.base)
+            for segment in file.log.segments
+            if segment.begin_offset != UNKNOWN_OFFSET and segment.begin_ms != NEVER_MS
+        }
+        found |= {entry.queue_offset: entry for entry in file.time_entries()}
+        with self._lock:
+            found |= {entry.queue_offset: entry for entry in self._learned.get(file, ())}
+        return sorted((entry for entry in found.values() if low <= entry.queue_offset < high), key=_queue_offset)
+
+    def _narrowed(self, file: FlatMessageFile, wanted_ms: int, span: _Range) -> _Range:
+        """Halve a range until one fetch holds it."""
+        while not span.is_short:
+            middle = (span.begin.queue_offset + span.end.queue_offset) // 2
+            entry = self._first_good(file, middle, span.end.queue_offset)
+            if entry is None:
+                # Nothing but gaps and damage from the middle on; what lies behind the range is known already.
+                span.end = TimeEntry(middle, span.end.store_ms, span.end.log_offset)
+                continue
+            self._learn(file, entry)
+            if entry.store_ms >= wanted_ms:
+                span.end = entry
+                span.otherwise = entry.queue_offset
+            else:
+                span.begin = entry
+        return span
+
+    def _first_good(self, file: FlatMessageFile, offset: int, end: int) -> TimeEntry | None:
+        """The first good message of [offset, end), from its unit and the head of its record."""
+        while offset < end:
+            units = file.read_units(offset, min(PROBE_UNITS, end - offset))
+            for number, (place, size, _) in enumerate(UNIT.iter_unpack(units), offset):
+                entry = _entry_at(file, number, place, size)
+                if entry is not None:
+                    return entry
+            offset += PROBE_UNITS
+            offset = max([offset, *(gap.to_offset for gap in file.gaps() if gap.from_offset <= offset < gap.to_offset)])
+        return None
+
+    def _learn(self, file: FlatMessageFile, entry: TimeEntry) -> None:
+        with self._lock:
+            learned = self._learned.setdefault(file, [])
+            at = bisect_left(learned, entry.queue_offset, key=_queue_offset)
+            is_known = at < len(learned) and learned[at].queue_offset == entry.queue_offset
+            if not is_known and len(learned) < LEARNED_MAX:
+                insort(learned, entry, key=_queue_offset)
 
 
-def store_time_of(fetcher: TierFetcher, file: FlatMessageFile, offset: int) -> int:
-    """Store time of one message; -1 when the tier does not hold it."""
-    if not max(0, file.min_offset) <= offset < file.commit_offset:
-        return -1
-    return fetcher.window_at(file, offset, 1).store_time_of(offset)
+def _entry_at(file: FlatMessageFile, offset: int, place: int, size: int) -> TimeEntry | None:
+    """What the record of one unit says about itself; None when it is none, or not the one that it should be."""
+    log = file.log
+    if not is_real(place, size) or place < log.min_offset or size < HEAD_BYTES or place + size > log.commit_offset:
+        return None
+    head = file.read_records(place, HEAD_BYTES)
+    if points_to_coda(head, 0):
+        place += CODA_BYTES
+        if place + size > log.commit_offset:
+            return None
+        head = file.read_records(place, HEAD_BYTES)
+    found_size, magic, queue_offset, physical_offset = _HEAD.unpack_from(head)
+    if (found_size, queue_offset, physical_offset) != (size, offset, place) or magic not in (MAGIC_V1, MAGIC_V2):
+        return None
+    return TimeEntry(offset, store_time_at(head, 0), place)
+
+
+def _store_ms(entry: TimeEntry) -> int:
+    return entry.store_ms
+
+
+def _queue_offset(entry: TimeEntry) -> int:
+    return entry.queue_offset

@@ -6,165 +6,152 @@ In the tier a queue's records lie side by side, so a page of messages is one sli
     data    | record 0 | record 1 | ... |     from log offset `log_offset` on
 
 A window is *plain* when every unit is followed by exactly its record (the kernel checked places, sizes, numbers and
-body CRCs). Otherwise (a gap, an end mark of a sealed segment, damage) it keeps the list of the places that are good: a
-damaged record is counted and never served.
+body CRCs); then nothing is done per message. Otherwise (a gap, an end mark of a sealed segment, damage) it keeps the
+list of the places that are good (`record_split`).
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
 
-from tiermq.consumequeue.unit import PRE_BLANK_SIZE, UNIT, UNIT_BYTES
-from tiermq.errors import CorruptRecord
+from tiermq.consumequeue.unit import UNIT, UNIT_BYTES, is_ext_address
 from tiermq.kernel import check_window
-from tiermq.message.layout import MAGIC_BLANK
 from tiermq.message.message_filter import MessageFilter
-from tiermq.message.record import CrcPropertyCheck, decode_record
+from tiermq.tier.fetch.record_split import Place, split
 
-CODA_BYTES = 16
-OVERHEAD_BYTES = 256
+OVERHEAD_BYTES = 1024  # Of the objects around the bytes: the window, two views, its place in the cache.
+PLACE_BYTES = 232  # Of one place with the numbers in it.
+SYS_FLAG_LOW_BYTE_AT = 39
+BORN_HOST_V6 = 0x10
 _FIRST_LONG = struct.Struct(">q")
-_SIZE_MAGIC = struct.Struct(">ii")
 
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where one good message of a window that is not plain lies in its data."""
-
-    queue_offset: int
-    start: int
-    size: int
-    tags_code: int
-
-
-@dataclass(slots=True)
-class Slice:
-    """A piece of a page: whole records, how many, and where to go on."""
-
-    data: bytes
-    count: int
-    next_offset: int
+Piece = tuple[bytes, int, int]
+"""A piece of a page: whole records, how many, and where to go on. A tuple, for a get makes one each time."""
 
 
 class Window:
-    """See the module. Immutable after it is made."""
+    """See the module. Immutable after it is made.
 
-    __slots__ = ("corrupt_count", "count", "data", "first_offset", "log_offset", "places", "units")
+    Its buffers are as long as what they hold: a view of something larger would keep memory that nobody counts.
+    """
 
-    def __init__(self, first_offset: int, units: bytes, data: bytes, log_offset: int) -> None:
+    __slots__ = ("corrupt_count", "count", "data", "end_offset", "first_offset", "log_offset", "places", "units")
+
+    def __init__(self, first_offset: int, units: bytes | memoryview, data: bytes | memoryview, log_offset: int) -> None:
         self.first_offset = first_offset
         self.units = units
-        self.data = data
+        self.data = memoryview(data)
         self.log_offset = log_offset
         self.count = len(units) // UNIT_BYTES
+        self.end_offset = first_offset + self.count
         self.corrupt_count = 0
         self.places: list[Place] | None = None
         if check_window(units, data, log_offset, first_offset) != self.count:
-            self.places = self._good_places()
+            self.places, self.corrupt_count = split(units, self.data, log_offset, first_offset)
 
     @property
-    def end_offset(self) -> int:
-        return self.first_offset + self.count
+    def is_plain(self) -> bool:
+        return self.places is None
 
     @property
     def weight(self) -> int:
         """The bytes that keeping this window costs."""
-        return len(self.units) + len(self.data) + OVERHEAD_BYTES
+        places = 0 if self.places is None else len(self.places) * PLACE_BYTES
+        return len(self.units) + len(self.data) + places + OVERHEAD_BYTES
 
-    def _good_places(self) -> list[Place]:
-        found = []
-        for index, (log_offset, size, tags_code) in enumerate(UNIT.iter_unpack(self.units)):
-            if size == PRE_BLANK_SIZE and log_offset == 0:
-                continue  # A gap: there never was a record.
-            place = self._checked(self.first_offset + index, log_offset - self.log_offset, size, tags_code)
-            if place is None:
-                self.corrupt_count += 1
-            else:
-                found.append(place)
-        return found
-
-    def _checked(self, queue_offset: int, start: int, size: int, tags_code: int) -> Place | None:
-        """The place of one message if its record is whole and its own; an end mark before it is stepped over."""
-        if start < 0 or size <= 0 or start + size > len(self.data):
-            return None
-        if _SIZE_MAGIC.unpack_from(self.data, start)[1] == MAGIC_BLANK:
-            start += CODA_BYTES
-        try:
-            message = decode_record(memoryview(self.data)[start : start + size], crc_property=CrcPropertyCheck.IGNORE)
-        except CorruptRecord:
-            return None
-        return Place(queue_offset, start, size, tags_code) if message.queue_offset == queue_offset else None
-
-    def take(self, offset: int, max_messages: int, max_bytes: int) -> Slice:
+    def take(self, offset: int, max_messages: int, max_bytes: int) -> Piece:
         """Messages from `offset` on, as many as the limits allow, the first one in any case."""
         if self.places is not None:
-            return self._take_places(offset, max_messages, max_bytes, None)
+            return self._collect(self._places_from(offset), max_messages, max_bytes, None)
         index = offset - self.first_offset
         count = min(max_messages, self.count - index)
         start = _FIRST_LONG.unpack_from(self.units, index * UNIT_BYTES)[0] - self.log_offset
         end = self._end_of(index + count)
-        while end - start > max_bytes and count > 1:
-            # Guess from the mean size, then settle one by one: records of a queue are mostly alike.
-            count = max(1, min(count - 1, count * max_bytes // (end - start)))
+        if end - start > max_bytes:
+            count = max(1, bisect_right(range(1, count + 1), max_bytes, key=lambda n: self._end_of(index + n) - start))
             end = self._end_of(index + count)
-        return Slice(self.data[start:end], count, offset + count)
+        return self.data[start:end].tobytes(), count, offset + count
 
     def _end_of(self, index: int) -> int:
+        """Where the records of the first `index` units end in the data of a plain window."""
         if index >= self.count:
             return len(self.data)
         return int(_FIRST_LONG.unpack_from(self.units, index * UNIT_BYTES)[0]) - self.log_offset
 
-    def take_matching(self, offset: int, max_messages: int, max_bytes: int, chosen: MessageFilter) -> Slice:
+    def take_matching(self, offset: int, max_messages: int, max_bytes: int, chosen: MessageFilter) -> Piece:
         """The same with a filter: by the unit first, then by the record."""
-        return self._take_places(offset, max_messages, max_bytes, chosen)
+        return self._collect(self._places_from(offset), max_messages, max_bytes, chosen)
 
-    def _take_places(self, offset: int, max_messages: int, max_bytes: int, chosen: MessageFilter | None) -> Slice:
-        parts: list[bytes] = []
+    def _collect(
+        self, places: Iterable[Place], max_messages: int, max_bytes: int, chosen: MessageFilter | None
+    ) -> Piece:
+        parts: list[memoryview] = []
         total = 0
-        next_offset = self.end_offset
-        for place in self._places_from(offset):
-            if parts and (len(parts) >= max_messages or total + place.size > max_bytes):
-                next_offset = place.queue_offset
-                break
-            if chosen is not None and not chosen.matches_unit(place.tags_code, None):
-                continue
-            record = self.data[place.start : place.start + place.size]
-            if chosen is not None and not chosen.matches_record(record):
-                continue
+        data = self.data
+        for queue_offset, start, size, tags_code in places:
+            if len(parts) >= max_messages:
+                return b"".join(parts), len(parts), queue_offset
+            record = data[start : start + size]
+            if chosen is not None:
+                # An ext address says nothing here: ext units stay with the local store.
+                code = None if is_ext_address(tags_code) else tags_code
+                if not chosen.matches_unit(code, None) or not chosen.matches_record(record):
+                    continue
+            if parts and total + size > max_bytes:
+                return b"".join(parts), len(parts), queue_offset
             parts.append(record)
-            total += place.size
-        return Slice(b"".join(parts), len(parts), next_offset)
+            total += size
+        return b"".join(parts), len(parts), self.end_offset
 
-    def _places_from(self, offset: int) -> list[Place]:
+    def _places_from(self, offset: int) -> Iterator[Place] | list[Place]:
         if self.places is not None:
-            return [place for place in self.places if place.queue_offset >= offset]
-        index = offset - self.first_offset
-        return [
-            Place(self.first_offset + at, log_offset - self.log_offset, size, tags_code)
-            for at, (log_offset, size, tags_code) in enumerate(
-                UNIT.iter_unpack(memoryview(self.units)[index * UNIT_BYTES :]), index
-            )
-        ]
+            return self.places[bisect_left(self.places, offset, key=_queue_offset) :]
+        return self._plain_places(offset)
+
+    def _plain_places(self, offset: int) -> Iterator[Place]:
+        start = (offset - self.first_offset) * UNIT_BYTES
+        log_offset = self.log_offset
+        for number, (place, size, tags_code) in enumerate(UNIT.iter_unpack(memoryview(self.units)[start:]), offset):
+            yield Place(number, place - log_offset, size, tags_code)
+
+    # Times
 
     def store_time_of(self, offset: int) -> int:
         """Store time of one message; -1 when it is not in the window or not good."""
-        for place in self._places_from(offset)[:1]:
-            if place.queue_offset == offset:
-                record = self.data[place.start : place.start + place.size]
-                return decode_record(record, check_crc=False, crc_property=CrcPropertyCheck.IGNORE).store_timestamp_ms
+        if not self.first_offset <= offset < self.end_offset:
+            return -1
+        for place in self._places_from(offset):
+            return self._time_at(place.start) if place.queue_offset == offset else -1
         return -1
 
-    def store_times(self) -> list[tuple[int, int]]:
-        """(queue offset, store time) of every good message."""
-        return [
-            (
-                place.queue_offset,
-                decode_record(
-                    memoryview(self.data)[place.start : place.start + place.size],
-                    check_crc=False,
-                    crc_property=CrcPropertyCheck.IGNORE,
-                ).store_timestamp_ms,
-            )
-            for place in self._places_from(self.first_offset)
-        ]
+    def first_stored_from(self, timestamp_ms: int) -> int:
+        """The first good message that was stored at the time or later; the window's end when there is none.
+
+        By halving: store times of a queue do not decrease.
+        """
+        if self.places is not None:
+            at = bisect_left(self.places, timestamp_ms, key=lambda place: self._time_at(place.start))
+            return self.places[at].queue_offset if at < len(self.places) else self.end_offset
+        index = bisect_left(range(self.count), timestamp_ms, key=lambda number: self._time_at(self._end_of(number)))
+        return self.first_offset + index
+
+    def last_stored_before(self, offset: int) -> tuple[int, int] | None:
+        """(queue offset, store time) of the newest good message before `offset`; None when there is none."""
+        if self.places is not None:
+            at = bisect_left(self.places, offset, key=_queue_offset)
+            place = self.places[at - 1] if at else None
+            return None if place is None else (place.queue_offset, self._time_at(place.start))
+        if offset <= self.first_offset:
+            return None
+        return offset - 1, self._time_at(self._end_of(offset - 1 - self.first_offset))
+
+    def _time_at(self, start: int) -> int:
+        """Where the store time stands depends on the shape of the born host."""
+        at = start + (68 if self.data[start + SYS_FLAG_LOW_BYTE_AT] & BORN_HOST_V6 else 56)
+        return int(_FIRST_LONG.unpack_from(self.data, at)[0])
+
+
+def _queue_offset(place: Place) -> int:
+    return place.queue_offset

@@ -1,39 +1,71 @@
 """WindowCache: windows in memory, weighed to the byte, shared between groups, evicted fairly.
 
-* The sum of the weights never exceeds `max_bytes` (a window that is larger than that is served and not kept).
-* Two TTLs: a window nobody has read yet is kept longer than one that was read, for it was fetched for somebody.
-* Each window belongs to the group it was fetched for. When room is needed, the group with the largest share gives
-  first, its least recently read window; so a slow group that keeps much cannot push out what a fast one just fetched.
+* The sum of the weights never exceeds `max_bytes`.
+* Each window belongs to the group it was fetched for; any group may read it. When room is needed, the group that would
+  hold most gives, its own new window counted. So with n groups nobody who holds at most the n-th part loses anything,
+  whatever the others fetch. A window for which only its own group could make room, and cannot, is not kept.
+* A group gives what it has read before what still waits for it, and the least recently read first.
+* Two TTLs: a window that nobody has read yet is kept longer than one that was read: it was fetched for somebody.
 * A window that goes unread is reported to its owner's read-ahead (`on_unread`).
 
-Threads: everything under one lock, held for dictionary work only.
+A reader may keep its `Kept` and go on reading without asking the cache again: it sets `fresh`, which counts as a read
+when room is needed or time is over. A window that is dropped is taken out of its `Kept`, so that nobody holds it.
+
+Threads: everything under one lock, held for dictionary work only. `on_unread` is called outside of it.
 """
 
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable
 
 from tiermq.clock import Clock
 from tiermq.tier.fetch.window import Window
 
-QueueName = tuple[str, int]
-
 UNREAD_FACTOR = 12  # An unread window is kept this many times longer than one that was read.
 
 
-@dataclass(slots=True)
 class Kept:
-    """A window with what the cache knows about it."""
+    """A window's place in the cache. `window` is None once it was dropped."""
 
-    queue: QueueName
-    window: Window
-    owner: str
-    touched_ms: int
-    read: bool = False
+    __slots__ = ("first_offset", "fresh", "owner", "queue", "read", "touched_ms", "weight", "window")
+
+    def __init__(self, queue: Hashable, window: Window, owner: str, touched_ms: int, read: bool) -> None:
+        self.queue = queue
+        self.window: Window | None = window
+        self.first_offset = window.first_offset
+        self.weight = window.weight
+        self.owner = owner
+        self.touched_ms = touched_ms
+        self.read = read
+        self.fresh = False
+
+
+class _Order:
+    """Windows in the order of their last reading, the read ones and the unread ones apart."""
+
+    __slots__ = ("bytes", "read", "unread")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.read: OrderedDict[Kept, None] = OrderedDict()
+        self.unread: OrderedDict[Kept, None] = OrderedDict()
+
+    def add(self, kept: Kept) -> None:
+        (self.read if kept.read else self.unread)[kept] = None
+        self.bytes += kept.weight
+
+    def remove(self, kept: Kept) -> None:
+        del (self.read if kept.read else self.unread)[kept]
+        self.bytes -= kept.weight
+
+    def touch(self, kept: Kept) -> None:
+        """It was read: it goes to the end, from the unread ones if it was there."""
+        self.unread.pop(kept, None)
+        self.read[kept] = None
+        self.read.move_to_end(kept)
 
 
 class WindowCache:
@@ -44,135 +76,213 @@ class WindowCache:
         max_bytes: int,
         expire_ms: int,
         clock: Clock,
-        on_unread: Callable[[str, QueueName], None] = lambda _owner, _queue: None,
+        on_unread: Callable[[str, Hashable], None] = lambda _owner, _queue: None,
     ) -> None:
         self.max_bytes = max_bytes
-        self.bytes = 0
-        self.hit_bytes = 0
-        self.miss_bytes = 0
-        self.access_count = 0
-        self.hit_count = 0
         self._expire_ms = expire_ms
         self._clock = clock
         self._on_unread = on_unread
         self._lock = threading.Lock()
-        self._first_offsets: dict[QueueName, list[int]] = {}
-        self._kept: dict[tuple[QueueName, int], Kept] = {}
-        self._by_owner: dict[str, OrderedDict[tuple[QueueName, int], None]] = {}
-        self._owner_bytes: dict[str, int] = {}
+        self._queues: dict[Hashable, list[Kept]] = {}
+        self._all = _Order()
+        self._owners: dict[str, _Order] = {}
+
+    @property
+    def bytes(self) -> int:
+        return self._all.bytes
 
     @property
     def count(self) -> int:
-        return len(self._kept)
+        return len(self._all.read) + len(self._all.unread)
 
-    def find(self, queue: QueueName, offset: int) -> Window | None:
-        """The window that holds `offset`; it counts as read."""
-        self.access_count += 1
+    @property
+    def owner_count(self) -> int:
+        return len(self._owners)
+
+    def bytes_of(self, owner: str) -> int:
+        """How much a group holds."""
+        order = self._owners.get(owner)
+        return 0 if order is None else order.bytes
+
+    def share(self) -> int:
+        """What one group may hold without being the first to give: all have the same."""
+        return self.max_bytes // max(1, len(self._owners))
+
+    def find(self, queue: Hashable, offset: int) -> Kept | None:
+        """The place of the window that holds `offset`; it counts as read."""
+        unread: list[Kept] = []
         with self._lock:
             kept = self._covering(queue, offset)
             if kept is None:
                 return None
             now_ms = self._clock.now_ms()
             if self._is_expired(kept, now_ms):
+                unread = [] if kept.read else [kept]
                 self._drop(kept)
-                return None
-            kept.read = True
-            kept.touched_ms = now_ms
-            self._by_owner[kept.owner].move_to_end((queue, kept.window.first_offset))
-            self.hit_count += 1
-            return kept.window
+            else:
+                self._touch(kept, now_ms)
+        self._report(unread)
+        return None if kept.window is None else kept
 
-    def holds(self, queue: QueueName, offset: int) -> bool:
-        """Whether a get at `offset` would hit. Not a read."""
+    def covered_until(self, queue: Hashable, offset: int) -> int:
+        """The first offset from `offset` on that is not kept. Not a read."""
         with self._lock:
-            return self._covering(queue, offset) is not None
+            kept_here = self._queues.get(queue, [])
+            at = max(0, bisect_right(kept_here, offset, key=_first_offset) - 1)
+            for kept in kept_here[at:]:
+                if kept.window is None or kept.first_offset > offset:
+                    break
+                offset = max(offset, kept.window.end_offset)
+            return offset
 
-    def next_start(self, queue: QueueName, offset: int) -> int | None:
+    def peek(self, queue: Hashable, offset: int) -> Window | None:
+        """The window that holds `offset`. Not a read."""
+        with self._lock:
+            kept = self._covering(queue, offset)
+            return None if kept is None else kept.window
+
+    def next_start(self, queue: Hashable, offset: int) -> int | None:
         """Where the first window behind `offset` begins: a fetch need not go further."""
         with self._lock:
-            firsts = self._first_offsets.get(queue, [])
-            at = bisect_right(firsts, offset)
-            return firsts[at] if at < len(firsts) else None
+            kept_here = self._queues.get(queue, [])
+            at = bisect_right(kept_here, offset, key=_first_offset)
+            return kept_here[at].first_offset if at < len(kept_here) else None
 
-    def put(self, queue: QueueName, window: Window, owner: str) -> None:
-        """Keep a window that was fetched for `owner`; make room first."""
-        if window.weight > self.max_bytes or window.count == 0:
-            return
-        unread: list[Kept] = []
+    def put(self, queue: Hashable, window: Window, owner: str, *, read: bool = False) -> Kept | None:
+        """Keep a window that was fetched for `owner`; None when it is not kept. `read`: it is being served already."""
+        weight = window.weight
+        if weight > self.max_bytes or window.count == 0:
+            return None
         with self._lock:
             now_ms = self._clock.now_ms()
-            if (queue, window.first_offset) in self._kept:
-                self._drop(self._kept[(queue, window.first_offset)])
-            unread += self._expire(now_ms)
-            while self.bytes + window.weight > self.max_bytes:
-                victim = self._victim()
-                if not victim.read:
-                    unread.append(victim)
-                self._drop(victim)
-            self._keep(Kept(queue, window, owner, now_ms))
-        for kept in unread:
-            self._on_unread(kept.owner, kept.queue)
+            unread = self._expire(now_ms)
+            kept: Kept | None = None
+            if self._make_room(owner, weight, now_ms, unread):
+                kept = Kept(queue, window, owner, now_ms, read)
+                self._keep(kept, unread)
+        self._report(unread)
+        return kept
 
     def expire(self) -> int:
         """Drop what has been kept too long; how many windows went. Called now and then: idle memory is freed."""
         with self._lock:
-            before = len(self._kept)
+            before = self.count
             unread = self._expire(self._clock.now_ms())
-            dropped = before - len(self._kept)
-        for kept in unread:
-            self._on_unread(kept.owner, kept.queue)
+            dropped = before - self.count
+        self._report(unread)
         return dropped
 
-    def forget(self, queue: QueueName) -> None:
+    def forget(self, queue: Hashable) -> None:
         """Drop everything of a queue: it was deleted or its beginning moved."""
         with self._lock:
-            for first in list(self._first_offsets.get(queue, [])):
-                self._drop(self._kept[(queue, first)])
+            for kept in list(self._queues.get(queue, [])):
+                self._drop(kept)
 
-    def _covering(self, queue: QueueName, offset: int) -> Kept | None:
-        firsts = self._first_offsets.get(queue)
-        if not firsts:
+    def oldest_read(self, owner: str) -> Kept | None:
+        """Of the windows that a group holds and that were read, the one whose last reading is longest ago."""
+        with self._lock:
+            order = self._owners.get(owner)
+            return next(iter(order.read), None) if order is not None else None
+
+    def release(self, kept: Kept) -> None:
+        """Drop one window: everybody has read it."""
+        with self._lock:
+            if kept.window is not None:
+                self._drop(kept)
+
+    # Everything below is called with the lock held, but for `_report`.
+
+    def _covering(self, queue: Hashable, offset: int) -> Kept | None:
+        kept_here = self._queues.get(queue)
+        if not kept_here:
             return None
-        at = bisect_right(firsts, offset) - 1
+        at = bisect_right(kept_here, offset, key=_first_offset) - 1
         if at < 0:
             return None
-        kept = self._kept[(queue, firsts[at])]
-        return kept if offset < kept.window.end_offset else None
+        kept = kept_here[at]
+        return kept if kept.window is not None and offset < kept.window.end_offset else None
+
+    def _touch(self, kept: Kept, now_ms: int) -> None:
+        kept.touched_ms = now_ms
+        kept.fresh = False
+        self._all.touch(kept)
+        self._owners[kept.owner].touch(kept)
+        kept.read = True
 
     def _is_expired(self, kept: Kept, now_ms: int) -> bool:
         patience_ms = self._expire_ms if kept.read else self._expire_ms * UNREAD_FACTOR
-        return now_ms - kept.touched_ms >= patience_ms
+        return now_ms - kept.touched_ms >= patience_ms and not kept.fresh
 
     def _expire(self, now_ms: int) -> list[Kept]:
-        """Drop expired windows; the unread ones among them."""
-        gone = [kept for kept in self._kept.values() if self._is_expired(kept, now_ms)]
-        for kept in gone:
-            self._drop(kept)
+        """Drop expired windows; the unread ones among them. Both orders begin with the oldest."""
+        gone: list[Kept] = []
+        for order in (self._all.read, self._all.unread):
+            while order:
+                kept = next(iter(order))
+                if kept.fresh:
+                    self._touch(kept, now_ms)
+                elif self._is_expired(kept, now_ms):
+                    self._drop(kept)
+                    gone.append(kept)
+                else:
+                    break
         return [kept for kept in gone if not kept.read]
 
-    def _victim(self) -> Kept:
-        """The least recently read window of the group that holds most."""
-        owner = max(self._owner_bytes, key=lambda name: self._owner_bytes[name])
-        return self._kept[next(iter(self._by_owner[owner]))]
+    def _make_room(self, owner: str, weight: int, now_ms: int, unread: list[Kept]) -> bool:
+        """Drop windows until `weight` more bytes fit; False when only the owner could give, and has nothing."""
+        while self._all.bytes + weight > self.max_bytes:
+            own = self._owners.get(owner)
+            largest = max(self._owners, key=lambda name: self._owners[name].bytes)
+            if (own.bytes if own else 0) + weight > self._owners[largest].bytes:
+                largest = owner
+            order = self._owners.get(largest)
+            if order is None:
+                return False
+            victim = self._victim(order, now_ms)
+            if not victim.read:
+                unread.append(victim)
+            self._drop(victim)
+        return True
 
-    def _keep(self, kept: Kept) -> None:
-        name = (kept.queue, kept.window.first_offset)
-        self._kept[name] = kept
-        insort(self._first_offsets.setdefault(kept.queue, []), kept.window.first_offset)
-        self._by_owner.setdefault(kept.owner, OrderedDict())[name] = None
-        self._owner_bytes[kept.owner] = self._owner_bytes.get(kept.owner, 0) + kept.window.weight
-        self.bytes += kept.window.weight
+    def _victim(self, order: _Order, now_ms: int) -> Kept:
+        """What a group gives first: what it has read; of what waits for it, what it would reach last.
+
+        A window that was read since it was last looked at goes to the end first: it may be the one being read.
+        """
+        for _ in range(len(order.read)):
+            kept = next(iter(order.read))
+            if not kept.fresh:
+                return kept
+            self._touch(kept, now_ms)
+        return next(reversed(order.unread)) if order.unread else next(iter(order.read))
+
+    def _keep(self, kept: Kept, unread: list[Kept]) -> None:
+        kept_here = self._queues.setdefault(kept.queue, [])
+        at = bisect_left(kept_here, kept.first_offset, key=_first_offset)
+        if at < len(kept_here) and kept_here[at].first_offset == kept.first_offset:
+            unread += [] if kept_here[at].read else [kept_here[at]]
+            self._drop(kept_here[at])
+            kept_here = self._queues.setdefault(kept.queue, [])
+        kept_here.insert(at, kept)
+        self._all.add(kept)
+        self._owners.setdefault(kept.owner, _Order()).add(kept)
 
     def _drop(self, kept: Kept) -> None:
-        name = (kept.queue, kept.window.first_offset)
-        del self._kept[name]
-        firsts = self._first_offsets[kept.queue]
-        firsts.remove(kept.window.first_offset)
-        if not firsts:
-            del self._first_offsets[kept.queue]
-        owned = self._by_owner[kept.owner]
-        del owned[name]
-        self._owner_bytes[kept.owner] -= kept.window.weight
-        if not owned:
-            del self._by_owner[kept.owner], self._owner_bytes[kept.owner]
-        self.bytes -= kept.window.weight
+        kept_here = self._queues[kept.queue]
+        del kept_here[bisect_left(kept_here, kept.first_offset, key=_first_offset)]
+        if not kept_here:
+            del self._queues[kept.queue]
+        self._all.remove(kept)
+        order = self._owners[kept.owner]
+        order.remove(kept)
+        if not order.read and not order.unread:
+            del self._owners[kept.owner]
+        kept.window = None
+
+    def _report(self, unread: Iterable[Kept]) -> None:
+        for kept in unread:
+            self._on_unread(kept.owner, kept.queue)
+
+
+def _first_offset(kept: Kept) -> int:
+    return kept.first_offset

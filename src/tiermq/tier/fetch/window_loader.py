@@ -1,7 +1,8 @@
 """WindowLoader: one read of units, one read of records, and nobody fetches the same bytes twice at the same time.
 
 Single flight: while a range of a queue is being fetched, everyone who needs an offset in it waits for that fetch.
-An error reaches all of them and is not kept: the next get tries again.
+An error reaches all of them and is not kept: the next get tries again. Whoever begins a fetch carries it out himself,
+so nobody waits for a thread that waits for him.
 """
 
 from __future__ import annotations
@@ -11,10 +12,19 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from tiermq.consumequeue.unit import PRE_BLANK_SIZE, UNIT, UNIT_BYTES
+from tiermq.consumequeue.unit import UNIT, UNIT_BYTES
+from tiermq.tier.fetch.record_split import CODA_BYTES, Reach, careful_reach, points_to_coda, quick_reach
 from tiermq.tier.fetch.window import Window
-from tiermq.tier.fetch.window_cache import QueueName, WindowCache
+from tiermq.tier.fetch.window_cache import Kept, WindowCache
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A window, and its place in the cache unless it was not kept."""
+
+    window: Window
+    kept: Kept | None = None
 
 
 @dataclass(slots=True)
@@ -23,92 +33,118 @@ class Flight:
 
     first: int
     end: int
-    landed: Future[Window] = field(default_factory=Future)
+    landed: Future[Loaded] = field(default_factory=Future)
 
 
 class WindowLoader:
-    """See the module. `size_bytes_max` bounds the records of one fetch, but one message always comes."""
+    """See the module."""
 
     def __init__(
-        self, cache: WindowCache, size_bytes_max: int, note_fetch: Callable[[Window], None] = lambda _window: None
+        self, cache: WindowCache, note_fetch: Callable[[FlatMessageFile, Window], None] = lambda _file, _window: None
     ) -> None:
         self._cache = cache
-        self._size_bytes_max = size_bytes_max
         self._note_fetch = note_fetch
         self._lock = threading.Lock()
-        self._flights: dict[QueueName, list[Flight]] = {}
+        self._flights: dict[FlatMessageFile, list[Flight]] = {}
 
-    def load(self, file: FlatMessageFile, offset: int, count: int, owner: str) -> Window:
-        """The window that holds `offset`, fetched now or by whoever is fetching it. Raises what the fetch raises."""
-        queue = (file.queue.topic, file.queue.queue_id)
-        with self._lock:
-            flights = self._flights.setdefault(queue, [])
-            flight = next((f for f in flights if f.first <= offset < f.end), None)
-            mine = flight is None
-            if flight is None:
-                flight = Flight(offset, self._end_of(queue, file, offset, count, flights))
-                flights.append(flight)
-        if not mine:
-            window = flight.landed.result()
-            # A fetch may come back shorter than it set out (bytes ran out): then this offset is fetched on its own.
-            return window if offset < window.end_offset else self.load(file, offset, count, owner)
+    def load(
+        self, file: FlatMessageFile, offset: int, count: int, bytes_max: int, owner: str, *, read: bool = True
+    ) -> Loaded:
+        """The window that holds `offset`: kept, on its way, or fetched now. Raises what the fetch raises.
+
+        A fetch takes at most `count` messages and `bytes_max` bytes of records, but one message in any case. `read`
+        says whether somebody is about to read it, or it is fetched ahead of him.
+        """
+        while True:
+            with self._lock:
+                flight = self._flight_at(file, offset)
+                mine = flight is None
+                if flight is None:
+                    # It may have landed since the caller looked; a flight ends only after its window is kept.
+                    window = self._cache.peek(file, offset)
+                    if window is not None:
+                        return Loaded(window, self._cache.find(file, offset) if read else None)
+                    flight = Flight(offset, self._end_of(file, offset, count))
+                    self._flights.setdefault(file, []).append(flight)
+            if mine:
+                return self._fly(file, flight, bytes_max, owner, read)
+            loaded = flight.landed.result()
+            if offset < loaded.window.end_offset:
+                return loaded
+            # It came back shorter than it set out (bytes ran out): this offset is fetched on its own.
+
+    def _fly(self, file: FlatMessageFile, flight: Flight, bytes_max: int, owner: str, read: bool) -> Loaded:
         try:
-            window = fetch_window(file, flight.first, flight.end - flight.first, self._size_bytes_max)
+            window = fetch_window(file, flight.first, flight.end - flight.first, bytes_max)
+            loaded = Loaded(window, self._cache.put(file, window, owner, read=read))
         except BaseException as error:
-            self._land(queue, flight)
+            self._land(file, flight)
             flight.landed.set_exception(error)
             raise
-        self._cache.put(queue, window, owner)
-        self._note_fetch(window)
-        self._land(queue, flight)
-        flight.landed.set_result(window)
-        return window
+        self._note_fetch(file, window)
+        self._land(file, flight)
+        flight.landed.set_result(loaded)
+        return loaded
 
-    def is_under_way(self, queue: QueueName, offset: int) -> bool:
-        with self._lock:
-            return any(flight.first <= offset < flight.end for flight in self._flights.get(queue, ()))
+    def _flight_at(self, file: FlatMessageFile, offset: int) -> Flight | None:
+        for flight in self._flights.get(file, ()):
+            if flight.first <= offset < flight.end:
+                return flight
+        return None
 
-    def _end_of(self, queue: QueueName, file: FlatMessageFile, offset: int, count: int, flights: list[Flight]) -> int:
+    def _end_of(self, file: FlatMessageFile, offset: int, count: int) -> int:
         """Where a fetch from `offset` on should stop: at what is kept or under way, and at the committed end."""
         ends = [offset + max(1, count), file.commit_offset]
-        ends += [flight.first for flight in flights if flight.first > offset]
-        following = self._cache.next_start(queue, offset)
+        ends += [flight.first for flight in self._flights.get(file, ()) if flight.first > offset]
+        following = self._cache.next_start(file, offset)
         if following is not None:
             ends.append(following)
         return max(offset + 1, min(ends))
 
-    def _land(self, queue: QueueName, flight: Flight) -> None:
+    def _land(self, file: FlatMessageFile, flight: Flight) -> None:
         with self._lock:
-            flights = self._flights[queue]
+            flights = self._flights[file]
             flights.remove(flight)
             if not flights:
-                del self._flights[queue]
+                del self._flights[file]
 
 
-def fetch_window(file: FlatMessageFile, offset: int, count: int, size_bytes_max: int) -> Window:
-    """Two reads: the units of [offset, offset + count), and the records that they point to."""
-    units = bytes(file.read_units(offset, count))
-    kept, start, end = record_range(units, file.log.min_offset, file.log.commit_offset, size_bytes_max)
-    units = units[: kept * UNIT_BYTES]
-    data = bytes(file.read_records(start, end - start)) if end > start else b""
-    return Window(offset, units, data, start)
+def fetch_window(file: FlatMessageFile, offset: int, count: int, bytes_max: int) -> Window:
+    """Two reads: the units of [offset, offset + count), and the records that they point to.
 
-
-def record_range(units: bytes, log_min: int, log_end: int, size_bytes_max: int) -> tuple[int, int, int]:
-    """(units to keep, first byte, end) of the records behind leading units: at most so many bytes, at least one record.
-
-    Units that point outside of the log, or backwards, are damaged: they are kept in the count and add nothing to the
-    range, so that the window finds them without a record.
+    Where units are damaged or records lie behind end marks, a third one may be needed.
     """
-    start = end = -1
-    kept = 0
-    for log_offset, size, _ in UNIT.iter_unpack(units):
-        blank = size == PRE_BLANK_SIZE and log_offset == 0
-        damaged = size <= 0 or log_offset < max(log_min, end) or log_offset + size > log_end
-        if not blank and not damaged:
-            if start >= 0 and log_offset + size - start > size_bytes_max:
-                break
-            start = log_offset if start < 0 else start
-            end = log_offset + size
-        kept += 1
-    return kept, max(0, start), max(0, end)
+    units = file.read_units(offset, count)
+    log_min, log_end = file.log.min_offset, file.log.commit_offset
+    quick = quick_reach(units, log_min, log_end, bytes_max)
+    data: bytes | memoryview = b""
+    if quick is not None:
+        data = file.read_records(quick.start, quick.end - quick.start)
+        window = Window(offset, _leading(units, quick.kept), data, quick.start)
+        if window.is_plain:
+            return window
+    reach = careful_reach(units, log_min, log_end, bytes_max)
+    if reach.start < 0:
+        return Window(offset, units, b"", 0)
+    if quick is None or (reach.start, reach.end) != (quick.start, quick.end):
+        data = file.read_records(reach.start, reach.end - reach.start)
+    data = _with_coda(file, units, reach, data, log_end)
+    return Window(offset, _leading(units, reach.kept), data, reach.start)
+
+
+def _leading(units: bytes | memoryview, count: int) -> bytes | memoryview:
+    """The first units. A copy where it is fewer than all: a view would keep the rest in memory."""
+    return units if count * UNIT_BYTES == len(units) else bytes(units[: count * UNIT_BYTES])
+
+
+def _with_coda(
+    file: FlatMessageFile, units: bytes | memoryview, reach: Reach, data: bytes | memoryview, log_end: int
+) -> bytes | memoryview:
+    """The data, and the bytes that are missing when its last record lies behind an end mark."""
+    for index in range(reach.kept - 1, -1, -1):
+        place, size, _ = UNIT.unpack_from(units, index * UNIT_BYTES)
+        if place + size == reach.end:
+            if points_to_coda(data, place - reach.start) and reach.end + CODA_BYTES <= log_end:
+                return b"".join((data, file.read_records(reach.end, CODA_BYTES)))
+            break
+    return data

@@ -1,0 +1,31 @@
+"""A tier with a fetcher on it, closed at the end of the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tier.fetch.fetch_world import FetchWorld
+
+
+@pytest.fixture
+def make_world(tmp_path: Path) -> Iterator[Callable[..., FetchWorld]]:
+    made: list[FetchWorld] = []
+
+    def make(**settings: Any) -> FetchWorld:
+        path = tmp_path / str(len(made))
+        path.mkdir()
+        made.append(FetchWorld(path, **settings))
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.close()
+
+
+@pytest.fixture
+def world(make_world: Callable[..., FetchWorld]) -> FetchWorld:
+    return make_world()
