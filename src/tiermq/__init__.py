@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from tiermq.kernel import Message, PutResult, PutResults
     from tiermq.status import GetStatus, PutStatus
     from tiermq.store.local_store import LocalStore
+    from tiermq.tier.tiered_store import TieredStore
 
 __version__ = "0.1.0"
-__all__ = ["GetStatus", "LocalStore", "Message", "PutResult", "PutResults", "PutStatus"]
+__all__ = ["GetStatus", "LocalStore", "Message", "PutResult", "PutResults", "PutStatus", "TieredStore"]
 
 _HOMES = {
     "GetStatus": "tiermq.status",
@@ -23,6 +24,7 @@ _HOMES = {
     "PutResult": "tiermq.kernel",
     "PutResults": "tiermq.kernel",
     "PutStatus": "tiermq.status",
+    "TieredStore": "tiermq.tier.tiered_store",
 }
 
 

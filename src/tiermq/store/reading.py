@@ -90,6 +90,10 @@ class Reader:
             config.max_filter_message_size,
         )
 
+    @property
+    def memory_window_bytes(self) -> int:
+        return self._limits.memory_window_bytes
+
     def get(
         self,
         topic: str,

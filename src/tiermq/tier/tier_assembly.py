@@ -1,0 +1,187 @@
+"""Assembly of a tier: makes its parts and connects them to a local store. `TieredStore` drives them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from tiermq.clock import Clock
+from tiermq.files.file_access import FileAccess
+from tiermq.metrics import Registry
+from tiermq.store.local_store import LocalStore
+from tiermq.tier.dispatch.engine import DispatchEngine, EngineSettings
+from tiermq.tier.dispatch.local_source import LocalStoreSource
+from tiermq.tier.dispatch.plan import DispatchConfig
+from tiermq.tier.dispatch.topic_filter import TopicFilter
+from tiermq.tier.dispatch.writer import QueueWriter
+from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.fetch.fetch_config import FetchConfig
+from tiermq.tier.fetch.fetcher import TierFetcher
+from tiermq.tier.fetch.merged_query import ColdRecords
+from tiermq.tier.fetch.time_search import TimeSearch
+from tiermq.tier.flat.flat_file_store import FlatFileStore
+from tiermq.tier.index.index_coverage import QueueTail
+from tiermq.tier.index.index_store import IndexSettings, IndexStore
+from tiermq.tier.index_rebuild import rebuild_from
+from tiermq.tier.metadata.broker_lease import BrokerLease
+from tiermq.tier.metadata.manifest_policy import ManifestPolicy
+from tiermq.tier.metadata.manifest_store import ManifestStore
+from tiermq.tier.metadata.metadata_store import MetadataStore
+from tiermq.tier.retention import Retention
+from tiermq.tier.tier_config import TierConfig
+
+
+@dataclass(slots=True)
+class TierParts:
+    """Everything that a tier consists of."""
+
+    config: TierConfig
+    driver: TierDriver
+    metadata: MetadataStore
+    files: FlatFileStore
+    filter: TopicFilter
+    lease: BrokerLease
+    index: IndexStore | None
+    records: ColdRecords
+    fetcher: TierFetcher
+    times: TimeSearch
+    engine: DispatchEngine
+    retention: Retention
+    pool: ThreadPoolExecutor
+
+    def queue_tails(self) -> list[QueueTail]:
+        """Where each queue's committed records end, for the index."""
+        return [
+            QueueTail(file.queue.topic, file.topic.id, file.queue.queue_id, file.log.commit_offset)
+            for file in self.files
+            if file.initialised
+        ]
+
+
+def assemble_tier(
+    config: TierConfig,
+    local: LocalStore,
+    access: FileAccess,
+    driver: TierDriver,
+    metadata: MetadataStore,
+    clock: Clock,
+    registry: Registry,
+) -> TierParts:
+    """Make and connect the parts. Asks the tier nothing."""
+    cluster, broker = config.broker_cluster_name, config.broker_name
+    files = FlatFileStore(
+        driver,
+        metadata,
+        cluster,
+        broker,
+        clock,
+        log_segment_bytes=config.tiered_store_commit_log_max_size,
+        queue_segment_bytes=config.tiered_store_consume_queue_max_size,
+    )
+    topic_filter = TopicFilter(broker, cluster)
+    lease = BrokerLease(driver, cluster, broker, _owner(config), term_ms=config.tier_lease_term, clock=clock)
+    manifests = ManifestStore(driver, _owner(config), lease=lease, clock=clock)
+    policy = ManifestPolicy(config.tier_manifest_interval)
+    writer = QueueWriter(
+        metadata, manifests, lease=lease, policy=policy, clock=clock, renew_ms=config.tier_lease_term // 3
+    )
+    records = ColdRecords(files)
+    made: list[Retention] = []  # Index and retention know each other; neither asks before both are made.
+    index = _index(
+        config, access, driver, metadata, files, records, lambda topic_ids: made[0].kept_ms_of_ids(topic_ids), clock
+    )
+    retention = Retention(files, metadata, driver, index, config, clock, check_owner=lease.check)
+    made.append(retention)
+    pool = ThreadPoolExecutor(config.tier_fetch_threads, thread_name_prefix="tier-fetch")
+    engine = DispatchEngine(
+        files,
+        LocalStoreSource(local),
+        writer,
+        index=index,
+        topic_filter=topic_filter,
+        config=_dispatch_config(config),
+        settings=EngineSettings(
+            sweep_interval_ms=config.tier_dispatch_interval,
+            worker_count=config.tier_upload_threads,
+            memory_bytes_max=config.tier_pending_bytes_max,
+        ),
+        clock=clock,
+        registry=registry,
+    )
+    return TierParts(
+        config=config,
+        driver=driver,
+        metadata=metadata,
+        files=files,
+        filter=topic_filter,
+        lease=lease,
+        index=index,
+        records=records,
+        fetcher=TierFetcher(files, _fetch_config(config, local), clock, pool),
+        times=TimeSearch(),
+        engine=engine,
+        retention=retention,
+        pool=pool,
+    )
+
+
+def _owner(config: TierConfig) -> str:
+    """Who holds a lease, in words: one store directory on one machine."""
+    return f"{socket.gethostname()}:{os.path.abspath(config.root_path)}"
+
+
+def _index(
+    config: TierConfig,
+    access: FileAccess,
+    driver: TierDriver,
+    metadata: MetadataStore,
+    files: FlatFileStore,
+    records: ColdRecords,
+    kept_ms_of_ids: Callable[[frozenset[int] | None], int],
+    clock: Clock,
+) -> IndexStore | None:
+    if not config.message_index_enable:
+        return None
+    settings = IndexSettings(
+        slots=config.tiered_store_index_file_max_hash_slot_num, capacity=config.tiered_store_index_file_max_index_num
+    )
+    return IndexStore(
+        access,
+        str(config.root_path),
+        driver,
+        metadata,
+        config.broker_cluster_name,
+        config.broker_name,
+        clock=clock,
+        settings=settings,
+        rebuild=rebuild_from(files),
+        fetch_keys=records.fetch_keys,
+        retention_ms=kept_ms_of_ids,
+        is_delete_enabled=lambda: config.tiered_store_delete_file_enable,
+    )
+
+
+def _dispatch_config(config: TierConfig) -> DispatchConfig:
+    return DispatchConfig(
+        group_commit=config.tiered_store_group_commit,
+        group_commit_timeout_ms=config.tiered_store_group_commit_timeout,
+        group_commit_count=config.tiered_store_group_commit_count,
+        group_commit_bytes=config.tiered_store_group_commit_size,
+        rolling_interval_hours=config.commit_log_rolling_interval,
+        rolling_minimum_bytes=config.commit_log_rolling_minimum_size,
+    )
+
+
+def _fetch_config(config: TierConfig, local: LocalStore) -> FetchConfig:
+    return FetchConfig(
+        cache_enable=config.read_ahead_cache_enable,
+        cache_bytes=config.tier_cache_bytes,
+        cache_expire_ms=config.read_ahead_cache_expire_duration,
+        message_count_threshold=config.read_ahead_message_count_threshold,
+        message_size_threshold=config.read_ahead_message_size_threshold,
+        transfer_bytes=local.config.max_transfer_bytes_on_message_in_memory,
+        transfer_count=local.config.max_transfer_count_on_message_in_memory,
+    )
