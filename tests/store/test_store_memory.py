@@ -1,4 +1,4 @@
-"""Memory does not grow with the store: what a store holds beyond mapped pages is the same for a small and a large one."""
+"""Memory does not grow with the store: beyond mapped pages, a small and a large one hold the same."""
 
 from __future__ import annotations
 
