@@ -3,6 +3,7 @@
 A child process opens a store and puts messages; each list that the store acknowledged, it reports through a pipe.
 In the middle of that it is killed with SIGKILL. The parent then opens what is left, reads everything back, and
 compares: every acknowledged message must be there, once, at its place, with its bytes, its key and its time.
+Then the history goes to a tier, the whole directory is deleted, and everything is read again from the tier alone.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 import click
 
+from tiermq.cli.demo_tier import TierResult, tier_and_restore
 from tiermq.errors import StoreError
 
 TOPIC = "orders"
@@ -52,6 +54,7 @@ class DemoResult:
     key_lookup_ms: float
     checked_records: int
     checks_per_second: int
+    tier: TierResult
 
 
 class Stopwatch:
@@ -161,7 +164,7 @@ def look_up_keys(store: Any, acknowledged: int) -> int:
     return len(tried)
 
 
-def run(directory: Path, messages: int, say: Callable[[str], None]) -> DemoResult:
+def run(directory: Path, messages: int, tier: str, say: Callable[[str], None]) -> DemoResult:
     """The whole demo in `directory`, telling each step to `say`. Raises DemoFailed when a promise is broken."""
     from tiermq import LocalStore
     from tiermq.kernel import KERNEL
@@ -187,6 +190,14 @@ def run(directory: Path, messages: int, say: Callable[[str], None]) -> DemoResul
     checked = report.counts["records"]
     check_rate = checked / watch.lap()
     say(f"5  Closed it and checked {checked:,} records against queues and index: clean.")
+    cold = tier_and_restore(
+        directory,
+        tier,
+        lap=watch.lap,
+        read_back=lambda store: read_back(store, acknowledged),
+        look_up_keys=lambda store: look_up_keys(store, acknowledged),
+        say=say,
+    )
     return DemoResult(
         directory=str(directory),
         kernel=KERNEL,
@@ -199,6 +210,7 @@ def run(directory: Path, messages: int, say: Callable[[str], None]) -> DemoResul
         key_lookup_ms=key_ms,
         checked_records=checked,
         checks_per_second=round(check_rate),
+        tier=cold,
     )
 
 
@@ -209,29 +221,33 @@ def run(directory: Path, messages: int, say: Callable[[str], None]) -> DemoResul
 @click.option(
     "--keep", type=click.Path(path_type=Path), help="Write the store here and keep it (default: a temporary one)."
 )
+@click.option("--tier", help="URL of a tier, such as s3://bucket/prefix (default: a directory beside the store).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with all numbers.")
-def demo(messages: int, keep: Path | None, as_json: bool) -> None:
-    """See a store survive a crash: put, kill -9, recover, read everything back, compare.
+def demo(messages: int, keep: Path | None, tier: str | None, as_json: bool) -> None:
+    """See a store survive a crash and the loss of its disk: put, kill -9, recover, tier, delete, restore, compare.
 
     A child process puts messages and reports each list that the store acknowledged. It is killed in the middle of its
     work. What it left is opened, recovered and read: every acknowledged message must be there, at its place, with its
-    bytes and its key. The exit code is 1 if one is not.
+    bytes and its key. Then the history is copied to a tier, the directory is deleted, and everything is read once more
+    from the tier alone. The exit code is 1 if a message is missing.
 
     \b
     Examples:
       tiermq demo
       tiermq demo --messages 500000
       tiermq demo --keep ./demo-store && tiermq store stat ./demo-store
+      tiermq demo --tier s3://bucket/prefix
       tiermq demo --json
     """
     with contextlib.ExitStack() as stack:
         if keep is None:
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tiermq-demo-")))
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tiermq-demo-"))) / "store"
         else:
             directory = keep
             if directory.exists() and any(directory.iterdir()):
                 raise click.ClickException(f"{directory} is not empty; the demo needs a directory of its own")
-        result = run(directory, messages, _silent if as_json else click.echo)
+        tier = tier or (directory.absolute().parent / (directory.name + "-tier")).as_uri()
+        result = run(directory, messages, tier, _silent if as_json else click.echo)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(result)))
     else:

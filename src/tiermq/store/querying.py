@@ -24,6 +24,8 @@ class QueryPage:
     messages: list[StoredMessage]
     last_update_timestamp_ms: int
     last_update_physical_offset: int
+    complete: bool = True
+    """False while an index is being rebuilt: older messages may be missing here that are stored."""
 
 
 def query_by_key(

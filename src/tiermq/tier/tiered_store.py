@@ -159,7 +159,7 @@ class TieredStore:
                 # The tier may know messages that the local store lost: their numbers are taken.
                 self.local.advance_queue(file.queue.topic, file.queue.queue_id, file.commit_offset)
         if tier.index is not None:
-            tier.index.start(tier.queue_tails(), with_thread=background)
+            tier.index.start(tier.queue_tails(), with_thread=background, catch_up=self.restored is not None)
         if tier.config.tier_evict_on_proof:
             self.local.add_eviction_veto(tier.engine.proof.must_stay)
         if background:
@@ -296,7 +296,9 @@ class TieredStore:
         most = min(max_messages, self.local.config.max_msgs_num_batch)
         cold = query_cold(tier.index, tier.records, tier.pool, topic, key, begin_ms, end_ms, most)
         merged = merge(local.messages, cold, most)
-        return QueryPage(merged, local.last_update_timestamp_ms, local.last_update_physical_offset)
+        return QueryPage(
+            merged, local.last_update_timestamp_ms, local.last_update_physical_offset, tier.index.is_complete
+        )
 
     def message_at(self, physical_offset: int, size: int | None = None) -> StoredMessage | None:
         """By physical offset in the local log; records in the tier have other ones."""

@@ -122,11 +122,12 @@ class IndexStore:
 
     # Life
 
-    def start(self, tails: Iterable[QueueTail] = (), *, with_thread: bool = True) -> None:
+    def start(self, tails: Iterable[QueueTail] = (), *, with_thread: bool = True, catch_up: bool = False) -> None:
         """Open the local files and go on where the last life ended. Asks nothing of the tier.
 
         `tails` are the queues that have records in the tier; what of them is not indexed is read back later, by the
-        upkeep. Raises StoreDamaged, DiskFull.
+        upkeep, or now with `catch_up` (after a restore, which reads the tier anyway). Raises StoreDamaged, DiskFull,
+        and with `catch_up` what the tier raises.
         """
         tails = tuple(tails)
         segments = live_segments(self._rows, self._queue)
@@ -148,6 +149,11 @@ class IndexStore:
         self._upkeep.load_uploaded()
         self._is_open = True
         self._upkeep.sync()
+        if catch_up:
+            self._upkeep.settle_base()
+            while self._upkeep.fill_holes():
+                continue
+            self._upkeep.sync()
         if with_thread:
             self._thread.start()
 
@@ -242,6 +248,11 @@ class IndexStore:
     def hole_count(self) -> int:
         """How many ranges of records wait to be read back."""
         return self._table.coverage.hole_count
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every committed record is indexed; False while a crash's or a lost disk's holes are being filled."""
+        return self._table.coverage.is_base_known and self.hole_count == 0
 
     # Upkeep
 
