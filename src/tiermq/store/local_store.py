@@ -397,7 +397,7 @@ class LocalStore(StoreLife):
         queue = self._queue(topic, queue_id)
         if not isinstance(queue, ConsumeQueue):
             return
-        low = max(low, queue.min_offset)
+        low, high = max(low, queue.min_offset), min(high, queue.max_offset)
         while low < high:
             for physical, size, _, offset in queue.iterate_from(low) or ():
                 if offset >= high:

@@ -101,6 +101,7 @@ class DispatchEngine:
         self._opened_at_s: float | None = None
         self._next_sweep_ms = 0
         self._turn_count = 0
+        self.held_topics: frozenset[str] = frozenset()
         self._paused = False
         self._stopping = False
         self._turn = QueueTurn(
@@ -181,6 +182,19 @@ class DispatchEngine:
     def paused(self) -> bool:
         return self._paused
 
+    def hold(self, topics: Iterable[str], timeout_s: float = 10.0) -> bool:
+        """Let only these topics rest, because they are being deleted: nothing of them is copied, nor proven.
+
+        False when a turn of one of them takes longer than `timeout_s`.
+        """
+        self.held_topics = self.proof.held_topics = held = frozenset(topics)
+        return not held or self._turns.wait_free(held, timeout_s)
+
+    def changed(self, topic: str, queue_id: int, cause: ManifestCause) -> None:
+        """What the tier's manifest says of the queue is out of date: write it again."""
+        self._run((topic, queue_id)).causes.add(cause)
+        self._turns.push([(topic, queue_id)])
+
     def forget(self, topic: str, queue_id: int) -> None:
         """The queue was deleted: it begins anew if it comes back."""
         with self._runs_lock:
@@ -189,9 +203,11 @@ class DispatchEngine:
     def flush(self, timeout_s: float | None = None) -> bool:
         """Upload everything that was put before, and wait; False when time ran out or a queue cannot be uploaded.
 
-        Without threads the work is done here, until nothing more can be done.
+        Without threads the work is done here, until nothing more can be done. Nothing can be while the engine is
+        paused, or the broker is not ours.
         """
         self._source.settle()
+        self._quietly(None, self._writer.claim)
         targets = self._flush_targets()
         for name, target in targets.items():
             self._run(name).force_to = target
@@ -201,7 +217,7 @@ class DispatchEngine:
             if deadline is not None and time.monotonic() >= deadline:
                 return False
             version = self._turns.version
-            if any(self._run(name).fenced for name in targets):
+            if self._paused or not self._writer.may_write() or any(self._run(name).fenced for name in targets):
                 return False
             if self._workers:
                 rest = IDLE_WAIT_S if deadline is None else min(IDLE_WAIT_S, max(0.0, deadline - time.monotonic()))
@@ -299,6 +315,9 @@ class DispatchEngine:
         name = self._turns.take()
         if name is None:
             return self._seal_one()
+        if name[0] in self.held_topics:
+            self._turns.done(name, False)
+            return True
         again = False
         asked = self._turn.asked
         try:

@@ -37,6 +37,7 @@ class EvictionProof:
         self._source = source
         self._files = files
         self._filter = topic_filter
+        self.held_topics: frozenset[str] = frozenset()  # Being deleted: what the tier has of them is of another life.
 
     def must_stay(self, first_offset: int, end_offset: int) -> bool:
         """Whether a local log file [first_offset, end_offset) holds a record that is not in the tier."""
@@ -49,7 +50,8 @@ class EvictionProof:
             if self._filter.is_filtered(topic):
                 continue
             file = self._files.find(topic, queue_id)
-            committed = file.commit_offset if file is not None and file.compared else -1
+            is_proven = file is not None and file.compared and topic not in self.held_topics
+            committed = file.commit_offset if file is not None and is_proven else -1
             physical = self._source.first_physical(topic, queue_id, max(0, committed))
             if physical is not None and physical < found.proven_to:
                 proven = max(begin, physical)

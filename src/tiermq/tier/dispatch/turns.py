@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 QueueName = tuple[str, int]
 
@@ -79,6 +79,11 @@ class Turns:
         """Until nobody is busy; False when that takes longer."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._busy, timeout_s)
+
+    def wait_free(self, topics: Collection[str], timeout_s: float) -> bool:
+        """Until no queue of those topics is busy; False when that takes longer."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not any(name[0] in topics for name in self._busy), timeout_s)
 
     def nudge(self) -> None:
         """Let everybody who waits look again."""

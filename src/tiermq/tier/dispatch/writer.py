@@ -40,13 +40,17 @@ class QueueWriter:
         policy: ManifestPolicy | None = None,
         clock: Clock | None = None,
         renew_ms: int = DEFAULT_TERM_MS // 3,
+        epoch_min: int = 1,
     ) -> None:
+        """`epoch_min`: behind every epoch that this broker's metadata knows, for a tier whose lease was lost."""
         self._metadata = metadata
         self._manifests = manifests
         self._lease = lease
         self._policy = policy or ManifestPolicy()
         self._clock = clock or SystemClock()
         self._renew_ms = renew_ms
+        self._epoch_min = epoch_min
+        self._lease_lock = threading.Lock()
         self._next_renewal_ms = 0
         self._held_until_ms = 0
         self._lost = ""
@@ -63,12 +67,28 @@ class QueueWriter:
             return "none needed"
         return self._lost or ("held" if self.may_write() else "not held")
 
+    @property
+    def refusal(self) -> str:
+        """Why this process may not write the broker; empty when it may, or does not know yet."""
+        return self._lost
+
     def may_write(self) -> bool:
         """Whether the broker is ours for certain: a lease that ran out may be somebody else's by now."""
         return self._lease is None or (not self._lost and self._clock.now_ms() < self._held_until_ms)
 
+    def claim(self) -> None:
+        """Acquire the broker's lease now, if it is not held. Raises TierError."""
+        with self._lease_lock:
+            if not self.may_write():
+                self._next_renewal_ms = 0
+                self._keep_lease()
+
     def keep_lease(self) -> None:
         """Acquire or renew the broker's lease when it is time. Raises TierError; it is tried again next time."""
+        with self._lease_lock:
+            self._keep_lease()
+
+    def _keep_lease(self) -> None:
         now_ms = self._clock.now_ms()
         if self._lease is None or now_ms < self._next_renewal_ms:
             return
@@ -77,7 +97,7 @@ class QueueWriter:
             if self._held_until_ms and not self._lost:
                 self._held_until_ms = self._lease.renew()
             else:
-                self._lease.acquire()
+                self._lease.acquire(epoch_min=self._epoch_min)
                 self._held_until_ms = self._lease.expires_ms
             self._lost = ""
         except LeaseHeld as error:

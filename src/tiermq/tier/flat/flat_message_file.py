@@ -51,8 +51,9 @@ class FlatMessageFile:
     ) -> None:
         self.queue = queue
         self.lock = threading.RLock()
-        self.topic: Topic = metadata.add_topic(queue.topic)
-        metadata.add_queue(queue)
+        with metadata.transaction():
+            self.topic: Topic = metadata.add_topic(queue.topic)
+            metadata.add_queue(queue)
         self.log = FlatCommitLog(driver, metadata, queue, log_segment_bytes, clock)
         self.units = FlatConsumeQueue(driver, metadata, queue, queue_segment_bytes, clock)
         self._driver = driver

@@ -79,6 +79,11 @@ class RecordBatch:
     def next_offset(self) -> int:
         return self.first_offset + self.count
 
+    def place(self, number: int) -> tuple[int, int]:
+        """(position in `data`, size) of one record."""
+        place, size, _ = UNIT.unpack_from(self.units, number * UNIT_BYTES)
+        return int(place) - self.log_offset, int(size)
+
     def places(self) -> Iterator[tuple[int, int, int]]:
         """(position in `data`, size, tags code) of each record."""
         for place, size, tags_code in UNIT.iter_unpack(self.units):

@@ -1,0 +1,127 @@
+"""The right to write: the broker's lease and a queue's epoch, and what happens when either is gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tier.dispatch.dispatch_world import BROKER, CLUSTER, DispatchWorld
+from tiermq.tier.dispatch.plan import DispatchConfig
+from tiermq.tier.driver.faulty import Down, Fault, ScriptedFaults
+from tiermq.tier.metadata.broker_lease import BrokerLease
+from tiermq.tier.names import QueueKey
+
+KEY = QueueKey(CLUSTER, BROKER, "T", 0)
+NOW = DispatchConfig(group_commit=False)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> DispatchWorld:
+    return DispatchWorld(tmp_path, config=NOW, lease=True)
+
+
+def test_bug_03_nothing_is_written_without_the_broker_s_lease(world: DispatchWorld) -> None:
+    other = BrokerLease(world.driver, CLUSTER, BROKER, "a Spark job", clock=world.clock)
+    other.acquire()
+    world.put(5)
+    world.go()
+    file = world.files.find("T", 0)
+    assert file is None or not file.initialised
+    assert "a Spark job" in str(world.engine.status()["lease"])
+    other.release()
+    world.go(20_000)
+    assert world.tier_offsets() == list(range(5))
+    assert world.engine.status()["lease"] == "held"
+
+
+def test_a_lease_is_renewed_before_it_ends(world: DispatchWorld) -> None:
+    world.put(1)
+    for _ in range(10):
+        world.go(20_000)
+        assert world.writer.may_write()
+    assert world.lease is not None
+    assert world.lease.epoch == 1
+
+
+def test_a_lease_that_could_not_be_renewed_in_time_stops_all_writing(world: DispatchWorld) -> None:
+    world.put(5)
+    world.go()
+    world.driver.plan = ScriptedFaults("put_object", [Fault.BEFORE] * 4)
+    for _ in range(3):
+        world.go(20_000)
+    assert not world.writer.may_write()
+    world.put(5, first=5)
+    world.go(1_000)
+    assert len(world.tier_offsets()) == 5
+    world.driver.plan = None
+    world.go(20_000)
+    world.go(20_000)
+    assert world.tier_offsets() == list(range(10))
+
+
+def test_a_lease_that_was_taken_over_ends_this_writer(world: DispatchWorld) -> None:
+    world.put(5)
+    world.go()
+    BrokerLease(world.driver, CLUSTER, BROKER, "an operator", clock=world.clock).acquire(force=True)
+    world.go(20_000)
+    world.put(5, first=5)
+    world.go(1_000)
+    assert len(world.tier_offsets()) == 5
+    assert "an operator" in str(world.engine.status()["lease"])
+
+
+def test_stopping_gives_the_lease_back(world: DispatchWorld) -> None:
+    world.put(5)
+    world.go()
+    assert world.engine.stop()
+    lease = BrokerLease(world.driver, CLUSTER, BROKER, "the next", clock=world.clock)
+    assert lease.acquire() == 2
+
+
+def test_the_epoch_is_kept_in_the_metadata(world: DispatchWorld) -> None:
+    world.put(5)
+    world.go()
+    row = world.metadata.queue(KEY)
+    assert row is not None
+    assert row.epoch == 1
+    manifest = world.manifests.read(KEY)
+    assert manifest is not None
+    assert (manifest.epoch, manifest.writer) == (1, "this process")
+
+
+def test_a_seal_that_fails_is_tried_later_and_not_in_a_circle(tmp_path: Path) -> None:
+    world = DispatchWorld(tmp_path, config=NOW, log_bytes=500)
+    world.put(10)
+    world.driver.plan = ScriptedFaults("seal", [Fault.BEFORE])
+    world.go()
+    file = world.files.find("T", 0)
+    assert file is not None
+    assert file.log.unsealed()
+    assert world.driver.injected == [("seal", Fault.BEFORE)]
+    world.go(10_000)
+    assert file.log.unsealed() == []
+
+
+def test_a_segment_deleted_before_it_was_sealed_is_forgotten(tmp_path: Path) -> None:
+    world = DispatchWorld(tmp_path, config=NOW, log_bytes=500)
+    world.put(10)
+    world.driver.plan = ScriptedFaults("seal", [Fault.BEFORE] * 1)
+    world.go()
+    file = world.files.find("T", 0)
+    assert file is not None
+    world.driver.delete(file.log.segments[0].key)
+    world.go(10_000)
+    world.go(10_000)
+    assert world.writer.seal_next() is None
+    assert not world.writer._seals
+
+
+def test_without_a_lease_none_is_needed(tmp_path: Path) -> None:
+    world = DispatchWorld(tmp_path)
+    assert world.writer.may_write()
+    assert world.engine.status()["lease"] == "none needed"
+    world.driver.plan = Down()
+    world.writer.keep_lease()
+    world.writer.release()
+    assert world.driver.injected == []
