@@ -38,6 +38,7 @@ from cython.cimports.native import (
     prefetch_read,
     prefetch_write,
     publish,
+    publish32,
     queue_t,
     same_bytes,
     scan_properties,
@@ -75,6 +76,7 @@ __all__ = [
     "collect_for_tier",
     "crc32",
     "key_hashes",
+    "put_tier_keys",
     "read_page",
     "rearrange_index",
     "scan",
@@ -87,11 +89,13 @@ crc_prepare(1)
 MAGIC_V1 = cython.declare(uint32_t, 0xDAA320A7)
 MAGIC_V2 = cython.declare(uint32_t, 0xDAA320AB)
 MAGIC_BLANK = cython.declare(uint32_t, 0xCBD43194)
+INDEX_MAGIC_BEGIN = cython.declare(uint32_t, 0xBCC50289)
 INDEX_MAGIC_END = cython.declare(uint32_t, 0xBCC50285)
 FIXED_BYTES = cython.declare(cython.int, 91)
 CRC_PROPERTY_BYTES = cython.declare(cython.int, 20)
 UNIT_BYTES = cython.declare(cython.int, 20)
 PENDING_MAX = cython.declare(cython.int, 64)
+TIER_PENDING_MAX = cython.declare(cython.int, 256)
 
 PUT_OK = cython.declare(object, PutStatus.PUT_OK)
 CLOSED = cython.declare(object, Refusal.CLOSED)
@@ -1786,6 +1790,176 @@ def check_window(units, data, tier_offset: int64_t, queue_offset: int64_t, check
             unit += UNIT_BYTES
             done += 1
     return done
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def distinct_keys(named: cython.pointer(named_t), prefix: uint32_t, hashes: cython.pointer(int32_t)) -> cython.int:
+    """Hash the keys of a record, each once, in their order. How many; -1 when the slow path must look at them."""
+    starts: cython.pointer(cython.const[u8])[64]
+    lengths: int64_t[64]
+    count: cython.int = 0
+    at: int64_t = 0
+    start: int64_t
+    key: cython.pointer(cython.const[u8])
+    length: int64_t
+    value: int32_t
+    i: cython.int
+    turn_of_unique: cython.bint = named.unique_length > 0
+    if not ascii_only(named.keys, named.keys_length) or not ascii_only(named.unique, named.unique_length):
+        return -1
+    while True:
+        if turn_of_unique:
+            turn_of_unique = False
+            key = named.unique
+            length = named.unique_length
+        else:
+            while at < named.keys_length and named.keys[at] == 32:
+                at += 1
+            if at >= named.keys_length:
+                return count
+            start = at
+            while at < named.keys_length and named.keys[at] != 32:
+                at += 1
+            key = named.keys + start
+            length = at - start
+        value = abs_hash(hash_on(prefix, key, length))
+        for i in range(count):
+            if hashes[i] == value and lengths[i] == length and memcmp(starts[i], key, length) == 0:
+                break
+        else:
+            if count == PENDING_MAX:
+                return -1
+            starts[count] = key
+            lengths[count] = length
+            hashes[count] = value
+            count += 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def put_tier_items(file: cython.pointer(u8), slots: int64_t, capacity: int64_t, pending: cython.pointer(pending_t),
+                   sizes: cython.pointer(int32_t), length: cython.int, topic_id: int32_t, queue_id: int32_t) -> cython.void:  # fmt: skip
+    """Add items whose slots were prefetched: each item before its slot, the header last. There is room for them."""
+    begin_ms: int64_t = cython.cast(int64_t, load64(file + 4))
+    end_ms: int64_t = cython.cast(int64_t, load64(file + 12))
+    slot_count: int32_t = cython.cast(int32_t, load32(file + 20))
+    count: int64_t = cython.cast(int32_t, load32(file + 24))
+    item: cython.pointer(u8) = file + 28 + 8 * slots + 32 * (count + 1)
+    slot: cython.pointer(u8)
+    previous: uint32_t
+    seconds: int64_t
+    i: cython.int
+    for i in range(length):
+        slot = file + 28 + 8 * cython.cast(int64_t, pending[i].slot)
+        previous = load32(slot)
+        if previous == 0:
+            slot_count += 1
+        seconds = (pending[i].store_ms - begin_ms) // 1000  # Cut toward zero, as C and Java divide.
+        if seconds > 2147483647:
+            seconds = 2147483647
+        if seconds < -2147483648:
+            seconds = -2147483648
+        store32(item, pending[i].hash)
+        store32(item + 4, topic_id)
+        store32(item + 8, queue_id)
+        store64(item + 12, pending[i].physical_offset)
+        store32(item + 20, sizes[i])
+        store32(item + 24, cython.cast(uint32_t, cython.cast(int32_t, seconds)))
+        store32(item + 28, previous)
+        item += 32
+        count += 1
+        publish32(slot, cython.cast(uint32_t, count))
+        if pending[i].store_ms > end_ms:
+            end_ms = pending[i].store_ms
+    store32(file, INDEX_MAGIC_END if count + 1 >= capacity else INDEX_MAGIC_BEGIN)
+    store64(file + 12, end_ms)
+    store32(file + 20, slot_count)
+    publish32(file + 24, cython.cast(uint32_t, count))
+
+
+def put_tier_keys(buffer, slots: int64_t, capacity: int64_t, item_limit: int64_t, units, data, first: int64_t,
+                  log_offset: int64_t, topic: str, topic_id: int32_t, queue_id: int32_t) -> tuple:  # fmt: skip
+    """Put the keys of the records of `units`, from unit `first` on, into an open tier index file.
+
+    `data` holds the records from tier offset `log_offset` on. Item numbers stay below `capacity` and `item_limit`.
+    Gives (records done, items put, least store time of the records that have items). Ends early, before a record that
+    needs the slow path: no room for all of its keys, too many of them, keys or a topic beyond ASCII, not a record.
+    """
+    if not topic.isascii() or slots < 1:
+        return 0, 0, 0
+    file_view: cython.uchar[::1] = buffer
+    unit_view: cython.const[cython.uchar][::1] = units
+    data_view: cython.const[cython.uchar][::1] = data
+    available: int64_t = data_view.shape[0]
+    unit_count: int64_t = unit_view.shape[0] // UNIT_BYTES
+    top: int64_t = capacity if capacity < item_limit else item_limit
+    if first < 0 or first >= unit_count or available == 0 or file_view.shape[0] < 28:
+        return 0, 0, 0
+    if top > 0 and file_view.shape[0] < 28 + 8 * slots + 32 * top:
+        raise ValueError("the buffer is smaller than the tier index file that it should hold")
+    file: cython.pointer(u8) = cython.address(file_view[0])
+    unit: cython.pointer(cython.const[u8]) = cython.address(unit_view[0]) + UNIT_BYTES * first
+    record: cython.pointer(cython.const[u8])
+    prefix_text: bytes = (topic + "#").encode()
+    prefix: uint32_t = hash_on(
+        0, cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(prefix_text)), PyBytes_GET_SIZE(prefix_text)
+    )
+    ring: pending_t[256]
+    sizes: int32_t[256]
+    hashes: int32_t[64]
+    head: head_t
+    named: named_t
+    done: int64_t = 0
+    put: int64_t = 0
+    oldest_ms: int64_t = 0
+    place: int64_t
+    size: int64_t
+    count: int64_t = cython.cast(int32_t, load32(file + 24))
+    waiting: cython.int = 0
+    found: cython.int
+    i: cython.int
+    with cython.nogil:
+        while first + done < unit_count:
+            place = cython.cast(int64_t, load64(unit))
+            size = cython.cast(int32_t, load32(unit + 8))
+            if place < log_offset or size < FIXED_BYTES or place - log_offset > available - size:
+                break
+            record = cython.address(data_view[0]) + (place - log_offset)
+            if parse_head(record, size, cython.address(head)) != STOP_END or head.total != size or head.store_ms < 0:
+                break
+            scan_properties(record + head.properties_at, head.properties_length,
+                            available - (place - log_offset) - head.properties_at, cython.address(named))  # fmt: skip
+            found = distinct_keys(cython.address(named), prefix, cython.address(hashes[0]))
+            if found < 0 or (found > 0 and (count < 0 or count + found >= top)):
+                break
+            if waiting + found > TIER_PENDING_MAX:
+                put_tier_items(
+                    file, slots, capacity, cython.address(ring[0]), cython.address(sizes[0]), waiting, topic_id, queue_id
+                )
+                waiting = 0
+            for i in range(found):
+                ring[waiting].hash = hashes[i]
+                ring[waiting].slot = hashes[i] % slots
+                ring[waiting].physical_offset = place
+                ring[waiting].store_ms = head.store_ms
+                sizes[waiting] = cython.cast(int32_t, size)
+                prefetch_write(file + 28 + 8 * cython.cast(int64_t, ring[waiting].slot))
+                waiting += 1
+            if found:
+                if put == 0 or head.store_ms < oldest_ms:
+                    oldest_ms = head.store_ms
+                put += found
+                count += found
+            unit += UNIT_BYTES
+            done += 1
+        if waiting:
+            put_tier_items(
+                file, slots, capacity, cython.address(ring[0]), cython.address(sizes[0]), waiting, topic_id, queue_id
+            )
+    return done, put, oldest_ms
 
 
 def rearrange_index(buffer, slots: int64_t, items: int64_t) -> bytes:

@@ -48,6 +48,7 @@ static inline void store32(u8 *p, uint32_t v) { v = __builtin_bswap32(v); memcpy
 static inline void store64(u8 *p, uint64_t v) { v = __builtin_bswap64(v); memcpy(p, &v, 8); }
 static inline void store16(u8 *p, uint16_t v) { v = __builtin_bswap16(v); memcpy(p, &v, 2); }
 static inline void publish(int64_t *place, int64_t value) { __atomic_store_n(place, value, __ATOMIC_RELEASE); }
+static inline void publish32(u8 *p, uint32_t v) { __atomic_store_n((uint32_t *)p, __builtin_bswap32(v), __ATOMIC_RELEASE); }
 static inline int64_t observe(const int64_t *place) { return __atomic_load_n(place, __ATOMIC_ACQUIRE); }
 static inline void prefetch_read(const void *p) { __builtin_prefetch(p, 0, 3); }
 static inline void prefetch_write(const void *p) { __builtin_prefetch(p, 1, 3); }

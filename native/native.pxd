@@ -47,6 +47,7 @@ cdef extern from "native.h" nogil:
     void store64(u8 *p, uint64_t v)
     void store16(u8 *p, uint16_t v)
     void publish(int64_t *place, int64_t value)
+    void publish32(u8 *p, uint32_t v)
     int64_t observe(const int64_t *place)
     void prefetch_read(const void *p)
     void prefetch_write(const void *p)

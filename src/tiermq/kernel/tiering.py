@@ -1,4 +1,4 @@
-"""collect_for_tier, check_window and rearrange_index in pure Python: what moves messages to a tier and back."""
+"""collect_for_tier, check_window, put_tier_keys and rearrange_index in pure Python: what moves messages to a tier."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 from tiermq.errors import CorruptRecord
 from tiermq.kernel.building import body_holds
 from tiermq.kernel.tails import Segments
+from tiermq.message.java_hash import key_hash
+from tiermq.message.properties import get_property
 from tiermq.message.record_head import HeadKind, read_head
 
 UNIT_BYTES = 20
@@ -15,11 +17,16 @@ FIXED_BYTES = 91
 PHYSICAL_OFFSET_AT = 28
 SYS_FLAG_AT = 36
 INDEX_HEADER_BYTES = 28
+INDEX_MAGIC_BEGIN = 0xBCC50289
 INDEX_MAGIC_END = 0xBCC50285
+KEYS_MAX = 64
+"""A record with more keys than that takes the slow path."""
 _UNIT = struct.Struct(">qiq")
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 _SLOT = struct.Struct(">ii")
+_INDEX_HEADER = struct.Struct(">Iqqii")
+_INDEX_ITEM = struct.Struct(">iiiqiii")
 
 
 class Collected:
@@ -91,6 +98,83 @@ def check_window(units: Any, data: Any, tier_offset: int, queue_offset: int, che
             return done
         position += size
     return whole
+
+
+def put_tier_keys(
+    buffer: Any,
+    slots: int,
+    capacity: int,
+    item_limit: int,
+    units: Any,
+    data: Any,
+    first: int,
+    log_offset: int,
+    topic: str,
+    topic_id: int,
+    queue_id: int,
+) -> tuple[int, int, int]:
+    """Put the keys of the records of `units`, from unit `first` on, into an open tier index file.
+
+    `data` holds the records from tier offset `log_offset` on. Item numbers stay below `capacity` and `item_limit`.
+    Gives (records done, items put, least store time of the records that have items). Ends early, before a record that
+    needs the slow path: no room for all of its keys, too many of them, keys or a topic beyond ASCII, not a record.
+    """
+    top = min(capacity, item_limit)
+    if not topic.isascii() or slots < 1 or first < 0 or len(buffer) < INDEX_HEADER_BYTES:
+        return 0, 0, 0
+    if top > 0 and len(buffer) < INDEX_HEADER_BYTES + 8 * slots + 32 * top:
+        raise ValueError("the buffer is smaller than the tier index file that it should hold")
+    done = put = oldest_ms = 0
+    while (first + done + 1) * UNIT_BYTES <= len(units):
+        place, size, _ = _UNIT.unpack_from(units, (first + done) * UNIT_BYTES)
+        found = _tier_keys(data, place - log_offset, size)
+        if found is None:
+            break
+        store_ms, keys = found
+        (count,) = _I32.unpack_from(buffer, 24)
+        if keys:
+            if count < 0 or count + len(keys) >= top:
+                break
+            hashes = [key_hash(f"{topic}#{key}") for key in keys]
+            _put_tier_items(buffer, slots, capacity, hashes, (topic_id, queue_id, place, size), store_ms)
+            oldest_ms = store_ms if put == 0 else min(oldest_ms, store_ms)
+            put += len(keys)
+        done += 1
+    return done, put, oldest_ms
+
+
+def _tier_keys(data: Any, position: int, size: int) -> tuple[int, list[str]] | None:
+    """The store time of a record and its keys, each once; None when the slow path must look at it."""
+    if position < 0 or size < FIXED_BYTES or position > len(data) - size:
+        return None
+    head = read_head(data, position, size)
+    if head.kind is not HeadKind.OK or head.size != size or head.store_timestamp_ms < 0:
+        return None
+    encoded = bytes(data[head.properties_position : head.properties_position + head.properties_length])
+    unique, keys = get_property(encoded, b"UNIQ_KEY") or b"", get_property(encoded, b"KEYS") or b""
+    if not unique.isascii() or not keys.isascii():
+        return None
+    pieces = dict.fromkeys(piece for piece in (unique, *keys.split(b" ")) if piece)
+    return None if len(pieces) > KEYS_MAX else (head.store_timestamp_ms, [piece.decode() for piece in pieces])
+
+
+def _put_tier_items(
+    buffer: Any, slots: int, capacity: int, hashes: list[int], place: tuple[int, int, int, int], store_ms: int
+) -> None:
+    """Add the items of one record: each item before its slot, the header last."""
+    _, begin_ms, end_ms, slot_count, count = _INDEX_HEADER.unpack_from(buffer, 0)
+    seconds = abs(store_ms - begin_ms) // 1000 * (1 if store_ms >= begin_ms else -1)
+    seconds = max(-(1 << 31), min((1 << 31) - 1, seconds))
+    for value in hashes:
+        slot_at = INDEX_HEADER_BYTES + 8 * (value % slots)
+        (previous,) = _I32.unpack_from(buffer, slot_at)
+        slot_count += previous == 0
+        count += 1
+        item_at = INDEX_HEADER_BYTES + 8 * slots + 32 * count
+        _INDEX_ITEM.pack_into(buffer, item_at, value, *place, seconds, previous)
+        _I32.pack_into(buffer, slot_at, count)
+    magic = INDEX_MAGIC_END if count + 1 >= capacity else INDEX_MAGIC_BEGIN
+    _INDEX_HEADER.pack_into(buffer, 0, magic, begin_ms, max(end_ms, store_ms), slot_count, count)
 
 
 def rearrange_index(buffer: Any, slots: int, items: int) -> bytes:

@@ -15,13 +15,18 @@ from typing import NamedTuple
 
 from tiermq.clock import Clock
 from tiermq.files.file_access import FileAccess
-from tiermq.kernel import key_hashes
+from tiermq.kernel import key_hashes, put_tier_keys
+from tiermq.tier.flat.record_batch import RecordBatch
 from tiermq.tier.index.compacted_index import CompactedIndex
 from tiermq.tier.index.index_coverage import Coverage, CoverageRecord, QueueName, QueueTail
 from tiermq.tier.index.index_item import distinct
 from tiermq.tier.index.index_state import IndexEntry, IndexState
 from tiermq.tier.index.index_write_file import FileFacts, IndexWriteFile
 from tiermq.tier.index.put_request import IndexRequest, PutOutcome
+from tiermq.tier.index.record_requests import request_of
+
+_NO_FILE = bytearray(28)
+"""For the kernel while there is no file: it has no room, so only records without keys are passed."""
 
 
 class Moment(NamedTuple):
@@ -132,6 +137,46 @@ class IndexTable:
             queue.note_put(request.tier_offset, request.size)
             self.version += 1
             return PutOutcome.SUCCESS
+
+    def put_batch(self, batch: RecordBatch, topic: str, topic_id: int, queue_id: int) -> PutOutcome:
+        """Put the records of a batch that was just committed, as `put` would one by one. Raises DiskFull.
+
+        SHUTDOWN, or SUCCESS; what of it is indexed already is passed over, and what no file can take too. After a
+        failure the same batch can be put again.
+        """
+        done = 0
+        while done < batch.count:
+            with self._lock:
+                if self._is_shut:
+                    return PutOutcome.SHUTDOWN
+                done = self._put_run(batch, done, topic, topic_id, queue_id)
+            if done < batch.count:
+                position, size = batch.place(done)
+                request = request_of(batch, position, size, topic, topic_id, queue_id)
+                if request is not None and self.put(request) is PutOutcome.SHUTDOWN:
+                    return PutOutcome.SHUTDOWN
+                done += 1
+        return PutOutcome.SUCCESS
+
+    def _put_run(self, batch: RecordBatch, first: int, topic: str, topic_id: int, queue_id: int) -> int:
+        """Let the kernel put what it can of the records from number `first` on, under the lock; where it stopped."""
+        known = self.coverage.queues.get((topic, queue_id))
+        if known is not None and known.topic_id == topic_id:
+            while first < batch.count and not known.admit(batch.log_offset + batch.place(first)[0]):
+                first += 1
+        if first == batch.count or queue_id < 0 or not topic.strip() or batch.log_offset < 0:
+            return first
+        where = (batch.units, batch.data, first, batch.log_offset, topic)
+        if self._current is not None and self._current.local is not None:
+            count = self._current.local.put_records(*where, topic_id, queue_id)
+        else:
+            count = put_tier_keys(_NO_FILE, 1, 0, 0, *where, 0, queue_id)[0]
+        if count:
+            (start, _), (position, size) = batch.place(first), batch.place(first + count - 1)
+            queue = self.coverage.of(topic, topic_id, queue_id)
+            queue.note_put(batch.log_offset + start, position + size - start)
+            self.version += 1
+        return first + count
 
     def fill(self, name: QueueName, request: IndexRequest) -> bool:
         """Put a record that was read back; False when the queue's first hole ends before it. Raises DiskFull."""

@@ -2,7 +2,8 @@
 
 The layout is the open form of `index_item`. Invariants:
 
-* The items of one message are put together or not at all: items first, their slots second, the header last.
+* The items of a message are put together or not at all: an item before its slot, the header last, which may wait for
+  the items of some messages more.
 * Items up to the header's count never change. A slot leads to an item that is complete, because the slot is written
   after it; so a query needs no lock, and a walk along a chain ends because numbers only fall.
 * What is durable is said elsewhere (see `index_coverage`): after a crash the file is opened with the count that was
@@ -21,7 +22,8 @@ from typing import Any, NamedTuple
 
 from tiermq.errors import CorruptRecord, StoreClosed, StoreDamaged, TierMQError
 from tiermq.files.file_access import FileAccess, Region
-from tiermq.kernel import rearrange_index
+from tiermq.kernel import put_tier_keys, rearrange_index
+from tiermq.tier.driver.contract import Buffer
 from tiermq.tier.index import index_repair
 from tiermq.tier.index.index_item import (
     HEADER,
@@ -214,6 +216,34 @@ class IndexWriteFile:
             self._topic_ids.add(topic_id)
             self._write_header(max(end_ms, store_ms), slot_count, last)
             return True
+
+    def put_records(
+        self,
+        units: Buffer,
+        data: Buffer,
+        first: int,
+        log_offset: int,
+        topic: str,
+        topic_id: int,
+        queue_id: int,
+    ) -> int:
+        """Add the items of whole records, from unit `first` on, as `put` would; how many records that were.
+
+        Ends early, before a record that does not fit, or that only `put` can deal with; nothing of that one is written.
+        The map is written without the interpreter lock: queries go on meanwhile.
+        """
+        with self._lock:
+            buffer = self._map()
+            topic_id = low_32_bits(topic_id)
+            before = self.header.item_count
+            done, put_count, oldest_ms = put_tier_keys(
+                buffer, self.slots, self.capacity, self._item_limit,
+                units, data, first, log_offset, topic, topic_id, queue_id,
+            )  # fmt: skip
+            if put_count:
+                self._oldest_ms = oldest_ms if before == 0 else min(self._oldest_ms, oldest_ms)
+                self._topic_ids.add(topic_id)
+            return done
 
     def select(self, key_hash: int, max_count: int, begin_ms: int, end_ms: int) -> Selected | None:
         """Items of a hash whose records may lie in the time range, newest first; None once the file is closed."""
