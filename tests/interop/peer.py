@@ -53,9 +53,12 @@ class Peer:
         result: Described = self._ask({"op": "send_transaction", "decision": decision, **_with_text_body(message)})
         return result
 
-    def read(self, topic: str, queue: int, start: int = 0, expression: str = "*") -> list[Described]:
-        """Every message of a queue from `start`, or from the queue's minimum, to its end."""
-        answer = self._ask({"op": "read", "topic": topic, "queue": queue, "from": start, "expression": expression})
+    def read(
+        self, topic: str, queue: int, start: int = 0, expression: str = "*", *, end: int | None = None
+    ) -> list[Described]:
+        """Every message of a queue from `start`, or from the queue's minimum, to `end`, or what the broker calls so."""
+        asked = {"topic": topic, "queue": queue, "from": start, "to": end, "expression": expression}
+        answer = self._ask({"op": "read", **asked})
         return [_with_bytes_body(message) for message in answer]
 
     def send_back(self, topic: str, queue: int, offset: int, group: str, delay_level: int) -> None:
