@@ -13,6 +13,7 @@ from tiermq.files.file_access import FileAccess
 from tiermq.metrics import Registry
 from tiermq.store.local_store import LocalStore
 from tiermq.tier.dispatch.engine import DispatchEngine, EngineSettings
+from tiermq.tier.dispatch.index_rebuild import rebuild_from
 from tiermq.tier.dispatch.local_source import LocalStoreSource
 from tiermq.tier.dispatch.plan import DispatchConfig
 from tiermq.tier.dispatch.topic_filter import TopicFilter
@@ -25,7 +26,6 @@ from tiermq.tier.fetch.time_search import TimeSearch
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.index.index_coverage import QueueTail
 from tiermq.tier.index.index_store import IndexSettings, IndexStore
-from tiermq.tier.index_rebuild import rebuild_from
 from tiermq.tier.metadata.broker_lease import BrokerLease
 from tiermq.tier.metadata.manifest_policy import ManifestPolicy
 from tiermq.tier.metadata.manifest_store import ManifestStore
@@ -48,6 +48,7 @@ class TierParts:
     records: ColdRecords
     fetcher: TierFetcher
     times: TimeSearch
+    writer: QueueWriter
     engine: DispatchEngine
     retention: Retention
     pool: ThreadPoolExecutor
@@ -85,17 +86,21 @@ def assemble_tier(
     lease = BrokerLease(driver, cluster, broker, _owner(config), term_ms=config.tier_lease_term, clock=clock)
     manifests = ManifestStore(driver, _owner(config), lease=lease, clock=clock)
     policy = ManifestPolicy(config.tier_manifest_interval)
+    epoch_max = max((queue.epoch for queue in metadata.queues()), default=0)
     writer = QueueWriter(
-        metadata, manifests, lease=lease, policy=policy, clock=clock, renew_ms=config.tier_lease_term // 3
+        metadata,
+        manifests,
+        lease=lease,
+        policy=policy,
+        clock=clock,
+        renew_ms=config.tier_lease_term // 3,
+        epoch_min=epoch_max + 1,
     )
     records = ColdRecords(files)
     made: list[Retention] = []  # Index and retention know each other; neither asks before both are made.
     index = _index(
         config, access, driver, metadata, files, records, lambda topic_ids: made[0].kept_ms_of_ids(topic_ids), clock
     )
-    retention = Retention(files, metadata, driver, index, config, clock, check_owner=lease.check)
-    made.append(retention)
-    pool = ThreadPoolExecutor(config.tier_fetch_threads, thread_name_prefix="tier-fetch")
     engine = DispatchEngine(
         files,
         LocalStoreSource(local),
@@ -111,6 +116,20 @@ def assemble_tier(
         clock=clock,
         registry=registry,
     )
+    retention = Retention(
+        files,
+        metadata,
+        driver,
+        index,
+        config,
+        clock,
+        on_changed=lambda queue, cause: engine.changed(queue.topic, queue.queue_id, cause),
+        on_gone=manifests.delete,
+        check_owner=lease.check,
+    )
+    made.append(retention)
+    pool = ThreadPoolExecutor(config.tier_fetch_threads, thread_name_prefix="tier-fetch")
+    fetcher = TierFetcher(files, _fetch_config(config, local), clock, pool)
     return TierParts(
         config=config,
         driver=driver,
@@ -120,8 +139,9 @@ def assemble_tier(
         lease=lease,
         index=index,
         records=records,
-        fetcher=TierFetcher(files, _fetch_config(config, local), clock, pool),
-        times=TimeSearch(),
+        fetcher=fetcher,
+        times=TimeSearch(fetcher.cache),
+        writer=writer,
         engine=engine,
         retention=retention,
         pool=pool,

@@ -1,0 +1,277 @@
+"""TieredReading: reads over two stores that together have every message once, or twice where they overlap.
+
+    tier   [min ............... committed)
+    local                [min .................. max)        numbered alike, so an offset means the same message
+
+Gets go where the read policy says. The local store answers only for what it has in one piece: messages that it lost in
+the middle, or that its cleaner takes away just now, come from the tier. An error of the tier is an error, unless the
+local store can answer. Offsets, times and keys are those of both stores, at every level.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tiermq.consumequeue.boundary import Boundary
+from tiermq.errors import TierError
+from tiermq.kernel import GetPage
+from tiermq.message.message_filter import MessageFilter
+from tiermq.message.stored_message import StoredMessage
+from tiermq.status import GetStatus
+from tiermq.store.local_store import TIME_MAX_MS, LocalStore
+from tiermq.store.querying import QueryPage
+from tiermq.store.reading import PULL_BYTES_MAX
+from tiermq.tier.fetch.merged_query import merge, query_cold
+from tiermq.tier.fetch.read_policy import (
+    ReadFacts,
+    Source,
+    StorageLevel,
+    choose,
+    falls_back,
+    joint_earliest_time,
+    joint_min_offset,
+)
+from tiermq.tier.fetch.tier_page import TierPage
+from tiermq.tier.flat.flat_message_file import FlatMessageFile
+from tiermq.tier.tier_assembly import TierParts
+
+CLOCK_STEP_MS = 600_000
+"""How far a clock that is set back may put messages of the tier behind the local store's oldest one in time."""
+
+Page = GetPage | TierPage
+
+
+class TieredReading:
+    """See the module. Any thread may call anything."""
+
+    def __init__(self, local: LocalStore, tier: TierParts) -> None:
+        self.local = local
+        self.tier = tier
+        self._level = tier.config.tiered_storage_level
+
+    # Gets
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int = 32,
+        max_bytes: int = PULL_BYTES_MAX,
+        message_filter: MessageFilter | None = None,
+        *,
+        group: str = "",
+    ) -> Page:
+        """A page of messages from wherever they are. Raises TierError when only the tier has them and cannot answer."""
+        file = None if self._level is StorageLevel.DISABLE else self._cold(topic, queue_id)
+        if self._level > StorageLevel.NOT_IN_DISK and self._prefers_tier(topic, queue_id, offset, file):
+            return self._from_tier(topic, queue_id, offset, max_messages, max_bytes, message_filter, group)
+        page = self.local.get(topic, queue_id, offset, max_messages, max_bytes, message_filter)
+        if file is None or (message_filter is None and page.count and page.count == page.next_offset - offset):
+            return page
+        if not self._holds(file, offset):
+            return self._with_tier_min(page, file, offset)
+        if page.status in (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE):
+            unbroken = self._unbroken(topic, queue_id, offset, page.next_offset)
+            if unbroken == page.next_offset - offset:
+                return page
+            if unbroken and message_filter is None:
+                return self.local.get(topic, queue_id, offset, min(unbroken, max_messages), max_bytes)
+        cold = self.tier.fetcher.get(topic, queue_id, offset, max_messages, max_bytes, message_filter, group=group)
+        return self._with_local_min(cold, topic, queue_id)
+
+    def _cold(self, topic: str, queue_id: int) -> FlatMessageFile | None:
+        """The queue in the tier, if it has a place there."""
+        tier = self.tier
+        if topic in tier.engine.held_topics or tier.filter.is_filtered(topic):
+            return None
+        file = tier.files.find(topic, queue_id)
+        return file if file is not None and file.initialised else None
+
+    @staticmethod
+    def _holds(file: FlatMessageFile, offset: int) -> bool:
+        return max(0, file.min_offset) <= offset < file.commit_offset
+
+    def _is_local(self, topic: str, queue_id: int, offset: int) -> bool:
+        return self.local.physical_offset_of(topic, queue_id, offset) >= max(0, self.local.min_physical_offset)
+
+    def _unbroken(self, topic: str, queue_id: int, offset: int, end: int) -> int:
+        """How many messages from `offset` on, at most up to `end`, the local store has without one missing between."""
+        count = 0
+        low = max(0, self.local.min_physical_offset)
+        for at, physical, _ in self.local.units_between(topic, queue_id, offset, end):
+            if at != offset + count or physical < low:
+                break
+            count += 1
+        return count
+
+    def _prefers_tier(self, topic: str, queue_id: int, offset: int, file: FlatMessageFile | None) -> bool:
+        """The read policy's word, for levels that do not simply ask the local store first."""
+        local = self.local
+        is_tiered = not self.tier.filter.is_filtered(topic) and topic not in self.tier.engine.held_topics
+        physical = local.physical_offset_of(topic, queue_id, offset)
+        low, high = local.min_physical_offset, local.max_physical_offset
+        facts = ReadFacts(
+            tiered_topic=is_tiered,
+            # What the tier does not have any more, or not yet, it is not asked for.
+            in_tier=file is not None and self._holds(file, offset),
+            tier_commit_offset=-1 if file is None else file.commit_offset,
+            local_is_empty=low < 0 or low >= high,
+            offset_in_local=physical >= max(0, low),
+            offset_in_memory=physical >= 0 and high - physical <= local.memory_window_bytes,
+        )
+        return choose(self._level, offset, facts) is Source.TIER
+
+    def _from_tier(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        message_filter: MessageFilter | None,
+        group: str,
+    ) -> Page:
+        """The tier's answer; when it has none and the local store has one, that."""
+        try:
+            page = self.tier.fetcher.get(topic, queue_id, offset, max_messages, max_bytes, message_filter, group=group)
+        except TierError:
+            if not self._is_local(topic, queue_id, offset):
+                raise
+        else:
+            if not falls_back(page.status, self._is_local(topic, queue_id, offset)):
+                return self._with_local_min(page, topic, queue_id)
+        return self.local.get(topic, queue_id, offset, max_messages, max_bytes, message_filter)
+
+    def _with_tier_min(self, page: Page, file: FlatMessageFile, offset: int) -> Page:
+        """A local page that knows how far back the tier goes."""
+        low = max(0, file.min_offset)
+        if page.status is GetStatus.OFFSET_TOO_SMALL and offset < low < min(page.next_offset, file.commit_offset):
+            return GetPage(GetStatus.OFFSET_TOO_SMALL, low, low, page.max_offset)
+        return page
+
+    def _with_local_min(self, page: TierPage, topic: str, queue_id: int) -> TierPage:
+        """A page of the tier that knows how far back the local store goes. Its maximum stays the tier's: a larger one
+        would send a client back and forth between the stores.
+        """
+        if self.local.max_offset(topic, queue_id) > 0:
+            page.min_offset = joint_min_offset(self.local.min_offset(topic, queue_id), page.min_offset)
+        return page
+
+    # Keys
+
+    def query(
+        self, topic: str, key: str, begin_ms: int = 0, end_ms: int = TIME_MAX_MS, max_messages: int = 32
+    ) -> QueryPage:
+        """The newest messages with a key, from both stores, each once, oldest of them first.
+
+        Raises TierError when the tier may have some and cannot answer.
+        """
+        tier = self.tier
+        if tier.index is None or topic in tier.engine.held_topics or tier.filter.is_filtered(topic):
+            return self.local.query(topic, key, begin_ms, end_ms, max_messages)
+        most = min(max_messages, self.local.config.max_msgs_num_batch)
+        if self._level is StorageLevel.FORCE or not self.local.config.message_index_enable:
+            cold = query_cold(tier.index, tier.records, tier.pool, topic, key, begin_ms, end_ms, most)
+            return QueryPage(cold, 0, 0)
+        page = self.local.query(topic, key, begin_ms, end_ms, max_messages)
+        # What is younger than all that is local is in the tier only as a copy.
+        oldest_ms = self._oldest_local_ms()
+        cold_end_ms = end_ms if oldest_ms < 0 else min(end_ms, oldest_ms + CLOCK_STEP_MS)
+        try:
+            cold = query_cold(tier.index, tier.records, tier.pool, topic, key, begin_ms, cold_end_ms, most)
+        except TierError:
+            if self._is_colder(topic):
+                raise
+            return page
+        merged = merge(page.messages, cold, most)
+        return QueryPage(merged, page.last_update_timestamp_ms, page.last_update_physical_offset)
+
+    def _oldest_local_ms(self) -> int:
+        """When the oldest record of the local log was stored; -1 when there is none."""
+        oldest = self.local.message_at(max(0, self.local.min_physical_offset))
+        return -1 if oldest is None else oldest.store_timestamp_ms
+
+    def _is_colder(self, topic: str) -> bool:
+        """Whether the tier has messages of the topic that the local store has not."""
+        for file in self.tier.files:
+            name = file.queue.topic, file.queue.queue_id
+            if name[0] == topic and file.initialised and file.commit_offset > max(0, file.min_offset):
+                low, high = self.local.min_offset(*name), self.local.max_offset(*name)
+                if high == 0 or file.min_offset < low or file.commit_offset > high:
+                    return True
+        return False
+
+    def message_at(self, physical_offset: int, size: int | None = None) -> StoredMessage | None:
+        """By physical offset in the local log; records in the tier have other ones."""
+        return self.local.message_at(physical_offset, size)
+
+    def message_by_id(self, message_id: str) -> StoredMessage | None:
+        """By offset message id, which names a place in the local log."""
+        return self.local.message_by_id(message_id)
+
+    # Offsets and times
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The oldest queue offset that either store can give."""
+        file = self._cold(topic, queue_id)
+        local = self.local.min_offset(topic, queue_id)
+        if file is None or file.commit_offset <= max(0, file.min_offset):
+            return local
+        is_empty = self.local.max_offset(topic, queue_id) == 0
+        return joint_min_offset(-1 if is_empty else local, file.min_offset)
+
+    def max_offset(self, topic: str, queue_id: int, *, committed: bool = True) -> int:
+        """The offset behind the newest message of either store."""
+        file = self._cold(topic, queue_id)
+        local = self.local.max_offset(topic, queue_id, committed=committed)
+        return local if file is None else max(local, file.commit_offset)
+
+    def earliest_time(self, topic: str, queue_id: int) -> int:
+        """Store time of the oldest message of a queue; -1 when there is none."""
+        file = self._cold(topic, queue_id)
+        return joint_earliest_time(self.local.earliest_time(topic, queue_id), -1 if file is None else file.begin_ms)
+
+    def latest_time(self, topic: str, queue_id: int) -> int:
+        """Store time of the newest message of a queue; -1 when there is none."""
+        return self.store_time_of(topic, queue_id, self.max_offset(topic, queue_id) - 1)
+
+    def offset_at(
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: Literal["lower", "upper"] = "lower"
+    ) -> int:
+        """The queue offset that belongs to a time, over both stores. Raises TierError."""
+        file = self._cold(topic, queue_id)
+        if file is None:
+            return self.local.offset_at(topic, queue_id, timestamp_ms, boundary)
+        if self._level is StorageLevel.FORCE:
+            return self.tier.times.offset_by_time(file, timestamp_ms, Boundary(boundary))
+        earliest = self.local.earliest_time(topic, queue_id)
+        # Of messages that were stored in the same millisecond, the first may be cold and the last is not.
+        in_local = timestamp_ms >= earliest if boundary == "upper" else timestamp_ms > earliest
+        if earliest >= 0 and in_local:
+            return self.local.offset_at(topic, queue_id, timestamp_ms, boundary)
+        if earliest >= 0 and self.local.min_offset(topic, queue_id) <= max(0, file.min_offset):
+            return self.local.offset_at(topic, queue_id, timestamp_ms, boundary)
+        found = self.tier.times.offset_by_time(file, timestamp_ms, Boundary(boundary))
+        if found >= file.commit_offset and earliest >= 0:
+            return max(found, self.local.offset_at(topic, queue_id, timestamp_ms, boundary))
+        return found
+
+    def store_time_of(self, topic: str, queue_id: int, offset: int) -> int:
+        """When the message with a queue offset was stored; -1 when neither store has it. Raises TierError."""
+        file = None if self._level is StorageLevel.DISABLE else self._cold(topic, queue_id)
+        if file is not None and self._level is StorageLevel.FORCE:
+            time_ms = self.tier.times.store_time_of(file, offset)
+            return time_ms if time_ms >= 0 else self.local.store_time_of(topic, queue_id, offset)
+        time_ms = self.local.store_time_of(topic, queue_id, offset)
+        if time_ms >= 0 or file is None or not self._holds(file, offset):
+            return time_ms
+        return self.tier.times.store_time_of(file, offset)
+
+    def topics(self) -> dict[str, list[int]]:
+        """Every topic of either store, with its queue ids."""
+        found = {topic: set(ids) for topic, ids in self.local.topics().items()}
+        for file in self.tier.files:
+            if file.queue.topic not in self.tier.engine.held_topics:
+                found.setdefault(file.queue.topic, set()).add(file.queue.queue_id)
+        return {topic: sorted(ids) for topic, ids in sorted(found.items())}
