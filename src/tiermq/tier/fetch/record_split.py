@@ -53,7 +53,7 @@ def quick_reach(units: ReadableBuffer, log_min: int, log_end: int, bytes_max: in
     place, size, _ = UNIT.unpack_from(units, (count - 1) * UNIT_BYTES)
     end = place + size
     in_log = log_min <= start <= place and end <= log_end
-    if not in_log or first_size < RECORD_BYTES_MIN or size < RECORD_BYTES_MIN:
+    if not in_log or first_size < RECORD_BYTES_MIN or size < RECORD_BYTES_MIN or start + first_size > end:
         return None
     if end - start > bytes_max:
         # Records of a queue are mostly alike, but a few huge ones are enough: find the cut by halving.
