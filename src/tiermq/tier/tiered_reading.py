@@ -173,7 +173,7 @@ class TieredReading:
         most = min(max_messages, self.local.config.max_msgs_num_batch)
         if self._level is StorageLevel.FORCE or not self.local.config.message_index_enable:
             cold = query_cold(tier.index, tier.records, tier.pool, topic, key, begin_ms, end_ms, most)
-            return QueryPage(cold, 0, 0)
+            return QueryPage(cold, 0, 0, tier.index.is_complete)
         page = self.local.query(topic, key, begin_ms, end_ms, max_messages)
         # What is younger than all that is local is in the tier only as a copy.
         oldest_ms = self._oldest_local_ms()
@@ -185,7 +185,9 @@ class TieredReading:
                 raise
             return page
         merged = merge(page.messages, cold, most)
-        return QueryPage(merged, page.last_update_timestamp_ms, page.last_update_physical_offset)
+        return QueryPage(
+            merged, page.last_update_timestamp_ms, page.last_update_physical_offset, tier.index.is_complete
+        )
 
     def _oldest_local_ms(self) -> int:
         """When the oldest record of the local log was stored; -1 when there is none."""

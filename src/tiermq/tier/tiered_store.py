@@ -126,7 +126,7 @@ class TieredStore(TieredReading):
                 # The tier may know messages that the local store lost: their numbers are taken.
                 self.local.advance_queue(file.queue.topic, file.queue.queue_id, file.commit_offset)
         if tier.index is not None:
-            tier.index.start(tier.queue_tails(), with_thread=background)
+            tier.index.start(tier.queue_tails(), with_thread=background, catch_up=self.restored is not None)
         if tier.config.tier_evict_on_proof:
             self.local.add_eviction_veto(tier.engine.proof.must_stay)
         if background:
