@@ -1,0 +1,344 @@
+"""One queue of a tier, read to its last byte: its records, its units, and both against each other.
+
+Records and units are walked side by side, as both are in the order of the log. Where a unit stands before its record,
+the kernel checks runs of them at once (place, size, own offset, queue number, checksum of the body); only where that
+fails, or where bytes lie that no unit knows, it is looked at one by one:
+
+    unit, sound record here          checked, both move on
+    unit, damaged bytes here         DAMAGED_RECORD; the unit's size says where to go on
+    unit elsewhere, its record here  UNIT_DISAGREES
+    unit elsewhere, and true there   the bytes here are UNREFERENCED, as a repeated upload leaves them
+    no unit any more                 RECORDS_WITHOUT_UNITS, then perhaps a TORN_TAIL
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tiermq.consumequeue.unit import UNIT_BYTES, is_ext_address
+from tiermq.errors import CorruptRecord, CorruptSegment, IllegalRange, SegmentMissing
+from tiermq.kernel import check_window
+from tiermq.message.java_hash import tags_code
+from tiermq.message.layout import MAGIC_BLANK, SIZE_AND_MAGIC
+from tiermq.message.properties import TAGS, get_text_property
+from tiermq.message.record import CrcPropertyCheck, decode_record
+from tiermq.message.record_head import HeadKind, RecordHead, read_head
+from tiermq.tier.checked_segment import CHUNK_BYTES, CheckedSegment
+from tiermq.tier.driver.contract import SegmentInfo, TierDriver
+from tiermq.tier.metadata.manifest import QueueManifest
+from tiermq.tier.metadata.metadata_values import Gap, Segment, TimeEntry
+from tiermq.tier.metadata.record_peek import UnitPlace, peek_store_ms
+from tiermq.tier.names import QueueKey, SegmentType
+from tiermq.tier.unit_cursor import UnitCursor, UnitRow
+from tiermq.tier.verify_layout import check_layout
+from tiermq.tier.verify_report import Note, Problem, VerifyReport
+
+CODA_BYTES = 16
+MORE = -1
+"""What a step answers when it needs more bytes of the log than it was given."""
+
+
+class QueueVerifier:
+    """Verifies one queue; used once, by one thread."""
+
+    def __init__(
+        self,
+        driver: TierDriver,
+        key: QueueKey,
+        infos: Sequence[SegmentInfo],
+        manifest: QueueManifest | None,
+        rows: Sequence[Segment],
+        gaps: Sequence[Gap],
+        report: VerifyReport,
+        progress: Callable[[int], None] = lambda _bytes: None,
+    ) -> None:
+        self._driver, self._key, self._report, self._progress = driver, key, report, progress
+        self._manifest = manifest
+        self._rows = [*(manifest.segments if manifest else ()), *rows]
+        self._gaps = [*(manifest.gaps if manifest else ()), *gaps]
+        self._entries: dict[int, TimeEntry] = {e.queue_offset: e for e in (manifest.time_index if manifest else ())}
+        self._logs = sorted((i for i in infos if i.key.type is SegmentType.COMMIT_LOG), key=lambda i: i.key.base)
+        self._units = sorted((i for i in infos if i.key.type is SegmentType.CONSUME_QUEUE), key=lambda i: i.key.base)
+        self._topic = key.topic.encode()
+        self._unreferenced = 0
+        self._found_true = -1  # The queue offset of the last unit whose record was looked for ahead, and found.
+        self._cursor = UnitCursor((self._opened(info) for info in self._units), self._blank)
+
+    def run(self) -> None:
+        self._report.count("queues")
+        self._report.count("segments", len(self._logs) + len(self._units))
+        for infos, kind in ((self._logs, SegmentType.COMMIT_LOG), (self._units, SegmentType.CONSUME_QUEUE)):
+            rows = [row for row in self._rows if row.key.type is kind]
+            check_layout(infos, rows, self._report)
+        self._pass_expired()
+        for info in self._logs:
+            self._walk(info, is_last=info is self._logs[-1])
+        self._pass_rest()
+        self._report.count("units", self._cursor.passed)
+        self._check_offsets()
+
+    def _opened(self, info: SegmentInfo) -> CheckedSegment:
+        rows = [row for row in self._rows if row.key == info.key]
+        return CheckedSegment(self._driver, info, rows, self._report, self._progress)
+
+    # The walk
+
+    def _walk(self, info: SegmentInfo, *, is_last: bool) -> None:
+        segment = self._opened(info)
+        window, at = memoryview(b""), info.key.base
+        end = at + info.size
+        while at < end and not segment.is_broken:
+            used = MORE if len(window) < min(CODA_BYTES, end - at) else self._step(window, at, segment.left, is_last)
+            if used == MORE:
+                window = _more(window, segment, max(CHUNK_BYTES, self._wanted(window, at) - len(window)))
+                continue
+            used = min(used, end - at)
+            while used > len(window) and not segment.is_broken:  # What is skipped is read all the same.
+                used, at = used - len(window), at + len(window)
+                window = segment.read(CHUNK_BYTES)
+            window, at = window[used:], at + used
+        self._end_unreferenced(at)
+
+    def _step(self, window: memoryview, at: int, left: int, is_last: bool) -> int:
+        """Go over some bytes of the log at offset `at`: how many, perhaps none because only a unit was passed; or MORE.
+
+        More are asked for only where some are left.
+        """
+        if len(window) >= CODA_BYTES and SIZE_AND_MAGIC.unpack_from(window)[1] == MAGIC_BLANK:
+            return self._step_over_coda(window, at, left)
+        unit = self._cursor.peek()
+        if unit is not None and unit.place == at:
+            self._end_unreferenced(at)
+            if unit.size > len(window) + left:
+                return self._look(unit, window, at)
+            return self._run(unit, window, at)
+        return self._without_unit(unit, window, at, left, is_last)
+
+    def _run(self, first: UnitRow, window: memoryview, at: int) -> int:
+        """Check a run of records that stand where their units say."""
+        units, rows = self._cursor.run(at, len(window))
+        if not rows:
+            return self._look(first, window, at) if first.size <= len(window) else MORE
+        good = check_window(units, window, at, first.queue_offset)
+        for row in rows[:good]:
+            self._check_identity(row, window, row.place - at)
+        self._report.count("records", good)
+        self._cursor.advance(good)
+        if good == 0:
+            return self._look(first, window, at)
+        return rows[good - 1].end - at
+
+    def _look(self, unit: UnitRow, window: memoryview, at: int) -> int:
+        """A unit points here, and something is wrong: with the record, or with the unit."""
+        self._cursor.advance(1)
+        head = read_head(window)
+        if head.kind is HeadKind.OK and _is_sound(window, head, at):
+            said = f"{unit.size} bytes, found a record of {head.size} bytes with queue offset {head.queue_offset}"
+            self._problem(Problem.UNIT_DISAGREES, unit, f"expected {said}")
+            self._report.count("records")
+            return head.size
+        self._problem(Problem.DAMAGED_RECORD, unit, _what_is_wrong(window, unit, at))
+        if head.kind is HeadKind.OK:
+            return head.size
+        # The unit is believed where the next unit, or the end, is found behind its record.
+        following = self._cursor.peek()
+        is_plausible = 0 < unit.size <= len(window) and (following is None or following.place >= unit.end)
+        return unit.size if is_plausible else max(1, (following.place if following else 0) - at)
+
+    def _without_unit(self, unit: UnitRow | None, window: memoryview, at: int, left: int, is_last: bool) -> int:
+        """Bytes to which no unit points, or not the next one."""
+        head = read_head(window)
+        if head.kind is HeadKind.HALF and left and head.size <= len(window) + left:
+            return MORE
+        is_record = head.kind is HeadKind.OK and head.physical_offset == at
+        if unit is not None and not self._is_true(unit):
+            self._cursor.advance(1)
+            if is_record and head.queue_offset == unit.queue_offset:
+                self._problem(Problem.UNIT_DISAGREES, unit, f"its record lies at {at}, the unit says {unit.place}")
+                self._report.count("records")
+                return head.size
+            self._problem(Problem.UNIT_WITHOUT_RECORD, unit, f"it says {unit.place} and {unit.size} bytes")
+            return 0
+        if is_record:
+            return self._unreferenced_record(unit, head)
+        return self._no_record(unit, head, window, at, left, is_last)
+
+    def _unreferenced_record(self, unit: UnitRow | None, head: RecordHead) -> int:
+        if unit is None:
+            self._report.count("records")
+        self._unreferenced += head.size
+        return head.size
+
+    def _no_record(
+        self, unit: UnitRow | None, head: RecordHead, window: memoryview, at: int, left: int, is_last: bool
+    ) -> int:
+        """Bytes that are no record: up to the next unit's record, or to the end."""
+        end = at + len(window) + left
+        behind = min(unit.place, end) if unit is not None else end
+        where = f"{self._key.directory}/COMMIT_LOG"
+        text = f"log offsets {at} to {behind}: {head.reason or 'a record that says it lies elsewhere'}"
+        if unit is not None:
+            self._report.note(Note.UNREFERENCED, where, text)
+        elif is_last:
+            self._end_unreferenced(at)
+            self._report.note(Note.TORN_TAIL, where, text)
+        else:
+            self._report.problem(Problem.DAMAGED_RECORD, where, text)
+        return behind - at
+
+    def _step_over_coda(self, window: memoryview, at: int, left: int) -> int:
+        """The mark that ends a sealed segment; a unit may point to it instead of the record behind it."""
+        unit = self._cursor.peek()
+        size = SIZE_AND_MAGIC.unpack_from(window)[0]
+        if size != CODA_BYTES:
+            return self._no_record(unit, RecordHead(HeadKind.CORRUPT, 0, f"an end mark of {size} bytes"), window, at,
+                                   left, is_last=False)  # fmt: skip
+        if unit is None or unit.place != at:
+            return CODA_BYTES
+        if unit.size + CODA_BYTES > len(window):
+            return MORE if unit.size + CODA_BYTES <= len(window) + left else self._look(unit, window, at)
+        record = window[CODA_BYTES : CODA_BYTES + unit.size]
+        head = read_head(record)
+        if head.kind is HeadKind.OK and _is_sound(record, head, at + CODA_BYTES) and head.size == unit.size:
+            self._cursor.advance(1)
+            self._report.count("records")
+            return CODA_BYTES + unit.size
+        return self._look(unit, window, at)
+
+    def _wanted(self, window: memoryview, at: int) -> int:
+        """How many bytes the next step needs at least."""
+        unit = self._cursor.peek()
+        here = unit.size + CODA_BYTES if unit is not None and unit.place == at else 0
+        said = int(SIZE_AND_MAGIC.unpack_from(window)[0]) if len(window) >= SIZE_AND_MAGIC.size else 0
+        return max(here, said)
+
+    # What a record must be
+
+    def _check_identity(self, unit: UnitRow, window: memoryview, position: int) -> None:
+        """A sound record of this queue has its name and number, and its unit has its tag."""
+        head = read_head(window, position, unit.size)
+        if head.queue_id != self._key.queue_id or head.topic != self._topic:
+            found = f"topic {head.topic.decode(errors='backslashreplace')!r}, queue {head.queue_id}"
+            self._problem(Problem.FOREIGN_RECORD, unit, f"expected {self._key.logical_path}, found {found}")
+        properties = window[head.properties_position : head.properties_position + head.properties_length]
+        try:
+            code = tags_code(get_text_property(bytes(properties), TAGS))
+        except CorruptRecord as error:
+            self._problem(Problem.DAMAGED_RECORD, unit, str(error))
+            return
+        if code != unit.tags_code and not is_ext_address(unit.tags_code):
+            self._problem(Problem.UNIT_DISAGREES, unit, f"expected tags code {code}, found {unit.tags_code}")
+        entry = self._entries.get(unit.queue_offset)
+        if entry is not None and (entry.store_ms, entry.log_offset) != (head.store_timestamp_ms, unit.place):
+            found = f"{entry}, its record was stored at {head.store_timestamp_ms} and lies at {unit.place}"
+            self._report.problem(Problem.TIME_INDEX, self._key.directory, found)
+
+    def _is_true(self, unit: UnitRow) -> bool:
+        """Whether a unit that does not fit here has its record where it says. Asks the tier, once for each unit."""
+        if self._found_true == unit.queue_offset:
+            return True
+        info = next((i for i in self._logs if i.key.base <= unit.place < i.key.base + i.size), None)
+        if info is None or unit.size <= 0 or unit.end > info.key.base + info.size:
+            return False
+        try:
+            place = UnitPlace(unit.queue_offset, unit.place, unit.size)
+            peek_store_ms(self._driver, Segment(info.key, info.size), place)
+        except (SegmentMissing, IllegalRange, CorruptSegment):
+            return False
+        self._found_true = unit.queue_offset
+        return True
+
+    # Ends
+
+    def _pass_expired(self) -> None:
+        """Units at the head that have outlived their records."""
+        begin = self._logs[0].key.base if self._logs else None
+        while (unit := self._cursor.peek()) is not None and begin is not None and 0 <= unit.place < begin:
+            if not 0 < unit.size <= begin - unit.place:
+                return
+            self._report.count("expired_units")
+            self._cursor.advance(1)
+
+    def _pass_rest(self) -> None:
+        """Units behind the last record: a writer may have gone on since the listing, else their records are lost."""
+        first = self._cursor.peek()
+        if first is None:
+            return
+        last, count = first, 0
+        while (unit := self._cursor.peek()) is not None:
+            last, count = unit, count + 1
+            self._cursor.advance(1)
+        text = (
+            f"{count} units, queue offsets {first.queue_offset} to {last.queue_offset}, from log offset {first.place}"
+        )
+        grown = self._logs[-1].key.base + self._driver.size(self._logs[-1].key) if self._logs else 0
+        where = f"{self._key.directory}/CONSUME_QUEUE"
+        if grown > self._logs[-1].key.base + self._logs[-1].size if self._logs else False:
+            self._report.note(Note.CHANGED_MEANWHILE, where, text)
+        else:
+            self._report.problem(Problem.UNIT_WITHOUT_RECORD, where, text)
+
+    def _end_unreferenced(self, at: int) -> None:
+        if not self._unreferenced:
+            return
+        begin = at - self._unreferenced
+        at_end = self._cursor.peek() is None
+        kind = Note.RECORDS_WITHOUT_UNITS if at_end else Note.UNREFERENCED
+        self._report.note(kind, f"{self._key.directory}/COMMIT_LOG", f"log offsets {begin} to {at}")
+        self._unreferenced = 0
+
+    def _check_offsets(self) -> None:
+        if self._manifest is None:
+            if self._logs or self._units:
+                self._report.note(Note.NO_MANIFEST, self._key.directory, "a restore reads all of its units")
+            return
+        end = (self._units[-1].key.base + self._units[-1].size) // UNIT_BYTES if self._units else 0
+        claimed = self._manifest.max_offset
+        if claimed > end and self._units:
+            self._report.problem(
+                Problem.OFFSETS,
+                self._key.directory,
+                f"its manifest has messages up to {claimed}, the units end at {end}",
+            )
+        elif 0 <= claimed < end:
+            self._report.note(Note.BEYOND_MANIFEST, self._key.directory, f"queue offsets {claimed} to {end}")
+
+    def _blank(self, queue_offset: int) -> None:
+        self._report.count("blank_units")
+        if (
+            not any(gap.from_offset <= queue_offset < gap.to_offset for gap in self._gaps)
+            and self._manifest is not None
+        ):
+            where = f"{self._key.directory}/CONSUME_QUEUE"
+            self._report.problem(Problem.BLANK_WITHOUT_GAP, where, f"queue offset {queue_offset}")
+
+    def _problem(self, kind: Problem, unit: UnitRow, text: str) -> None:
+        where = f"{self._key.directory}/COMMIT_LOG"
+        self._report.problem(kind, where, f"queue offset {unit.queue_offset}, log offset {unit.place}: {text}")
+
+
+def _more(window: memoryview, segment: CheckedSegment, length: int) -> memoryview:
+    more = segment.read(length)
+    return memoryview(bytes(window) + bytes(more)) if len(window) else more
+
+
+def _is_sound(window: memoryview, head: RecordHead, at: int) -> bool:
+    if head.physical_offset != at:
+        return False
+    try:
+        decode_record(window[: head.size], crc_property=CrcPropertyCheck.IGNORE)
+    except CorruptRecord:
+        return False
+    return True
+
+
+def _what_is_wrong(window: memoryview, unit: UnitRow, at: int) -> str:
+    head = read_head(window)
+    if head.kind is not HeadKind.OK:
+        return head.reason
+    try:
+        decode_record(window[: head.size], crc_property=CrcPropertyCheck.IGNORE)
+    except CorruptRecord as error:
+        return str(error)
+    found = f"log offset {head.physical_offset}, queue offset {head.queue_offset} and {head.size} bytes"
+    return f"expected log offset {at}, queue offset {unit.queue_offset} and {unit.size} bytes, found {found}"

@@ -1,0 +1,103 @@
+"""What a verification of a tier says: problems, which are loss or contradiction, and notes, which are not."""
+
+from __future__ import annotations
+
+import enum
+import threading
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+FINDINGS_KEPT_MAX = 1_000
+COUNTS = (
+    "queues", "segments", "bytes", "records", "units", "blank_units", "expired_units", "index_files", "index_items",
+    "stale_items",
+)  # fmt: skip
+
+
+class Problem(enum.Enum):
+    """Kinds of problems. The value says what it means."""
+
+    UNREADABLE = "bytes that the tier lists and does not give"
+    DAMAGED_LISTING = "objects of a segment that do not fit together"
+    MISSING_SEGMENT = "a segment that is known and not there"
+    SHORT_SEGMENT = "a segment with fewer bytes than are known of"
+    CHECKSUM = "bytes that have another checksum than when they were written"
+    HOLE = "offsets that no segment covers"
+    OVERLAP = "two segments for the same offsets"
+    MISALIGNED = "a consume-queue segment that is no run of whole units"
+    DAMAGED_RECORD = "a record that is damaged"
+    FOREIGN_RECORD = "a record of another topic or queue"
+    UNIT_DISAGREES = "a unit that does not say what its record says"
+    UNIT_WITHOUT_RECORD = "a unit whose record is not there"
+    BLANK_WITHOUT_GAP = "a blank unit outside of every recorded gap"
+    TIME_INDEX = "an entry of the time index that is not true"
+    OFFSETS = "a manifest that claims messages which are not there"
+    MANIFEST = "a manifest, lease or companion that cannot be read"
+    INDEX_STRUCTURE = "an index file that contradicts itself"
+    INDEX_ITEM = "an index item that does not lead to a message with such a key"
+
+
+class Note(enum.Enum):
+    """Kinds of notes: what a crash, a running writer or RocketMQ leaves behind."""
+
+    TORN_TAIL = "a torn end, which the next writer cuts off"
+    RECORDS_WITHOUT_UNITS = "records whose units are not there yet; the next writer makes them"
+    UNREFERENCED = "bytes that no unit knows, such as a repeated upload leaves"
+    NO_MANIFEST = "a queue without a manifest"
+    BEYOND_MANIFEST = "messages that are newer than the manifest"
+    HEAD_IS_GONE = "a segment at the head that expired after the manifest was written"
+    BEING_DELETED = "a segment whose deletion is not finished"
+    CHANGED_MEANWHILE = "something that a writer changed while it was read"
+    PARTS_LEFT = "a sealed segment whose parts are still there"
+
+
+class Finding(NamedTuple):
+    """One problem or note: what sort, where, and in words."""
+
+    kind: str
+    where: str
+    text: str
+
+
+@dataclass
+class VerifyReport:
+    """What was found. Counts are of all; `problems` and `notes` keep the first thousand. Any thread may add."""
+
+    url: str
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
+    problems: list[Finding] = field(default_factory=list)
+    notes: list[Finding] = field(default_factory=list)
+    problem_count: int = 0
+    note_count: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def is_clean(self) -> bool:
+        return self.problem_count == 0
+
+    def count(self, what: str, amount: int = 1) -> None:
+        with self._lock:
+            self.counts[what] += amount
+
+    def problem(self, kind: Problem, where: str, text: str) -> None:
+        with self._lock:
+            self.problem_count += 1
+            if len(self.problems) < FINDINGS_KEPT_MAX:
+                self.problems.append(Finding(kind.name.lower(), where, text))
+
+    def note(self, kind: Note, where: str, text: str) -> None:
+        with self._lock:
+            self.note_count += 1
+            if len(self.notes) < FINDINGS_KEPT_MAX:
+                self.notes.append(Finding(kind.name.lower(), where, text))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "url": self.url,
+            "clean": self.is_clean,
+            "counts": dict(self.counts),
+            "problem_count": self.problem_count,
+            "problems": [finding._asdict() for finding in self.problems],
+            "note_count": self.note_count,
+            "notes": [finding._asdict() for finding in self.notes],
+        }
