@@ -26,13 +26,18 @@ _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 class CounterChild:
-    """One number that only grows."""
+    """One number that only grows, counted here or asked from a function that counts when it is shown."""
 
-    __slots__ = ("_lock", "_value")
+    __slots__ = ("_lock", "_read", "_value")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._value: float = 0
+        self._read: Callable[[], float] | None = None
+
+    def set_function(self, read: Callable[[], float]) -> None:
+        """Take the number from `read`, which must never go down."""
+        self._read = read
 
     def add(self, amount: float = 1) -> None:
         if amount < 0:
@@ -42,10 +47,10 @@ class CounterChild:
 
     @property
     def value(self) -> float:
-        return self._value
+        return self._value if self._read is None else self._read()
 
     def samples(self) -> list[tuple[str, str, float]]:
-        return [("", "", self._value)]
+        return [("", "", self.value)]
 
 
 class GaugeChild:
@@ -168,10 +173,21 @@ class Registry:
 
     def __init__(self) -> None:
         self._metrics: dict[str, Metric[Any]] = {}
+        self._collectors: list[Callable[[], None]] = []
         self._lock = threading.Lock()
 
-    def counter(self, name: str, text: str, labels: Sequence[str] = ()) -> Metric[CounterChild]:
-        return self._register(Metric("counter", name, text, labels, CounterChild))
+    def add_collector(self, collect: Callable[[], None]) -> None:
+        """Call `collect` before each rendering, to bring up to date what is costly to keep so."""
+        self._collectors.append(collect)
+
+    def counter(
+        self, name: str, text: str, labels: Sequence[str] = (), function: Callable[[], float] | None = None
+    ) -> Metric[CounterChild]:
+        """A counter; `function`, for a counter without labels, is asked for the value at each rendering."""
+        metric = self._register(Metric("counter", name, text, labels, CounterChild))
+        if function is not None:
+            metric.labels().set_function(function)
+        return metric
 
     def gauge(
         self, name: str, text: str, labels: Sequence[str] = (), function: Callable[[], float] | None = None
@@ -198,6 +214,8 @@ class Registry:
 
     def render_prometheus(self) -> str:
         """All metrics in Prometheus' text format, version 0.0.4."""
+        for collect in list(self._collectors):
+            collect()
         with self._lock:
             metrics = sorted(self._metrics.items())
         return "".join(f"{line}\n" for _, metric in metrics for line in metric.render())

@@ -32,6 +32,7 @@ from tiermq.tier.metadata.manifest_store import ManifestStore
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.retention import Retention
 from tiermq.tier.tier_config import TierConfig
+from tiermq.tier.tier_metrics import TierMetrics
 
 
 @dataclass(slots=True)
@@ -52,6 +53,7 @@ class TierParts:
     engine: DispatchEngine
     retention: Retention
     pool: ThreadPoolExecutor
+    metrics: TierMetrics
 
     def queue_tails(self) -> list[QueueTail]:
         """Where each queue's committed records end, for the index."""
@@ -130,6 +132,9 @@ def assemble_tier(
     made.append(retention)
     pool = ThreadPoolExecutor(config.tier_fetch_threads, thread_name_prefix="tier-fetch")
     fetcher = TierFetcher(files, _fetch_config(config, local), clock, pool)
+    fetcher = TierFetcher(files, _fetch_config(config, local), clock, pool)
+    metrics = TierMetrics(registry, files, clock)
+    metrics.watch_fetcher(fetcher)
     return TierParts(
         config=config,
         driver=driver,
@@ -145,6 +150,7 @@ def assemble_tier(
         engine=engine,
         retention=retention,
         pool=pool,
+        metrics=metrics,
     )
 
 

@@ -77,8 +77,25 @@ class TieredReading:
                 return page
             if unbroken and message_filter is None:
                 return self.local.get(topic, queue_id, offset, min(unbroken, max_messages), max_bytes)
-        cold = self.tier.fetcher.get(topic, queue_id, offset, max_messages, max_bytes, message_filter, group=group)
+        cold = self._fetch(topic, queue_id, offset, max_messages, max_bytes, message_filter, group)
         return self._with_local_min(cold, topic, queue_id)
+
+    def _fetch(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        message_filter: MessageFilter | None,
+        group: str,
+    ) -> TierPage:
+        """A get from the tier, timed and counted."""
+        tier = self.tier
+        with tier.metrics.timed("get_message", topic, group):
+            page = tier.fetcher.get(topic, queue_id, offset, max_messages, max_bytes, message_filter, group=group)
+        tier.metrics.served(topic, group, page.count)
+        return page
 
     def _cold(self, topic: str, queue_id: int) -> FlatMessageFile | None:
         """The queue in the tier, if it has a place there."""
@@ -134,13 +151,14 @@ class TieredReading:
     ) -> Page:
         """The tier's answer; when it has none and the local store has one, that."""
         try:
-            page = self.tier.fetcher.get(topic, queue_id, offset, max_messages, max_bytes, message_filter, group=group)
+            page = self._fetch(topic, queue_id, offset, max_messages, max_bytes, message_filter, group)
         except TierError:
             if not self._is_local(topic, queue_id, offset):
                 raise
         else:
             if not falls_back(page.status, self._is_local(topic, queue_id, offset)):
                 return self._with_local_min(page, topic, queue_id)
+        self.tier.metrics.fell_back("get_message", topic, group)
         return self.local.get(topic, queue_id, offset, max_messages, max_bytes, message_filter)
 
     def _with_tier_min(self, page: Page, file: FlatMessageFile, offset: int) -> Page:
@@ -172,14 +190,16 @@ class TieredReading:
             return self.local.query(topic, key, begin_ms, end_ms, max_messages)
         most = min(max_messages, self.local.config.max_msgs_num_batch)
         if self._level is StorageLevel.FORCE or not self.local.config.message_index_enable:
-            cold = query_cold(tier.index, tier.records, tier.pool, topic, key, begin_ms, end_ms, most)
+            with tier.metrics.timed("query_message", topic):
+                cold = query_cold(tier.index, tier.records, tier.pool, topic, key, begin_ms, end_ms, most)
             return QueryPage(cold, 0, 0, tier.index.is_complete)
         page = self.local.query(topic, key, begin_ms, end_ms, max_messages)
         # What is younger than all that is local is in the tier only as a copy.
         oldest_ms = self._oldest_local_ms()
         cold_end_ms = end_ms if oldest_ms < 0 else min(end_ms, oldest_ms + CLOCK_STEP_MS)
         try:
-            cold = query_cold(tier.index, tier.records, tier.pool, topic, key, begin_ms, cold_end_ms, most)
+            with tier.metrics.timed("query_message", topic):
+                cold = query_cold(tier.index, tier.records, tier.pool, topic, key, begin_ms, cold_end_ms, most)
         except TierError:
             if self._is_colder(topic):
                 raise
@@ -246,7 +266,7 @@ class TieredReading:
         if file is None:
             return self.local.offset_at(topic, queue_id, timestamp_ms, boundary)
         if self._level is StorageLevel.FORCE:
-            return self.tier.times.offset_by_time(file, timestamp_ms, Boundary(boundary))
+            return self._cold_offset_at(file, timestamp_ms, boundary)
         earliest = self.local.earliest_time(topic, queue_id)
         # Of messages that were stored in the same millisecond, the first may be cold and the last is not.
         in_local = timestamp_ms >= earliest if boundary == "upper" else timestamp_ms > earliest
@@ -254,10 +274,14 @@ class TieredReading:
             return self.local.offset_at(topic, queue_id, timestamp_ms, boundary)
         if earliest >= 0 and self.local.min_offset(topic, queue_id) <= max(0, file.min_offset):
             return self.local.offset_at(topic, queue_id, timestamp_ms, boundary)
-        found = self.tier.times.offset_by_time(file, timestamp_ms, Boundary(boundary))
+        found = self._cold_offset_at(file, timestamp_ms, boundary)
         if found >= file.commit_offset and earliest >= 0:
             return max(found, self.local.offset_at(topic, queue_id, timestamp_ms, boundary))
         return found
+
+    def _cold_offset_at(self, file: FlatMessageFile, timestamp_ms: int, boundary: str) -> int:
+        with self.tier.metrics.timed("get_offset_by_time", file.queue.topic):
+            return self.tier.times.offset_by_time(file, timestamp_ms, Boundary(boundary))
 
     def store_time_of(self, topic: str, queue_id: int, offset: int) -> int:
         """When the message with a queue offset was stored; -1 when neither store has it. Raises TierError."""

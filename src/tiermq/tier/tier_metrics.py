@@ -1,0 +1,116 @@
+"""What reading from the tier shows to the outside: RocketMQ's metrics, by its names and told truthfully.
+
+    rocketmq_tiered_store_api_latency                  histogram, ms    operation, topic, group
+    rocketmq_tiered_store_messages_out_total           counter          topic, group
+    rocketmq_tiered_store_get_message_fallback_total   counter          operation, topic, group
+    rocketmq_tiered_store_read_ahead_cache_count       gauge            windows in memory
+    rocketmq_tiered_store_read_ahead_cache_bytes       gauge            their bytes, overhead included
+    rocketmq_tiered_store_read_ahead_cache_access_total, …_hit_total    counters
+    rocketmq_tiered_storage_size                       gauge, bytes     topic, file_type
+    rocketmq_tiered_storage_message_reserve_time       gauge, ms        topic, queue_id
+
+The last two are RocketMQ's `rocketmq_storage_size` and `rocketmq_storage_message_reserve_time` of the tier; the names
+without `tiered` belong to the local store here, so that both can be seen at once.
+Gauges are worked out when somebody looks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from tiermq.clock import Clock
+from tiermq.metrics import Registry
+from tiermq.tier.dispatch.dispatch_metrics import COMMON
+from tiermq.tier.fetch.fetch_config import FetchCounts
+from tiermq.tier.fetch.window_cache import WindowCache
+from tiermq.tier.flat.flat_file_store import FlatFileStore
+from tiermq.tier.names import SegmentType
+
+LATENCY_MS = (1, 3, 5, 7, 10, 100, 200, 400, 600, 800, 1000, 1500, 3000)
+PREFIX = "rocketmq_tiered_store_"
+
+
+class CountedFetcher(Protocol):
+    """What is asked of the fetcher."""
+
+    @property
+    def cache(self) -> WindowCache: ...
+
+    def counts(self) -> FetchCounts: ...
+
+
+class TierMetrics:
+    """Made once per registry. Any thread may count."""
+
+    def __init__(self, registry: Registry, files: FlatFileStore, clock: Clock) -> None:
+        labels = (*COMMON, "operation", "topic", "group")
+        self._latency = registry.histogram(
+            PREFIX + "api_latency", "How long calls to the tier took, in milliseconds.", labels, LATENCY_MS
+        )
+        self._out = registry.counter(
+            PREFIX + "messages_out_total", "Messages served from the tier.", (*COMMON, "topic", "group")
+        )
+        self._fallback = registry.counter(
+            PREFIX + "get_message_fallback_total", "Gets that the local store answered in the tier's place.", labels
+        )
+        self._size = registry.gauge(
+            "rocketmq_tiered_storage_size", "Bytes of a topic in the tier.", (*COMMON, "topic", "file_type")
+        )
+        self._reserve = registry.gauge(
+            "rocketmq_tiered_storage_message_reserve_time",
+            "Age of the oldest message of a queue in the tier, in milliseconds.",
+            (*COMMON, "topic", "queue_id"),
+        )
+        self._registry = registry
+        self._files = files
+        self._clock = clock
+        registry.add_collector(self._collect)
+
+    def watch_fetcher(self, fetcher: CountedFetcher) -> None:
+        """Show the window cache, from now on."""
+        gauge, counter, cache = self._registry.gauge, self._registry.counter, fetcher.cache
+        gauge(PREFIX + "read_ahead_cache_count", "Windows in memory.", function=lambda: cache.count)
+        gauge(PREFIX + "read_ahead_cache_bytes", "Bytes of windows in memory.", function=lambda: cache.bytes)
+        name = PREFIX + "read_ahead_cache_"
+        counter(name + "access_total", "Gets that needed a window.", function=lambda: _accesses(fetcher.counts()))
+        counter(name + "hit_total", "Gets whose window was there.", function=lambda: fetcher.counts().hit_count)
+        counter("tiermq_tier_served_bytes_total", "Bytes served.", function=lambda: fetcher.counts().served_bytes)
+        counter("tiermq_tier_fetched_bytes_total", "Bytes fetched.", function=lambda: fetcher.counts().fetched_bytes)
+        counter("tiermq_tier_corrupt_total", "Damaged messages met.", function=lambda: fetcher.counts().corrupt_count)
+
+    @contextmanager
+    def timed(self, operation: str, topic: str, group: str = "") -> Iterator[None]:
+        """Time one call to the tier."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            child = self._latency.labels(*COMMON.values(), operation, topic, group)
+            child.observe((time.perf_counter() - started) * 1000)
+
+    def served(self, topic: str, group: str, messages: int) -> None:
+        if messages:
+            self._out.labels(*COMMON.values(), topic, group).add(messages)
+
+    def fell_back(self, operation: str, topic: str, group: str = "") -> None:
+        self._fallback.labels(*COMMON.values(), operation, topic, group).add()
+
+    def _collect(self) -> None:
+        """Bring the gauges of topics and queues up to date, just before they are shown."""
+        metadata = self._files.metadata
+        for topic in metadata.topics():
+            for kind in (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE):
+                size = metadata.size_of_topic(topic.name, kind)
+                self._size.labels(*COMMON.values(), topic.name, kind.name.lower()).set(size)
+        now_ms = self._clock.now_ms()
+        for file in self._files:
+            begin_ms = file.begin_ms
+            age_ms = max(0, now_ms - begin_ms) if begin_ms >= 0 else 0
+            self._reserve.labels(*COMMON.values(), file.queue.topic, file.queue.queue_id).set(age_ms)
+
+
+def _accesses(counts: FetchCounts) -> int:
+    return counts.hit_count + counts.miss_count
