@@ -132,7 +132,6 @@ def assemble_tier(
     made.append(retention)
     pool = ThreadPoolExecutor(config.tier_fetch_threads, thread_name_prefix="tier-fetch")
     fetcher = TierFetcher(files, _fetch_config(config, local), clock, pool)
-    fetcher = TierFetcher(files, _fetch_config(config, local), clock, pool)
     metrics = TierMetrics(registry, files, clock)
     metrics.watch_fetcher(fetcher)
     return TierParts(
