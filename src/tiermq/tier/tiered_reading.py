@@ -206,7 +206,10 @@ class TieredReading:
             return page
         merged = merge(page.messages, cold, most)
         return QueryPage(
-            merged, page.last_update_timestamp_ms, page.last_update_physical_offset, tier.index.is_complete
+            merged,
+            page.last_update_timestamp_ms,
+            page.last_update_physical_offset,
+            page.complete and tier.index.is_complete,
         )
 
     def _oldest_local_ms(self) -> int:
