@@ -84,7 +84,8 @@ def test_what_was_evicted_is_read_from_the_tier_after_a_restart_too(world: Broke
 def test_a_lost_disk_is_restored_from_the_tier_and_numbering_goes_on(world: BrokerWorld) -> None:
     steps = [*LIFE, TierNow(), EraseBrokerDisk(), Reopen(restore=True), ExpectOffsets(0, 195), ExpectEverything()]
     play(world, [*steps, Produce(10), ExpectOffsets(0, 205), ExpectEverything(), TierNow(), ExpectEverything(),
-                 KillWriter(), ExpectEverything(), EraseBrokerDisk(), Reopen(restore=True), ExpectEverything()])  # fmt: skip
+                 KillWriter(), ExpectEverything(), EraseBrokerDisk(), Reopen(restore=True),
+                 ExpectEverything()])  # fmt: skip
 
 
 def test_what_had_not_reached_the_tier_is_lost_with_the_disk_and_nothing_else(world: BrokerWorld) -> None:

@@ -70,13 +70,15 @@ class TieredReading:
         if file is None or (message_filter is None and page.count and page.count == page.next_offset - offset):
             return page
         if not self._holds(file, offset):
-            return self._with_tier_min(page, file, offset)
+            return self._beyond(page, file, offset)
         if page.status in (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE):
             unbroken = self._unbroken(topic, queue_id, offset, page.next_offset)
             if unbroken == page.next_offset - offset:
                 return page
             if unbroken and message_filter is None:
-                return self.local.get(topic, queue_id, offset, min(unbroken, max_messages), max_bytes)
+                found = self.local.get(topic, queue_id, offset, min(unbroken, max_messages), max_bytes)
+                end = offset + found.count  # The local store passes over places without a message; the tier has them.
+                return GetPage(found.status, end, found.min_offset, found.max_offset, found.data, found.count)
         cold = self._fetch(topic, queue_id, offset, max_messages, max_bytes, message_filter, group)
         return self._with_local_min(cold, topic, queue_id)
 
@@ -161,11 +163,15 @@ class TieredReading:
         self.tier.metrics.fell_back("get_message", topic, group)
         return self.local.get(topic, queue_id, offset, max_messages, max_bytes, message_filter)
 
-    def _with_tier_min(self, page: Page, file: FlatMessageFile, offset: int) -> Page:
-        """A local page that knows how far back the tier goes."""
-        low = max(0, file.min_offset)
-        if page.status is GetStatus.OFFSET_TOO_SMALL and offset < low < min(page.next_offset, file.commit_offset):
+    def _beyond(self, page: Page, file: FlatMessageFile, offset: int) -> Page:
+        """A local page for an offset that the tier has not either, with the bounds of both stores."""
+        low, high = max(0, file.min_offset), file.commit_offset
+        if page.status is GetStatus.OFFSET_TOO_SMALL and offset < low < min(page.next_offset, high):
             return GetPage(GetStatus.OFFSET_TOO_SMALL, low, low, page.max_offset)
+        if page.count == 0 and page.max_offset < high <= offset:
+            # The local store lost its end: its own would send a client back.
+            status = GetStatus.OFFSET_OVERFLOW_ONE if offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
+            return GetPage(status, high, low, high)
         return page
 
     def _with_local_min(self, page: TierPage, topic: str, queue_id: int) -> TierPage:
