@@ -1,14 +1,20 @@
-"""`tiermq dump`: any file of a store directory as JSON lines."""
+"""`tiermq dump`: any file of a store directory or of a tier as JSON lines."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
-from tiermq.store.inspect import ROW_KINDS
-from tiermq.store.inspect import dump as rows_of
+from tiermq.store.inspect import ROW_KINDS as STORE_ROW_KINDS
+from tiermq.store.inspect import dump as store_rows
+from tiermq.store.store_files import is_store
+from tiermq.tier.tier_dump import TIER_ROW_KINDS, classify_tier_file, dump_tier, list_tier_files
+
+ROW_KINDS = tuple(dict.fromkeys((*STORE_ROW_KINDS, *TIER_ROW_KINDS)))
 
 
 @click.command()
@@ -21,18 +27,22 @@ from tiermq.store.inspect import dump as rows_of
     metavar="KIND",
     help="Only rows of this kind; may be given repeatedly.",
 )
-@click.option("--slots", type=click.IntRange(min=1), help="maxHashSlotNum of the index files, if it cannot be told.")
+@click.option(
+    "--slots", type=click.IntRange(min=1), help="Slots of the index files (maxHashSlotNum), if it cannot be told."
+)
 @click.option("--json", "as_json", is_flag=True, help="Accepted for uniformity: the output always is JSON lines.")
 def dump(path: Path, kinds: tuple[str, ...], slots: int | None, as_json: bool) -> None:  # noqa: ARG001
-    """Show PATH, a file or a whole store directory, as JSON lines.
+    """Show PATH, a file or a whole directory of a store or a tier, as JSON lines.
 
     What a file is, is told from its path: commitlog/, consumequeue/, consumequeue_ext/, batchconsumequeue/, index/,
-    checkpoint, abort, lock, config/. The directory may be in use: nothing is written and no lock is taken.
+    checkpoint, abort, lock, config/; in a tier COMMIT_LOG/, CONSUME_QUEUE/, INDEX/, *.tiermq.json, and on a broker's
+    disk tiered_index_file/. The directory may be in use: nothing is written and no lock is taken.
 
     \b
     Kinds of rows:
       record blank unit pre_blank_unit ext_unit batch_unit index_header index_entry
       checkpoint config abort lock other damage
+      end_mark tier_index_header tier_index_item manifest lease companion
 
     A damaged place is a row with "error". The exit code is 1 if there was one, else 0.
 
@@ -41,12 +51,29 @@ def dump(path: Path, kinds: tuple[str, ...], slots: int | None, as_json: bool) -
       tiermq dump ~/store/commitlog/00000000000000000000
       tiermq dump ~/store/consumequeue/orders/0
       tiermq dump ~/store --kind damage
+      tiermq dump /var/tier/212d6b50_DefaultCluster/broker-a/orders --kind record
       tiermq dump ~/store/commitlog | jq -r 'select(.topic == "orders") | .body'
     """
     damaged = False
-    for row in rows_of(path, slot_count=slots):
+    for row in _rows_of(path, slots):
         damaged = damaged or "error" in row
         if not kinds or row["kind"] in kinds:
             click.echo(json.dumps(row))
     if damaged:
         raise SystemExit(1)
+
+
+def _rows_of(path: Path, slots: int | None) -> Iterator[dict[str, Any]]:
+    """The rows of a store's files, then those of a tier's; what a tier knows is nothing unknown of a store."""
+    if not path.is_dir():
+        file = classify_tier_file(path)
+        yield from store_rows(path, slot_count=slots) if file is None else dump_tier(file, path.name, slot_count=slots)
+        return
+    root = path.absolute()
+    tier_files = {file.path.relative_to(root).as_posix(): file for file in list_tier_files(root)}
+    if is_store(path) or not tier_files:
+        for row in store_rows(path, slot_count=slots):
+            if row["file"] not in tier_files:
+                yield row
+    for name, file in tier_files.items():
+        yield from dump_tier(file, name, slot_count=slots)

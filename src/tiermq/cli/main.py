@@ -21,8 +21,9 @@ class Entry(NamedTuple):
 
 COMMANDS = {
     "demo": Entry("tiermq.cli.demo", "demo", "Write a store, kill it, recover it, prove that nothing was lost."),
-    "dump": Entry("tiermq.cli.dump", "dump", "Show any file of a store directory as JSON lines."),
+    "dump": Entry("tiermq.cli.dump", "dump", "Show any file of a store directory or a tier as JSON lines."),
     "store": Entry("tiermq.cli.store", "store", "Look into a store directory: stat, check."),
+    "tier": Entry("tiermq.cli.tier", "tier", "Look into a tier: ls, stat, cat, verify, restore, import, …"),
     "bench": Entry("tiermq.cli.bench", "bench", "Run a benchmark: put, get, dispatch, recover, index."),
 }
 
@@ -62,6 +63,7 @@ def cli() -> None:
       tiermq store stat ~/store        what a RocketMQ or TierMQ store directory holds
       tiermq store check ~/store       whether it agrees with itself
       tiermq dump ~/store/commitlog    every message, as JSON lines
+      tiermq tier stat s3://history    what a tier holds, of TierMQ or of RocketMQ
 
     Every command has --help with examples, and --json for programs.
     """

@@ -1,0 +1,78 @@
+"""What the commands of `tiermq tier` share: options, exit codes, how a tier and a broker's metadata are opened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from tiermq.errors import StoreError, TierError, TierMQError
+from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.driver.tier_url import open_driver
+from tiermq.tier.metadata.metadata_store import MetadataStore
+from tiermq.tier.tier_config import TierConfig
+
+EXIT_PROBLEMS = 1
+EXIT_NO_TIER = 2
+
+URL = click.argument("url", metavar="URL")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+CLUSTER = click.option("--cluster", help="Only this cluster (brokerClusterName).")
+BROKER = click.option("--broker", help="Only this broker (brokerName).")
+TOPIC = click.option("--topic", help="Only this topic.")
+STORE = click.option(
+    "--store",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="A broker's store directory; what it knows of the tier is in its config folder.",
+)
+
+
+@contextmanager
+def opened(url: str) -> Iterator[TierDriver]:
+    """The tier, and exit code 2 for everything that keeps it from being read."""
+    try:
+        driver = open_driver(url)
+        try:
+            yield driver
+        finally:
+            driver.close()
+    except (TierError, StoreError) as error:
+        fail(error)
+
+
+def fail(error: TierMQError) -> NoReturn:
+    click.echo(f"Error: {error}", err=True)
+    raise SystemExit(EXIT_NO_TIER) from error
+
+
+def metadata_path(store: Path) -> Path:
+    return TierConfig(store_path_root_dir=str(store)).metadata_path
+
+
+@contextmanager
+def broker_metadata(store: Path | None) -> Iterator[MetadataStore | None]:
+    """What a broker knows of its tier, which must be there already."""
+    if store is None:
+        yield None
+        return
+    path = metadata_path(store)
+    if not path.is_file():
+        raise StoreError(f"{path}: expected what a broker knows of its tier, found no such file; `restore` makes it")
+    with MetadataStore(path) as metadata:
+        yield metadata
+
+
+@contextmanager
+def new_metadata(store: Path) -> Iterator[MetadataStore]:
+    path = metadata_path(store)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with MetadataStore(path) as metadata:
+        yield metadata
+
+
+def print_json(values: dict[str, Any]) -> None:
+    click.echo(json.dumps(values))

@@ -1,0 +1,252 @@
+"""Any file of a tier as plain rows, for `tiermq dump` and for eyes: what `store.inspect` is for a store directory.
+
+What a file is, is told from its path:
+
+    COMMIT_LOG/<8 hex + 20 digits>       records, end marks          also its parts: <that>.parts/<20 digits>
+    CONSUME_QUEUE/<8 hex + 20 digits>    units
+    INDEX/<8 hex + 20 digits>            an uploaded, compacted index file
+    tiered_index_file/<digits>           an index file that is still open, on a broker's disk
+    manifest.tiermq.json, lease.tiermq.json, <segment>.tiermq.json
+
+Each row is a dict that JSON can hold, with `kind` and `file`. A damaged place is a row of kind `damage` with an
+`error`; the walk goes on behind it where that is possible. Nothing is written and no lock is taken.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tiermq.consumequeue.unit import PRE_BLANK, UNIT_BYTES, decode
+from tiermq.errors import CorruptRecord, FutureManifest, StoreDamaged
+from tiermq.message.record import CrcPropertyCheck, decode_record
+from tiermq.message.record_head import HeadKind, read_head
+from tiermq.store.store_files import ReadOnlyMap, is_zero
+from tiermq.tier.driver.part_log import PARTS_SUFFIX
+from tiermq.tier.driver.posix import SEALED_SUFFIX
+from tiermq.tier.index.index_coverage import CoverageRecord
+from tiermq.tier.index.index_item import (
+    COMPACTED_SLOT,
+    HEADER_BYTES,
+    ITEM,
+    ITEM_BYTES,
+    OPEN_ITEM,
+    OPEN_ITEM_BYTES,
+    OPEN_SLOT,
+    SLOT_BYTES,
+    IndexItem,
+    decode_header,
+)
+from tiermq.tier.index.index_recovery import INDEX_DIRECTORY
+from tiermq.tier.metadata.broker_lease import decode_lease
+from tiermq.tier.metadata.document import CorruptManifest
+from tiermq.tier.metadata.manifest import decode_manifest, encode_manifest
+from tiermq.tier.names import FILE_NAME_LENGTH, HASH_DIGITS, OBJECT_SUFFIX, SegmentType, md5_8
+
+Row = dict[str, Any]
+
+TIER_ROW_KINDS = (
+    "record", "end_mark", "unit", "pre_blank_unit", "tier_index_header", "tier_index_item", "manifest", "lease",
+    "companion", "damage",
+)  # fmt: skip
+CODA_BYTES = 16
+
+
+class TierFileKind(enum.Enum):
+    """What a file of a tier holds."""
+
+    COMMIT_LOG = "commit_log"
+    CONSUME_QUEUE = "consume_queue"
+    INDEX = "index"
+    OPEN_INDEX = "open_index"
+    OBJECT = "object"
+
+
+@dataclass(frozen=True, slots=True)
+class TierFile:
+    """One file: where it is, what it is, and what its path says about its content."""
+
+    path: Path
+    kind: TierFileKind
+    base: int = 0
+    topic: str = ""
+    queue_id: int = -1
+
+
+def classify_tier_file(path: Path) -> TierFile | None:
+    """What the file at `path` is; None when it is no file of a tier. Only the name is looked at."""
+    path = path.absolute()
+    if path.name.endswith(OBJECT_SUFFIX):
+        return TierFile(path, TierFileKind.OBJECT)
+    if path.parent.name == INDEX_DIRECTORY and path.name.isdigit():
+        return TierFile(path, TierFileKind.OPEN_INDEX)
+    position, segment = 0, path
+    if path.parent.name.endswith(PARTS_SUFFIX) and re.fullmatch(r"[0-9]{20}", path.name):
+        position, segment = int(path.name), path.parent.with_name(path.parent.name.removesuffix(PARTS_SUFFIX))
+    folders = segment.parts
+    if len(folders) < 5 or folders[-2] not in SegmentType.__members__ or len(segment.name) != FILE_NAME_LENGTH:
+        return None
+    digits = segment.name[HASH_DIGITS:]
+    if not digits.isascii() or not digits.isdigit() or md5_8(str(int(digits))) != segment.name[:HASH_DIGITS]:
+        return None
+    queue_id = int(folders[-3]) if folders[-3].isdigit() else -1
+    return TierFile(path, TierFileKind[folders[-2]], int(digits) + position, folders[-4], queue_id)
+
+
+def list_tier_files(root: Path) -> list[TierFile]:
+    """Every file of a tier under `root`, by path."""
+    found = [classify_tier_file(path) for path in sorted(root.rglob("*")) if path.is_file()]
+    return [file for file in found if file is not None]
+
+
+def dump_tier(file: TierFile, name: str, *, slot_count: int | None = None) -> Iterator[Row]:
+    """Rows of one file. `slot_count` is needed for an open index file of unusual shape."""
+    try:
+        with ReadOnlyMap(file.path) as opened:
+            for row in _rows(opened.view, file, slot_count):
+                yield {"kind": row.pop("kind"), "file": name, **row}
+    except FileNotFoundError:
+        return  # It expired between the listing and now.
+    except (CorruptRecord, StoreDamaged, CorruptManifest, FutureManifest) as error:
+        yield {"kind": "damage", "file": name, "error": str(error)}
+
+
+def _rows(view: memoryview, file: TierFile, slot_count: int | None) -> Iterator[Row]:
+    if file.kind is TierFileKind.OPEN_INDEX:
+        return _open_index_rows(view, slot_count)
+    if file.kind is TierFileKind.INDEX:
+        return _compacted_rows(view)
+    if file.kind is TierFileKind.OBJECT:
+        return _object_rows(bytes(view), file)
+    return _record_rows(view, file) if file.kind is TierFileKind.COMMIT_LOG else _unit_rows(view, file)
+
+
+def _damage(position: int, error: str) -> Row:
+    return {"kind": "damage", "position": position, "error": error}
+
+
+def _record_rows(view: memoryview, file: TierFile) -> Iterator[Row]:
+    position = 0
+    while position < len(view):
+        head = read_head(view, position)
+        offset = file.base + position
+        if head.kind is HeadKind.BLANK and head.size == CODA_BYTES:
+            newest_ms = int.from_bytes(view[position + 8 : position + CODA_BYTES], "big", signed=True)
+            yield {"kind": "end_mark", "physical_offset": offset, "newest_store_timestamp_ms": newest_ms}
+        elif head.kind is HeadKind.OK:
+            try:
+                # A checksum over the whole record is that of its place in the local store.
+                message = decode_record(
+                    view, position, expect_physical_offset=offset, crc_property=CrcPropertyCheck.IGNORE
+                )
+                yield {"kind": "record", **message.to_dict()}
+            except CorruptRecord as error:
+                yield {**_damage(position, str(error)), "physical_offset": offset}
+        else:
+            yield {**_damage(position, head.reason or "an end mark of another size"), "physical_offset": offset}
+            if head.size <= 0 or read_head(view, position + head.size).kind is not HeadKind.OK:
+                return
+        position += head.size
+
+
+def _unit_rows(view: memoryview, file: TierFile) -> Iterator[Row]:
+    for position in range(0, len(view), UNIT_BYTES):
+        place = {
+            "topic": file.topic,
+            "queue_id": file.queue_id,
+            "queue_offset": (file.base + position) // UNIT_BYTES,
+        }
+        if view[position : position + UNIT_BYTES] == PRE_BLANK:
+            yield {"kind": "pre_blank_unit", **place}
+            continue
+        try:
+            yield {"kind": "unit", **place, **decode(view, position)._asdict()}
+        except CorruptRecord as error:
+            yield {**_damage(position, str(error)), **place}
+
+
+def _item_row(number: int, item: IndexItem, begin_ms: int) -> Row:
+    return {"kind": "tier_index_item", "number": number, **item._asdict(), "store_ms": begin_ms + item.seconds * 1000}
+
+
+def _compacted_rows(view: memoryview) -> Iterator[Row]:
+    header = decode_header(view)
+    slots, rest = divmod(len(view) - HEADER_BYTES - ITEM_BYTES * header.item_count, SLOT_BYTES)
+    yield {"kind": "tier_index_header", "form": "compacted", **header._asdict(), "slots": slots}
+    if slots <= 0 or rest:
+        yield _damage(0, f"{len(view)} bytes do not hold {header.item_count} items and whole slots")
+        return
+    first = expected = HEADER_BYTES + SLOT_BYTES * slots
+    for slot in range(slots):
+        at = HEADER_BYTES + SLOT_BYTES * slot
+        position, length = COMPACTED_SLOT.unpack_from(view, at)
+        if position != expected or length < 0 or length % ITEM_BYTES or position + length > len(view):
+            yield _damage(at, f"slot {slot}: expected items at {expected}, found {position} and {length} bytes")
+            return
+        for place in range(position, position + length, ITEM_BYTES):
+            item = IndexItem._make(ITEM.unpack_from(view, place))
+            yield {**_item_row((place - first) // ITEM_BYTES, item, header.begin_ms), "slot": slot}
+        expected = position + length
+
+
+def _open_index_rows(view: memoryview, slot_count: int | None) -> Iterator[Row]:
+    header = decode_header(view)
+    slots = slot_count or _guessed_slots(len(view))
+    if slots is None or HEADER_BYTES + SLOT_BYTES * slots + OPEN_ITEM_BYTES > len(view):
+        raise CorruptRecord(
+            f"expected a file of 28 + 8*slots + 32*items bytes, found {len(view)}; say how many slots it has (--slots)"
+        )
+    yield {"kind": "tier_index_header", "form": "open", **header._asdict(), "slots": slots}
+    first = HEADER_BYTES + SLOT_BYTES * slots
+    capacity = (len(view) - first) // OPEN_ITEM_BYTES
+    for number in range(1, min(header.item_count, capacity - 1) + 1):
+        *values, previous = OPEN_ITEM.unpack_from(view, first + OPEN_ITEM_BYTES * number)
+        row = _item_row(number, IndexItem._make(values), header.begin_ms)
+        yield {**row, "previous": previous, "slot": values[0] % slots}
+        if previous >= number or previous < 0:
+            yield _damage(
+                first + OPEN_ITEM_BYTES * number, f"item {number} follows item {previous}: chains only go back"
+            )
+    if header.item_count >= capacity:
+        yield _damage(24, f"its header counts {header.item_count} items, it has room for {capacity - 1}")
+    yield from _slot_damage(view, slots, header.item_count)
+
+
+def _slot_damage(view: memoryview, slots: int, item_count: int) -> Iterator[Row]:
+    if is_zero(view, HEADER_BYTES, HEADER_BYTES + SLOT_BYTES * slots):
+        return
+    for slot in range(slots):
+        at = HEADER_BYTES + SLOT_BYTES * slot
+        (number,) = OPEN_SLOT.unpack_from(view, at)
+        if not 0 <= number <= item_count:
+            yield _damage(at, f"slot {slot} leads to item {number}, there are {item_count}")
+
+
+def _guessed_slots(size: int) -> int | None:
+    """RocketMQ's default shape, or four items for each slot as it has."""
+    for slots in (5_000_000, (size - HEADER_BYTES) // (SLOT_BYTES + 4 * OPEN_ITEM_BYTES)):
+        if slots > 0 and HEADER_BYTES + SLOT_BYTES * slots + OPEN_ITEM_BYTES * 4 * slots == size:
+            return slots
+    return None
+
+
+def _object_rows(data: bytes, file: TierFile) -> Iterator[Row]:
+    name = file.path.name
+    if name == f"manifest{OBJECT_SUFFIX}":
+        body = json.loads(encode_manifest(decode_manifest(data, name)))["body"]
+        yield {"kind": "manifest", **body}
+    elif name == f"lease{OBJECT_SUFFIX}":
+        yield {"kind": "lease", **asdict(decode_lease(data, name))}
+    else:
+        CoverageRecord.decode(data, name)
+        yield {"kind": "companion", "content": json.loads(data)}
+
+
+def is_mark(path: Path) -> bool:
+    """Whether a file only marks another one, as sealed."""
+    return path.name.endswith(SEALED_SUFFIX) and classify_tier_file(path.with_suffix("")) is not None
