@@ -53,6 +53,9 @@ TARGETS: Mapping[str, Target] = {
     "recover_vs_java": Target(0.9, 1.1),
     "get_vs_java": Target(1.2, 1.5),
     "index_put_vs_java": Target(2.0, 10.0),
+    "upload_vs_raw": Target(0.7),
+    "put_while_tiering_vs_off": Target(0.9),
+    "rearrange_vs_java": Target(4.0, 7.5),
 }
 
 

@@ -1647,6 +1647,7 @@ class Collected:
     next_offset = cython.declare(int64_t, visibility="readonly")
     begin_ms = cython.declare(int64_t, visibility="readonly")
     end_ms = cython.declare(int64_t, visibility="readonly")
+    has_ext_address = cython.declare(cython.bint, visibility="readonly")
 
 
 @cython.cfunc
@@ -1671,6 +1672,12 @@ def collect_for_tier(queue: Segments, log: Segments, offset: int64_t, max_count:
     pinned: list = []
     view: Tail = None
     unit_view: Tail = None
+    ut: cython.pointer(tail_t) = cython.NULL
+    lt: cython.pointer(tail_t) = cython.NULL
+    unit_end: int64_t
+    log_end: int64_t
+    at_end: cython.bint = False
+    has_ext: cython.bint = False
     count: int64_t = 0
     total: int64_t = 0
     at: int64_t
@@ -1689,7 +1696,7 @@ def collect_for_tier(queue: Segments, log: Segments, offset: int64_t, max_count:
         raise MemoryError
     units = records + max_count + 1
     try:
-        while count < max_count:
+        while count < max_count and not at_end:
             at = (offset + count) * UNIT_BYTES
             if unit_view is None or at >= unit_view.t.base + unit_view.t.size:
                 unit_view = queue.locate(at)
@@ -1697,30 +1704,56 @@ def collect_for_tier(queue: Segments, log: Segments, offset: int64_t, max_count:
                     break
                 unit_view.pin()
                 pinned.append(unit_view)
-            at -= unit_view.t.base
-            if at + UNIT_BYTES > observe(cython.address(unit_view.t.position)):
+                ut = cython.address(unit_view.t)
+            if at - ut.base + UNIT_BYTES > observe(cython.address(ut.position)):
                 break
-            unit = unit_view.t.data + at
-            physical = cython.cast(int64_t, load64(unit))
-            size = cython.cast(int32_t, load32(unit + 8))
+            physical = cython.cast(int64_t, load64(ut.data + (at - ut.base)))
             if view is None or physical < view.t.base or physical >= view.t.base + view.t.size:
                 view = log.locate(physical)
                 if view is None or view.t.data == cython.NULL:
                     break
                 view.pin()
                 pinned.append(view)
-            at = physical - view.t.base
-            if size < FIXED_BYTES or at + size > observe(cython.address(view.t.position)):
-                break
-            source = view.t.data + at
-            if cython.cast(int32_t, load32(source)) != size or cython.cast(int64_t, load64(source + 28)) != physical:
-                break
-            if count and total + size > max_bytes:
-                break
-            records[count] = source
-            units[count] = unit
-            count += 1
-            total += size
+                lt = cython.address(view.t)
+            with cython.nogil:
+                unit_end = observe(cython.address(ut.position))
+                log_end = observe(cython.address(lt.position))
+                while count < max_count:
+                    at = (offset + count) * UNIT_BYTES - ut.base
+                    if at >= ut.size:
+                        break  # Go on in the next file of the queue.
+                    if at + UNIT_BYTES > unit_end:
+                        at_end = True
+                        break
+                    unit = ut.data + at
+                    # Records of one queue lie far apart: without this, each one costs the whole way to the memory.
+                    if at + 13 * UNIT_BYTES <= unit_end:
+                        physical = cython.cast(int64_t, load64(unit + 12 * UNIT_BYTES)) - lt.base
+                        if physical >= 0 and physical + 64 <= log_end:
+                            prefetch_read(lt.data + physical)
+                            prefetch_read(lt.data + physical + 35)
+                    physical = cython.cast(int64_t, load64(unit))
+                    size = cython.cast(int32_t, load32(unit + 8))
+                    if physical < lt.base or physical >= lt.base + lt.size:
+                        break  # Go on in another file of the log.
+                    at = physical - lt.base
+                    source = lt.data + at
+                    if (
+                        size < FIXED_BYTES
+                        or at + size > log_end
+                        or cython.cast(int32_t, load32(source)) != size
+                        or cython.cast(int64_t, load64(source + 28)) != physical
+                        or (count != 0 and total + size > max_bytes)
+                    ):
+                        at_end = True
+                        break
+                    if cython.cast(int64_t, load64(unit + 12)) < -2147483648:
+                        has_ext = True
+                    records[count] = source
+                    units[count] = unit
+                    count += 1
+                    total += size
+        made.has_ext_address = has_ext
         made.count = count
         made.next_offset = offset + count
         made.data = PyBytes_FromStringAndSize(cython.NULL, total)

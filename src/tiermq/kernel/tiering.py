@@ -32,7 +32,7 @@ _INDEX_ITEM = struct.Struct(">iiiqiii")
 class Collected:
     """A run of one queue's records, ready for its tier: rebased records, their units, and what they span."""
 
-    __slots__ = ("begin_ms", "count", "data", "end_ms", "next_offset", "units")
+    __slots__ = ("begin_ms", "count", "data", "end_ms", "has_ext_address", "next_offset", "units")
 
     def __init__(self, data: bytes, units: bytes, next_offset: int, begin_ms: int, end_ms: int) -> None:
         self.data = data
@@ -41,6 +41,8 @@ class Collected:
         self.next_offset = next_offset
         self.begin_ms = begin_ms
         self.end_ms = end_ms
+        # Whether a unit's tags code is an address in the local ext queue: anything below a 32-bit hash.
+        self.has_ext_address = any(code < -(1 << 31) for _, _, code in _UNIT.iter_unpack(units))
 
 
 def _store_time(record: bytes | bytearray) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -45,10 +46,10 @@ records = st.fixed_dictionaries(
 batches = st.lists(records, min_size=1, max_size=12)
 
 
-def batch_of(rows: list[dict[str, object]], log_offset: int) -> RecordBatch:
+def batch_of(rows: list[dict[str, Any]], log_offset: int) -> RecordBatch:
     data, units = bytearray(), bytearray()
     for number, row in enumerate(rows):
-        properties = {"KEYS": " ".join(row["keys"]), "TAGS": "t", "UNIQ_KEY": row["unique"]}  # type: ignore[arg-type]
+        properties = {"KEYS": " ".join(row["keys"]), "TAGS": "t", "UNIQ_KEY": row["unique"]}
         record = bytearray(
             encode_record(
                 topic="T", body=b"x" * number, queue_id=3, flag=0, queue_offset=number,
@@ -83,7 +84,7 @@ def state_of(table: IndexTable, access: SimulatedFileAccess) -> tuple[object, ..
 @settings(max_examples=50)
 @given(rows=batches, more=batches, capacity=st.sampled_from([2, 6, 70, 400]), topic=st.sampled_from(["T", "Tür"]))
 def test_a_batch_leaves_what_its_records_leave_one_by_one(
-    kernel: ModuleType, rows: list[dict[str, object]], more: list[dict[str, object]], capacity: int, topic: str
+    kernel: ModuleType, rows: list[dict[str, Any]], more: list[dict[str, Any]], capacity: int, topic: str
 ) -> None:
     first = batch_of(rows, 1_000)
     second = batch_of(more, 1_000 + len(first.data))
@@ -103,7 +104,7 @@ def test_a_batch_leaves_what_its_records_leave_one_by_one(
 @pytest.mark.skipif(compiled is None, reason="there is no compiled kernel to compare with")
 @given(rows=batches, start=st.integers(0, 3), capacity=st.sampled_from([1, 6, 300]), limit=st.sampled_from([0, 5, 300]))
 def test_both_kernels_put_the_same_items_and_stop_at_the_same_record(
-    rows: list[dict[str, object]], start: int, capacity: int, limit: int
+    rows: list[dict[str, Any]], start: int, capacity: int, limit: int
 ) -> None:
     batch = batch_of(rows, 50)
     files = []

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from tiermq.consumequeue.unit import UNIT, is_ext_address
 from tiermq.store.local_store import LocalStore
 from tiermq.tier.dispatch.plan import LocalState
 from tiermq.tier.flat.record_batch import CollectedRecords
@@ -127,7 +126,7 @@ class LocalStoreSource:
     ) -> CollectedRecords:
         most = min(max_count, max(0, self._durable_end(topic, queue_id) - offset))
         found = self._store.collect_for_tier(topic, queue_id, offset, most, max_bytes, tier_offset)
-        if any(is_ext_address(code) for _, _, code in UNIT.iter_unpack(found.units)):
+        if found.has_ext_address:
             # An address in the local ext queue means nothing elsewhere; the record itself says which tag it has.
             units = adopt_records(found.data, tier_offset, offset)
             if len(units) == len(found.units):

@@ -1,7 +1,8 @@
 """CompactedIndex: one index file in the tier, asked by key hash with two small reads.
 
-The first question costs one more read, of the file's start, because the number of slots is the file's own: the first
-slot says where the slots end, and the object's size must agree; today's configuration has no say.
+The number of slots is the file's own. Whoever uploaded the file knows it; after a start the first question costs one
+more read, of the file's beginning: the first slot says where the slots end, and the object's size must agree; today's
+configuration has no say.
 
 Beside the object lies a small companion, `<path of the segment>.tiermq.json`: the facts that the format has no field
 for (the oldest store time, the topics in the file) and the coverage of the whole index at that moment. It makes the
@@ -42,9 +43,9 @@ class CompactedIndex:
 
     __slots__ = ("_companion", "_driver", "_slots", "segment")
 
-    def __init__(self, driver: TierDriver, segment: Segment) -> None:
+    def __init__(self, driver: TierDriver, segment: Segment, slots: int = 0) -> None:
         self._driver = driver
-        self._slots = 0  # 0: not known yet.
+        self._slots = slots  # 0: not known yet.
         self._companion: CoverageRecord | bool | None = False  # False: not asked yet; None: there is none.
         self.segment = segment
 

@@ -81,7 +81,7 @@ class IndexUploader:
             self._pause()
             segment = self._row(key, len(data), facts.begin_ms, facts.newest_ms, zlib.crc32(data))
         self.discard(file.begin_ms)
-        return CompactedIndex(self._driver, segment)
+        return CompactedIndex(self._driver, segment, file.slots)
 
     def discard(self, begin_ms: int) -> None:
         """Remove the temporary copy of a file."""
