@@ -210,23 +210,33 @@ class DispatchEngine:
         self._quietly(None, self._writer.claim)
         targets = self._flush_targets()
         for name, target in targets.items():
-            self._run(name).force_to = target
+            run = self._run(name)
+            run.force_to, run.refused = target, False
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._turns.push(targets)
-        while not self._has_reached(targets):
-            if deadline is not None and time.monotonic() >= deadline:
-                return False
+        left = list(targets.items())  # Looked at from its end, and each queue until it is done.
+        stuck = False
+        while left:
+            run, target = self._run(left[-1][0]), left[-1][1]
+            is_stuck = bool(run.fenced or run.refused)
+            if is_stuck or self._has_reached(run.name, target):
+                stuck = stuck or is_stuck
+                left.pop()
+                continue
             version = self._turns.version
-            if self._paused or not self._writer.may_write() or any(self._run(name).fenced for name in targets):
+            if self._paused or not self._writer.may_write():
+                return False
+            if deadline is not None and time.monotonic() >= deadline:
                 return False
             if self._workers:
                 rest = IDLE_WAIT_S if deadline is None else min(IDLE_WAIT_S, max(0.0, deadline - time.monotonic()))
                 self._turns.wait(version, rest)
-                if not self._turns.busy and not len(self._turns) and not self._due:
-                    return self._has_reached(targets)
-            elif not self.step():
-                return self._has_reached(targets)
-        return True
+                idle = not self._turns.busy and not len(self._turns) and not self._due
+            else:
+                idle = not self.step()
+            if idle and not self._has_reached(run.name, target):
+                return False
+        return not stuck
 
     def _flush_targets(self) -> dict[QueueName, int]:
         targets = {}
@@ -237,12 +247,9 @@ class DispatchEngine:
                     targets[topic, queue_id] = local.max_offset
         return targets
 
-    def _has_reached(self, targets: dict[QueueName, int]) -> bool:
-        for name, target in targets.items():
-            file = self.files.find(*name)
-            if file is None or not file.compared or file.commit_offset < target or file.committed:
-                return False
-        return True
+    def _has_reached(self, name: QueueName, target: int) -> bool:
+        file = self.files.find(*name)
+        return file is not None and file.compared and file.commit_offset >= target and not file.committed
 
     # Scheduling
 

@@ -38,13 +38,14 @@ class QueueRun:
     retry_at_ms: int = 0
     fenced: str = ""  # Why this writer may never write the queue again.
     trouble: str = ""  # What went wrong last; empty when nothing is wrong.
+    refused: bool = False  # Whether that was no outage: waiting alone will not help.
     force_to: int = -1  # Hold nothing back below this offset.
     average_bytes: float = 0.0
     causes: set[ManifestCause] = field(default_factory=set)
     manifest_written_ms: int | None = None
 
     def worked(self) -> None:
-        self.failures, self.retry_at_ms, self.trouble = 0, 0, ""
+        self.failures, self.retry_at_ms, self.trouble, self.refused = 0, 0, "", False
 
 
 class MemoryBudget:

@@ -105,6 +105,7 @@ class QueueTurn:
             self._fail(run, "unavailable", error)
         except TierError as error:
             self._give_up_pending(run)
+            run.refused = True
             self._fail(run, "refused", error)
         except TierMQError as error:
             self._fail(run, "local", error)
