@@ -19,12 +19,13 @@ from tiermq.tier.names import SegmentType
 
 UPLOAD_TIMEOUT_S = 180.0
 
-# Small segments, so that a few hundred messages fill several of each kind.
+# Small segments, so that a few hundred messages fill several of each kind. Index files must not be as small: RocketMQ
+# names them by the millisecond, cannot make a second one of the same name, and drops the keys that would go there.
 SMALL_SEGMENTS: Mapping[str, object] = {
     "tieredStoreCommitLogMaxSize": 32 * 1024,
     "tieredStoreConsumeQueueMaxSize": 20 * 50,
     "tieredStoreIndexFileMaxHashSlotNum": 64,
-    "tieredStoreIndexFileMaxIndexNum": 200,
+    "tieredStoreIndexFileMaxIndexNum": 800,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -188,10 +189,10 @@ def in_tables(root: dict[str, Any]) -> Bean:
     numbered = {name for name in root if name.endswith("SegmentTable") or name == "queueMetadataTable"}
 
     def rows(name: str, table: dict[str, Any]) -> Value:
-        return {
-            key: {int(number): bean(row) for number, row in value.items()} if name in numbered else bean(value)
-            for key, value in table.items()
-        }
+        found: dict[str, Value] = {}
+        for key, value in table.items():
+            found[key] = {int(number): bean(row) for number, row in value.items()} if name in numbered else bean(value)
+        return found
 
     def bean(row: dict[str, Any]) -> Bean:
         return Bean([(key, bean(value) if isinstance(value, dict) else value) for key, value in row.items()])
@@ -253,6 +254,14 @@ def places_by_queue(written: WrittenTier) -> dict[tuple[str, int], dict[int, int
     for (topic, queue_id, offset), fact in written.stored.items():
         found.setdefault((topic, queue_id), {})[offset] = fact["size"]
     return found
+
+
+def test_settings_other_than_those_of_the_writer_make_no_difference(written: WrittenTier, tmp_path: Path) -> None:
+    tier = import_into(tmp_path, written)
+    with open_tier(tmp_path, tier, replace(written, settings={}), clock=clock_of(written)) as store:
+        check_messages(store, written)
+        check_times(store, written)
+        check_keys(store, written)
 
 
 def test_reading_changes_no_byte_of_the_tier(written: WrittenTier, tmp_path: Path) -> None:
