@@ -48,7 +48,7 @@ def test_each_byte_is_fetched_once_however_many_threads_read(make_world: Make, s
             assert found == list(range(0 if same_start else number * 200, 3_000))
     everything_fetched_once(world)
     counts = world.fetcher.counts()
-    assert counts.fetched_bytes == sum(length for _, _, length in world.driver.reads)
+    assert counts.fetched_bytes == world.driver.bytes_read(LOG) == world.queue().log.commit_offset
 
 
 def test_broadcast_groups_share_what_one_of_them_fetched(make_world: Make) -> None:
@@ -77,14 +77,15 @@ def test_a_single_reader_does_not_fill_the_memory_with_what_it_has_read(
     make_world: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetcher_module, "HISTORY_BYTES", 100_000)
-    world = make_world(message_count_threshold=64)
-    world.write([Mail(body=bytes(1_000))] * 2_000)
+    world = make_world(message_count_threshold=8)
+    world.write([Mail(body=bytes(1_000))] * 4_000)
     highest = 0
     offset = 0
-    while offset < 2_000:
+    while offset < 4_000:
         offset = world.get(offset).next_offset
         highest = max(highest, world.fetcher.cache.bytes)
-    assert highest < 100_000 + 4 * 64 * 1_400
+    window_bytes = 8 * fetcher_module.AHEAD_FACTOR * 1_250
+    assert highest < 100_000 + 4 * window_bytes < world.queue().log.commit_offset / 5
 
 
 def test_100_groups_stay_within_the_limit_and_all_come_through(make_world: Make) -> None:
@@ -127,7 +128,7 @@ def test_unread_messages_that_expire_halve_the_window_of_their_group(make_world:
         offset = world.get(offset, group="g").next_offset
     reader = world.fetcher._readers[("g", world.queue())]
     grown = reader.ahead.window
-    assert grown == 4_096
+    assert grown > 4_096
     world.clock.advance_ms(10 * 60_000)
     assert world.fetcher.cache.expire() > 0
     assert WINDOW_MIN <= reader.ahead.window <= grown // 2

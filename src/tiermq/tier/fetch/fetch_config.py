@@ -35,7 +35,10 @@ class ServedCounts(Protocol):
 
 @dataclass(slots=True)
 class FetchCounts:
-    """Totals since the start. A hit is a window found in memory, a miss one that somebody had to wait for."""
+    """Totals since the start. A hit is a window found in memory, a miss one that somebody had to wait for.
+
+    Bytes are those of records.
+    """
 
     hit_count: int = 0
     miss_count: int = 0

@@ -29,11 +29,17 @@ from tiermq.tier.fetch.queue_reader import QueueReader
 from tiermq.tier.fetch.tier_page import TierPage
 from tiermq.tier.fetch.window import Piece, Window
 from tiermq.tier.fetch.window_cache import Kept, WindowCache
-from tiermq.tier.fetch.window_loader import Loaded, WindowLoader, fetch_window
+from tiermq.tier.fetch.window_loader import WindowLoader, fetch_window
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
 
 _log = logging.getLogger(__name__)
+
+AHEAD_FACTOR = 8
+"""A window that is fetched ahead may have this many times the threshold's messages: nobody waits for it."""
+
+AHEAD_BYTES_MAX = 8 * 1024 * 1024
+"""And this many bytes: what object stores serve best with one request."""
 
 HISTORY_BYTES = 16 * 1024 * 1024  # What a group may keep of what it has read, unless others need it or it is re-read.
 READERS_MAX = 65_536  # Groups times queues whose progress is remembered.
@@ -156,7 +162,8 @@ class TierFetcher:
             return None
         reader.ahead.on_miss(offset)
         reader.miss_count += 1
-        loaded = self._load(reader, offset, reader.ahead.size_for(count))
+        wanted = min(reader.ahead.size_for(count), self.config.message_count_threshold)
+        loaded = self.loader.load(reader.file, offset, wanted, self._window_bytes(), reader.group)
         self._enter(reader, loaded.kept)
         return loaded.window
 
@@ -179,9 +186,6 @@ class TierFetcher:
         if not any(other.is_before(window.end_offset) for other in others):
             self.cache.release(oldest)
 
-    def _load(self, reader: QueueReader, offset: int, count: int, *, read: bool = True) -> Loaded:
-        return self.loader.load(reader.file, offset, count, self._window_bytes(), reader.group, read=read)
-
     def _window_bytes(self) -> int:
         """How many bytes one fetch may take: a small part of a group's share, so that it can have several."""
         return min(self.config.message_size_threshold, self.cache.share() // 4)
@@ -192,7 +196,7 @@ class TierFetcher:
         """Ask for the windows behind the one that is being read, as far as depth and share allow."""
         ahead, file = reader.ahead, reader.file
         mean_bytes = max(1, window.weight // window.count)
-        count = max(1, min(ahead.window, self._window_bytes() // mean_bytes))
+        count = max(1, min(ahead.window, min(AHEAD_BYTES_MAX, self._window_bytes()) // mean_bytes))
         reach = min(ahead.depth * count, max(count, self.cache.share() // 2 // mean_bytes))
         committed = file.commit_offset
         goal = min(next_offset + reach, committed)
@@ -214,13 +218,14 @@ class TierFetcher:
 
     def _fetch_ahead(self, reader: QueueReader, begin: int, end: int) -> None:
         """The background's edge: whoever really needs the messages will meet the error himself."""
-        offset = begin
+        offset, file = begin, reader.file
         try:
             while offset < end:
-                offset = self._load(reader, offset, end - offset, read=False).window.end_offset
+                loaded = self.loader.load(file, offset, end - offset, self._window_bytes(), reader.group, read=False)
+                offset = loaded.window.end_offset
         except TierError as error:
             reader.ahead.on_failure(offset)
-            _log.info("read-ahead of %s at %d failed: %s", reader.file.queue.logical_path, offset, error)
+            _log.info("read-ahead of %s at %d failed: %s", file.queue.logical_path, offset, error)
 
     # Readers and counts
 
@@ -230,7 +235,8 @@ class TierFetcher:
                 self._drop_reader(next(iter(self._readers)))
             reader = self._readers.get((group, file))
             if reader is None:
-                reader = self._readers[(group, file)] = QueueReader(group, file, self.config.message_count_threshold)
+                max_window = self.config.message_count_threshold * AHEAD_FACTOR
+                reader = self._readers[(group, file)] = QueueReader(group, file, max_window)
                 self._by_file[file] = (*self._by_file.get(file, ()), reader)
             return reader
 
@@ -267,7 +273,7 @@ class TierFetcher:
     def _note_fetch(self, file: FlatMessageFile, window: Window) -> None:
         with self._lock:
             self._counts.fetch_count += 1
-            self._counts.fetched_bytes += len(window.data) + len(window.units)
+            self._counts.fetched_bytes += len(window.data)
             self._counts.corrupt_count += window.corrupt_count
         if window.corrupt_count:
             _log.error(

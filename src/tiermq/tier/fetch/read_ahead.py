@@ -1,11 +1,11 @@
 """ReadAhead: how many messages to fetch at once for a group that reads a queue, and how far ahead of it.
 
 Additive increase, multiplicative decrease. A group that comes back exactly where it stopped gets a larger window, step
-by step. When it had to wait although it read in order, one more window is kept ahead of it. Messages that were fetched
-and went unread halve both. A jump starts anew with a small window and nothing ahead.
+by step. When it had to wait although it read in order, twice as many windows are kept ahead of it: a start that looks
+for the back end's pace. Messages that were fetched and went unread halve both. A jump starts anew with a small window.
 
     sequential read      window = min(window + step, max)
-    sequential miss      depth  = min(depth + 1, DEPTH_MAX)
+    sequential miss      depth  = min(depth * 2, DEPTH_MAX)
     unread               window = max(window // 2, min)     depth = max(depth // 2, DEPTH_MIN)
     jump                 window = min                       depth = DEPTH_MIN
 
@@ -21,7 +21,7 @@ WINDOW_MIN = 64
 WINDOW_STEP = 512
 SINGLE_WINDOW = 32  # For a get of one message, which is a look-up more often than a reader.
 DEPTH_MIN = 2
-DEPTH_MAX = 8
+DEPTH_MAX = 16
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class ReadAhead:
     def on_miss(self, offset: int) -> None:
         """The messages at `offset` were not there yet. Only one who reads in order deserves more ahead."""
         if offset == self.next_offset and self.is_sequential:
-            self.depth = min(self.depth + 1, DEPTH_MAX)
+            self.depth = min(self.depth * 2, DEPTH_MAX)
 
     def on_unread(self) -> None:
         """Messages fetched for the group went unread."""
