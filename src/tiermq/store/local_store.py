@@ -21,7 +21,7 @@ from tiermq.config import FlushDiskType
 from tiermq.consumequeue.boundary import Boundary
 from tiermq.consumequeue.consume_queue import ConsumeQueue
 from tiermq.consumequeue.queue_table import Queue
-from tiermq.consumequeue.unit import UNIT_BYTES
+from tiermq.consumequeue.unit import UNIT, UNIT_BYTES, is_real
 from tiermq.errors import IllegalMessage, StoreClosed, StoreError
 from tiermq.kernel import (
     Collected,
@@ -404,6 +404,20 @@ class LocalStore(StoreLife):
                     return
                 yield offset, physical, size
             low = queue.roll_next_file(low)
+
+    def unit_at(self, topic: str, queue_id: int, offset: int) -> tuple[int, int] | None:
+        """Physical offset and size of the message at exactly that place of a simple queue; None when there is none.
+
+        For whoever looks at many places: it copies 20 bytes and holds nothing.
+        """
+        queue = self._queue(topic, queue_id)
+        if not isinstance(queue, ConsumeQueue) or not queue.min_offset <= offset < queue.max_offset:
+            return None
+        unit = queue.files.segments.read(offset * UNIT_BYTES, UNIT_BYTES)
+        if unit is None:
+            return None
+        physical, size, _ = UNIT.unpack(unit)
+        return (physical, size) if is_real(physical, size) else None
 
     def collect_for_tier(
         self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int, tier_offset: int

@@ -81,7 +81,7 @@ class LocalStoreSource:
         if high <= 0:
             return None
         start = max(low, offset)
-        found = next(store.units_between(topic, queue_id, start, high), None)
+        found = self._first_unit(topic, queue_id, start, high)
         if found is None:
             return LocalState(low, high)
         next_offset, physical, _ = found
@@ -108,17 +108,21 @@ class LocalStoreSource:
 
     def _is_durable(self, topic: str, queue_id: int, offset: int, high: int, durable: int) -> bool:
         """Whether the first message at or behind `offset` is; without one there is nothing to wait for."""
-        found = next(self._store.units_between(topic, queue_id, offset, high), None)
+        found = self._first_unit(topic, queue_id, offset, high)
         return found is None or found[1] + found[2] <= durable
+
+    def _first_unit(self, topic: str, queue_id: int, low: int, high: int) -> tuple[int, int, int] | None:
+        """(queue offset, physical offset, size) of the first message in [low, high). Nearly always it is at `low`."""
+        if low >= high:
+            return None
+        unit = self._store.unit_at(topic, queue_id, low)
+        return next(self._store.units_between(topic, queue_id, low, high), None) if unit is None else (low, *unit)
 
     def _backlog_bytes(self, topic: str, queue_id: int, low: int, high: int) -> int:
         """About how many bytes wait, from a few sizes: counting thousands of them would cost more than it decides."""
         step = max(1, (high - low) // SIZE_SAMPLES)
-        sizes = [
-            size
-            for offset in range(low, high, step)
-            for _, _, size in self._store.units_between(topic, queue_id, offset, offset + 1)
-        ]
+        units = [self._store.unit_at(topic, queue_id, offset) for offset in range(low, high, step)]
+        sizes = [unit[1] for unit in units if unit is not None]
         return sum(sizes) * (high - low) // len(sizes) if sizes else 0
 
     def collect(
@@ -135,7 +139,7 @@ class LocalStoreSource:
 
     def first_physical(self, topic: str, queue_id: int, offset: int) -> int | None:
         high = self._store.max_offset(topic, queue_id)
-        found = next(self._store.units_between(topic, queue_id, offset, high), None)
+        found = self._first_unit(topic, queue_id, offset, high)
         return None if found is None else found[1]
 
     def log_bounds(self) -> tuple[int, int]:
