@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 from click.testing import CliRunner
 
+from tiermq.cli.dump import ROW_KINDS
 from tiermq.cli.main import cli
-from tiermq.store.inspect import ROW_KINDS
 
 STORE = Path(__file__).parent.parent / "golden" / "rocketmq-5.3.3-clean" / "store"
+TIER = Path(__file__).parent.parent / "golden" / "rocketmq-5.3.3-tier" / "tier"
 
 
 def test_a_directory_becomes_json_lines() -> None:
@@ -51,6 +53,30 @@ def test_damage_is_a_line_with_an_error_and_exit_code_1(tmp_path: Path) -> None:
 
 def test_a_path_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:
     assert CliRunner().invoke(cli, ["dump", str(tmp_path / "nothing")]).exit_code == 2
+
+
+def test_a_tier_becomes_json_lines_too() -> None:
+    result = CliRunner().invoke(cli, ["dump", str(TIER), "--kind", "record"])
+    assert result.exit_code == 0
+    rows = [json.loads(line) for line in result.output.splitlines()]
+    assert len(rows) == 116
+    assert rows[0]["file"].startswith("212d6b50_DefaultCluster/broker-a/")
+
+
+def test_one_file_of_a_tier_is_told_by_its_path() -> None:
+    path = next(TIER.rglob("orders/0/CONSUME_QUEUE/*"))
+    rows = [json.loads(line) for line in CliRunner().invoke(cli, ["dump", str(path)]).output.splitlines()]
+    assert {(row["kind"], row["topic"], row["queue_id"]) for row in rows} == {("unit", "orders", 0)}
+
+
+def test_the_tiers_own_files_in_a_store_directory_are_shown_once(tmp_path: Path) -> None:
+    store = Path(shutil.copytree(STORE, tmp_path / "store"))
+    shutil.copytree(TIER.parent / "open_index", store / "tiered_index_file")
+    result = CliRunner().invoke(cli, ["dump", str(store), "--slots", "16", "--kind", "tier_index_header"])
+    headers = [json.loads(line)["file"] for line in result.output.splitlines()]
+    assert len(headers) == len(set(headers)) == 5
+    others = CliRunner().invoke(cli, ["dump", str(store), "--kind", "other"]).output
+    assert "tiered_index_file" not in others
 
 
 def test_dumping_changes_nothing() -> None:

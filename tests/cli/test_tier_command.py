@@ -1,0 +1,181 @@
+"""`tiermq tier ls | stat | cat | verify | orphans`: what is printed, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tiermq.cli.main import cli
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "rocketmq-5.3.3-tier"
+URL = (GOLDEN / "tier").as_uri()
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(cli, ["tier", *words])
+
+
+def values(*words: str) -> Any:
+    result = run(*words)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.output)
+
+
+def damaged(tmp_path: Path) -> Path:
+    tier = Path(shutil.copytree(GOLDEN / "tier", tmp_path / "tier"))
+    log = tier / "212d6b50_DefaultCluster" / "broker-a" / "later" / "0" / "COMMIT_LOG" / "cfcd208400000000000000000000"
+    data = bytearray(log.read_bytes())
+    data[100] ^= 1
+    log.write_bytes(data)
+    return tier
+
+
+def test_ls_shows_queues_with_offsets_and_segments() -> None:
+    result = run("ls", URL, "--segments")
+    assert result.exit_code == 0
+    assert "payments" in result.output
+    assert "rmq_sys_INDEX" in result.output
+    found = values("ls", URL, "--topic", "orders", "--json")
+    assert [(q["queue_id"], q["min_offset"], q["max_offset"]) for q in found["queues"]] == [
+        (0, 12, 29),
+        (1, 0, 20),
+        (2, 0, 18),
+    ]
+    assert {segment["type"] for queue in found["queues"] for segment in queue["segments"]} == {
+        "COMMIT_LOG",
+        "CONSUME_QUEUE",
+    }
+
+
+def test_stat_adds_everything_up() -> None:
+    result = run("stat", URL)
+    assert result.exit_code == 0
+    assert "116 in 5 queues of 3 topics" in result.output
+    found = values("stat", URL, "--json")
+    assert (found["messages"], found["size"]) == (116, 165_570)
+    assert found["brokers"] == [{"cluster": "DefaultCluster", "broker": "broker-a"}]
+    assert found["size"] == found["commit_log_size"] + found["consume_queue_size"] + found["index_size"]
+
+
+def test_cat_prints_messages_as_json_lines() -> None:
+    result = run("cat", URL, "--topic", "orders", "--queue", "0", "--offset", "20", "--count", "3")
+    assert result.exit_code == 0
+    assert [json.loads(line)["queue_offset"] for line in result.output.splitlines()] == [20, 21, 22]
+    assert len(run("cat", URL, "--topic", "orders").output.splitlines()) == 55
+
+
+def test_cat_finds_messages_by_key_and_by_unique_id() -> None:
+    by_key = [json.loads(line) for line in run("cat", URL, "--topic", "orders", "--key", "key-10").output.splitlines()]
+    assert by_key
+    assert all("key-10" in message["properties"]["KEYS"].split() for message in by_key)
+    unique = by_key[0]["properties"]["UNIQ_KEY"]
+    (found,) = run(
+        "cat", URL, "--topic", "orders", "--key", unique, "--queue", str(by_key[0]["queue_id"])
+    ).output.splitlines()
+    assert json.loads(found) == by_key[0]
+
+
+def test_cat_prints_damage_as_a_line_and_exits_with_1(tmp_path: Path) -> None:
+    result = run("cat", damaged(tmp_path).as_uri(), "--topic", "later", "--queue", "0")
+    assert result.exit_code == 1
+    lines = [json.loads(line) for line in result.output.splitlines()]
+    assert "error" in lines[0]
+    assert [line["queue_offset"] for line in lines] == list(range(6))
+
+
+@pytest.mark.parametrize("words", [("--topic", "orders", "--queue", "7"), ("--topic", "refunds")])
+def test_cat_of_a_queue_that_is_not_there_exits_with_2(words: tuple[str, ...]) -> None:
+    result = run("cat", URL, *words)
+    assert result.exit_code == 2
+    assert "found none" in result.output
+
+
+def test_a_sound_tier_verifies_with_exit_code_0() -> None:
+    result = run("verify", URL)
+    assert result.exit_code == 0
+    assert "clean" in result.output
+    assert values("verify", URL, "--json", "--no-index")["counts"]["index_files"] == 0
+
+
+def test_problems_of_a_tier_are_listed_with_exit_code_1(tmp_path: Path) -> None:
+    url = damaged(tmp_path).as_uri()
+    result = run("verify", url)
+    assert result.exit_code == 1
+    assert "damaged_record" in result.output
+    assert "queue offset 0, log offset 0" in result.output
+    found = json.loads(run("verify", url, "--json", "--topic", "later").output)
+    assert (found["clean"], found["problem_count"]) == (False, 1)
+    assert run("verify", url, "--topic", "orders").exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["ls", "stat", "verify", "orphans"])
+@pytest.mark.parametrize("url", ["ftp://somewhere", "s3://", "file://relative"])
+def test_a_url_that_is_none_exits_with_2_and_says_what_is_one(command: str, url: str) -> None:
+    result = run(command, url)
+    assert result.exit_code == 2
+    assert "expected" in result.output
+
+
+def test_a_tier_that_cannot_be_reached_exits_with_2(tmp_path: Path) -> None:
+    (tmp_path / "tier").write_bytes(b"no directory")
+    result = run("cat", (tmp_path / "tier").as_uri(), "--topic", "x")
+    assert result.exit_code == 2
+
+
+def test_an_empty_tier_is_shown_as_such(tmp_path: Path) -> None:
+    assert values("stat", tmp_path.as_uri(), "--json")["messages"] == 0
+    assert run("stat", tmp_path.as_uri()).exit_code == 0
+    assert run("ls", tmp_path.as_uri()).exit_code == 0
+    assert run("verify", tmp_path.as_uri()).exit_code == 0
+
+
+def test_a_store_that_knows_of_no_tier_is_refused(tmp_path: Path) -> None:
+    result = run("verify", URL, "--store", str(tmp_path))
+    assert result.exit_code == 2
+    assert "`restore` makes it" in result.output
+
+
+def test_orphans_are_found_and_go_only_when_told_to(tmp_path: Path) -> None:
+    tier = Path(shutil.copytree(GOLDEN / "tier", tmp_path / "tier"))
+    url, store = tier.as_uri(), str(tmp_path / "store")
+    assert run("import", url, "--metadata", str(GOLDEN / "tieredStoreMetadata.json"), "--store", store).exit_code == 0
+    words = ("orphans", url, "--store", store, "--broker", "broker-a")
+    assert run(*words).exit_code == 0
+    root = tier / "212d6b50_DefaultCluster" / "broker-a" / "orders"
+    stray = root / "9" / "COMMIT_LOG" / "cfcd208400000000000000000000"
+    stray.parent.mkdir(parents=True)
+    stray.write_bytes(b"stray")
+    assert run(*words).exit_code == 0  # It is too young.
+    os.utime(stray, (1, 1))
+    assert run(*words).exit_code == 1
+    found = json.loads(run(*words, "--json").output)
+    assert [(orphan["kind"], orphan["size"]) for orphan in found["orphans"]] == [("segment", 5)]
+    assert stray.exists()
+    result = run(*words, "--clean")
+    assert (result.exit_code, stray.exists()) == (0, False)
+    assert "deleted" in result.output
+    assert run("orphans", url, "--store", store).exit_code == 2  # Whose?
+
+
+def test_every_command_teaches_by_example() -> None:
+    group = run("--help").output
+    commands = ("ls", "stat", "cat", "verify", "restore", "import", "export-metadata", "orphans")
+    for command in commands:
+        assert command in group
+        text = run(command, "--help").output
+        assert f"tiermq tier {command} " in text
+        assert "Exit code" in text
+        assert "--json" in text
+
+
+def test_nothing_of_a_tier_is_changed_by_looking_at_it() -> None:
+    before = {path: path.stat().st_mtime_ns for path in GOLDEN.rglob("*")}
+    for words in (("ls",), ("stat",), ("cat", "--topic", "orders"), ("verify",), ("orphans",)):
+        run(words[0], URL, *words[1:])
+    assert {path: path.stat().st_mtime_ns for path in GOLDEN.rglob("*")} == before

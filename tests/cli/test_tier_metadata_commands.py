@@ -1,0 +1,129 @@
+"""`tiermq tier restore | import | export-metadata`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tier.verify_world import sound_world
+from tiermq.cli.main import cli
+from tiermq.tier.driver.posix import PosixDriver
+from tiermq.tier.metadata.metadata_store import MetadataStore
+from tiermq.tier.metadata.rocketmq_json import decode_rocketmq_json
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "rocketmq-5.3.3-tier"
+URL = (GOLDEN / "tier").as_uri()
+FILE = str(GOLDEN / "tieredStoreMetadata.json")
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(cli, ["tier", *words])
+
+
+@pytest.fixture
+def our_url(tmp_path: Path) -> str:
+    world = sound_world(tmp_path)
+    driver = PosixDriver(tmp_path / "tier")
+    for info in world.driver.list_segments():
+        driver.write(info.key, 0, [world.driver.read(info.key, 0, info.size)])
+    for name in world.driver.list_objects():
+        driver.put_object(name, world.driver.get_object(name).data)
+    world.close()
+    return driver.url
+
+
+def test_restore_rebuilds_what_a_broker_knew(tmp_path: Path, our_url: str) -> None:
+    result = run("restore", our_url, "--store", str(tmp_path / "store"))
+    assert result.exit_code == 0, result.output
+    assert "35 messages in 2 queues of 2 topics" in result.output
+    with MetadataStore(tmp_path / "store" / "config" / "tieredStoreMetadata.db") as found:
+        assert [(q.key.topic, q.min_offset, q.max_offset) for q in found.queues()] == [
+            ("orders", 0, 30),
+            ("payments", 0, 5),
+        ]
+    assert run("verify", our_url, "--store", str(tmp_path / "store")).exit_code == 0
+
+
+def test_restore_says_what_is_odd_with_exit_code_1(tmp_path: Path) -> None:
+    result = run("restore", URL, "--store", str(tmp_path / "store"), "--json")
+    assert result.exit_code == 1
+    found = json.loads(result.output)
+    assert (found["messages"], found["clean"]) == (116, False)
+    assert "missing_manifest" in {remark["kind"] for remark in found["remarks"]}
+
+
+def test_restore_into_a_store_that_knows_already_changes_nothing_and_exits_with_2(tmp_path: Path, our_url: str) -> None:
+    words = ("restore", our_url, "--store", str(tmp_path / "store"))
+    assert run(*words).exit_code == 0
+    again = run(*words)
+    assert again.exit_code == 2
+    assert "expected empty metadata" in again.output
+
+
+def test_restore_of_nothing_exits_with_2(tmp_path: Path) -> None:
+    result = run("restore", (tmp_path / "empty").as_uri(), "--store", str(tmp_path / "store"))
+    assert result.exit_code == 2
+    assert "nothing was restored" in result.output
+
+
+def test_restore_of_two_brokers_wants_to_know_which(tmp_path: Path, our_url: str) -> None:
+    root = tmp_path / "tier" / "212d6b50_DefaultCluster"
+    shutil.copytree(root / "broker-a", root / "broker-b")
+    result = run("restore", our_url, "--store", str(tmp_path / "store"))
+    assert result.exit_code == 2
+    assert "broker-a of DefaultCluster, broker-b" in result.output
+    words = ("--cluster", "DefaultCluster", "--broker", "broker-a")
+    assert run("restore", our_url, "--store", str(tmp_path / "store"), *words).exit_code == 0
+
+
+def test_import_takes_a_tier_of_rocketmq_over(tmp_path: Path) -> None:
+    result = run("import", URL, "--metadata", FILE, "--store", str(tmp_path / "store"))
+    assert result.exit_code == 0, result.output
+    assert "116 messages in 5 queues of 3 topics" in result.output
+    found = json.loads(run("verify", URL, "--store", str(tmp_path / "store"), "--json").output)
+    assert (found["clean"], found["counts"]["stale_items"]) == (True, 0)  # The ids in the index are understood.
+
+
+def test_import_says_what_disagrees_with_exit_code_1(tmp_path: Path) -> None:
+    tier = Path(shutil.copytree(GOLDEN / "tier", tmp_path / "tier"))
+    shutil.rmtree(tier / "212d6b50_DefaultCluster" / "broker-a" / "later")
+    words = ("import", tier.as_uri(), "--metadata", FILE, "--store")
+    result = run(*words, str(tmp_path / "store"))
+    assert result.exit_code == 1
+    assert "not in the tier" in result.output
+    found = json.loads(run(*words, str(tmp_path / "store2"), "--json").output)
+    assert len(found["not_in_tier"]) == 2
+
+
+def test_import_of_a_file_that_is_none_exits_with_2(tmp_path: Path) -> None:
+    (tmp_path / "file.json").write_text("{")
+    result = run("import", URL, "--metadata", str(tmp_path / "file.json"), "--store", str(tmp_path / "store"))
+    assert result.exit_code == 2
+
+
+def test_export_writes_what_rocketmq_reads(tmp_path: Path) -> None:
+    store, output = str(tmp_path / "store"), tmp_path / "out.json"
+    assert run("import", URL, "--metadata", FILE, "--store", store).exit_code == 0
+    assert run("export-metadata", URL, "--store", store, "--output", str(output)).exit_code == 0
+    ours = decode_rocketmq_json(output.read_bytes(), "DefaultCluster")
+    told = decode_rocketmq_json(Path(FILE).read_bytes(), "DefaultCluster")
+    assert {topic.name: topic.id for topic in ours.topics} == {topic.name: topic.id for topic in told.topics}
+    assert {s.key: s.size for s in ours.segments if s.size} == {s.key: s.size for s in told.segments if s.size}
+
+
+def test_export_from_the_bucket_alone_prints_it(our_url: str) -> None:
+    result = run("export-metadata", our_url)
+    assert result.exit_code == 0
+    found = decode_rocketmq_json(result.output.encode(), "DefaultCluster")
+    assert {topic.name for topic in found.topics} == {"orders", "payments"}
+
+
+def test_export_as_json_says_what_was_written(tmp_path: Path, our_url: str) -> None:
+    output = tmp_path / "out.json"
+    found = json.loads(run("export-metadata", our_url, "--output", str(output), "--json").output)
+    assert found["size"] == output.stat().st_size
+    assert run("export-metadata", our_url, "--json").exit_code == 2
