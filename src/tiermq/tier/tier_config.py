@@ -91,7 +91,6 @@ class TierConfig(Configuration):
     tier_fetch_threads: int = whole(8, low=1, high=1_024)
     tier_pending_bytes_max: int = whole(268_435_456, low=1, high=LONG_MAX)
     tier_dispatch_interval: int = whole(20_000, low=1)
-    tier_back_fill: bool = True  # Begin a new queue with everything that the local store has of it.
     tier_manifest_interval: int = whole(60_000)
     tier_lease_term: int = whole(60_000, low=3_000)
     tier_close_timeout: int = whole(10_000)
@@ -149,6 +148,7 @@ WITHOUT_EFFECT = {
     "message_store_plug_in": "a store that is given a tier is tiered",
     "tiered_metadata_service_provider": "metadata is a small database, and the tier describes itself",
     "tiered_backend_service_provider": "the tier's URL says what the back end is",
+    "record_get_message_result": "results are counted in metrics, not logged one by one",
     "tiered_store_crc_check_enable": "checksums are always checked",
     "tiered_store_max_group_commit_count": "what waits is bounded in bytes, not in buffers",
     "tiered_store_max_pending_limit": "what waits is bounded in bytes, not in queues",
