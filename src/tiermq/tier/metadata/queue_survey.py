@@ -76,6 +76,8 @@ class _Surveyor:
         self.believed = manifest if manifest is not None and logs.agrees and units.agrees else None
         self.logs = self._as_far_as_believed(logs)
         self.units = self._aligned(self._as_far_as_believed(units))
+        if manifest is not None and manifest.max_offset > 0 and not self.logs and not self.units:
+            self._go_on_behind(manifest)
         self.entries = list(self.believed.time_index) if self.believed else []
         self.found = UnitFindings(self.logs, self.units, self.entries[-1] if self.entries else None, stretch)
 
@@ -113,6 +115,13 @@ class _Surveyor:
             )
             for segment in choice.live
         ]
+
+    def _go_on_behind(self, manifest: QueueManifest) -> None:
+        """Every segment expired. Offsets are never given twice, in the queue or in its log: both go on behind."""
+        ends = [row.end for row in manifest.segments if row.key.type is SegmentType.COMMIT_LOG]
+        log = self.key.segment(SegmentType.COMMIT_LOG, max(ends, default=0))
+        units = self.key.segment(SegmentType.CONSUME_QUEUE, manifest.max_offset * UNIT_BYTES)
+        self.logs, self.units = [Segment(log, created_ms=self.now_ms)], [Segment(units, created_ms=self.now_ms)]
 
     def _aligned(self, segments: list[Segment]) -> list[Segment]:
         for index, segment in enumerate(segments):
