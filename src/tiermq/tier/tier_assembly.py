@@ -84,40 +84,15 @@ def assemble_tier(
         log_segment_bytes=config.tiered_store_commit_log_max_size,
         queue_segment_bytes=config.tiered_store_consume_queue_max_size,
     )
-    topic_filter = TopicFilter(broker, cluster)
     lease = BrokerLease(driver, cluster, broker, _owner(config), term_ms=config.tier_lease_term, clock=clock)
     manifests = ManifestStore(driver, _owner(config), lease=lease, clock=clock)
-    policy = ManifestPolicy(config.tier_manifest_interval)
-    epoch_max = max((queue.epoch for queue in metadata.queues()), default=0)
-    writer = QueueWriter(
-        metadata,
-        manifests,
-        lease=lease,
-        policy=policy,
-        clock=clock,
-        renew_ms=config.tier_lease_term // 3,
-        epoch_min=epoch_max + 1,
-    )
+    writer = _writer(config, metadata, manifests, lease, clock)
     records = ColdRecords(files)
     made: list[Retention] = []  # Index and retention know each other; neither asks before both are made.
     index = _index(
         config, access, driver, metadata, files, records, lambda topic_ids: made[0].kept_ms_of_ids(topic_ids), clock
     )
-    engine = DispatchEngine(
-        files,
-        LocalStoreSource(local),
-        writer,
-        index=index,
-        topic_filter=topic_filter,
-        config=_dispatch_config(config),
-        settings=EngineSettings(
-            sweep_interval_ms=config.tier_dispatch_interval,
-            worker_count=config.tier_upload_threads,
-            memory_bytes_max=config.tier_pending_bytes_max,
-        ),
-        clock=clock,
-        registry=registry,
-    )
+    engine = _engine(config, local, files, writer, index, clock, registry)
     retention = Retention(
         files,
         metadata,
@@ -139,7 +114,7 @@ def assemble_tier(
         driver=driver,
         metadata=metadata,
         files=files,
-        filter=topic_filter,
+        filter=engine.filter,
         lease=lease,
         index=index,
         records=records,
@@ -150,6 +125,47 @@ def assemble_tier(
         retention=retention,
         pool=pool,
         metrics=metrics,
+    )
+
+
+def _writer(
+    config: TierConfig, metadata: MetadataStore, manifests: ManifestStore, lease: BrokerLease, clock: Clock
+) -> QueueWriter:
+    epoch_max = max((queue.epoch for queue in metadata.queues()), default=0)
+    return QueueWriter(
+        metadata,
+        manifests,
+        lease=lease,
+        policy=ManifestPolicy(config.tier_manifest_interval),
+        clock=clock,
+        renew_ms=config.tier_lease_term // 3,
+        epoch_min=epoch_max + 1,
+    )
+
+
+def _engine(
+    config: TierConfig,
+    local: LocalStore,
+    files: FlatFileStore,
+    writer: QueueWriter,
+    index: IndexStore | None,
+    clock: Clock,
+    registry: Registry,
+) -> DispatchEngine:
+    return DispatchEngine(
+        files,
+        LocalStoreSource(local),
+        writer,
+        index=index,
+        topic_filter=TopicFilter(config.broker_name, config.broker_cluster_name),
+        config=_dispatch_config(config),
+        settings=EngineSettings(
+            sweep_interval_ms=config.tier_dispatch_interval,
+            worker_count=config.tier_upload_threads,
+            memory_bytes_max=config.tier_pending_bytes_max,
+        ),
+        clock=clock,
+        registry=registry,
     )
 
 
