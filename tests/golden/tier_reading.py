@@ -17,6 +17,7 @@ functions: whether the tier was made a second or a year ago makes no difference.
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import json
 import re
 import shutil
@@ -34,7 +35,10 @@ from tiermq.tier.tier_config import METADATA_DATABASE
 from tiermq.tier.tiered_store import TieredStore
 
 HERE = Path(__file__).parent
-NAMES = sorted(path.parent.name for path in HERE.glob("*/tier.json"))
+ALL_NAMES = sorted(path.parent.name for path in HERE.glob("*/tier.json"))
+IPV6_NAMES = [name for name in ALL_NAMES if name.endswith("-ipv6")]
+"""Tiers in which RocketMQ took a part of an address for a time."""
+NAMES = [name for name in ALL_NAMES if name not in IPV6_NAMES]
 CLUSTER = "DefaultCluster"
 BROKER = "broker-a"
 HITS_MAX = 64
@@ -75,7 +79,7 @@ class WrittenTier:
 
     @cached_property
     def stored(self) -> dict[Place, Fact]:
-        return {(fact["topic"], fact["queue"], fact["offset"]): fact for fact in self.of_kind("stored")}
+        return {(fact["topic"], fact["queue"], fact["offset"]): with_our_hosts(fact) for fact in self.of_kind("stored")}
 
     def queues(self) -> list[tuple[str, int]]:
         return sorted({(topic, queue) for topic, queue, _ in self.stored})
@@ -84,6 +88,16 @@ class WrittenTier:
         """The uploaded index files, in the order in which they were uploaded."""
         paths = self.tier.glob("*/*/rmq_sys_INDEX/0/INDEX/*")
         return [path.read_bytes() for path in sorted(paths, key=lambda path: path.name[-20:])]
+
+
+def with_our_hosts(fact: Fact) -> Fact:
+    """Java writes `0:0:0:0:0:0:0:1:80` where we write `[::1]:80`."""
+    hosts = {}
+    for name in ("born_host", "store_host"):
+        address, _, port = fact[name].rpartition(":")
+        shown = ipaddress.ip_address(address).compressed
+        hosts[name] = f"[{shown}]:{port}" if ":" in shown else f"{shown}:{port}"
+    return {**fact, **hosts}
 
 
 def import_into(directory: Path, written: WrittenTier) -> Path:

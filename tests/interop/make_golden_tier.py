@@ -1,10 +1,16 @@
-"""Makes `tests/golden/rocketmq-*-tier/`: a small tier written by the real RocketMQ, with what it said of it.
+"""Makes `tests/golden/rocketmq-*-tier*/`: small tiers written by the real RocketMQ, with what it said of them.
 
-    python tests/interop/make_golden_tier.py
+    python tests/interop/make_golden_tier.py [tier] [tier-ipv6]
 
-What the directory holds is in `tests/golden/tier_reading.py`. Some messages of the first queue are older than the two
-minutes that RocketMQ looks back when it begins a queue in the tier, so that queue does not begin at 0 there. Messages
-of `later` were delayed, so their records were written by the broker itself.
+What a directory holds is in `tests/golden/tier_reading.py`.
+
+tier        Some messages of the first queue are older than the two minutes that RocketMQ looks back when it begins a
+            queue in the tier, so that queue does not begin at 0 there. Messages of `later` were delayed, so their
+            records were written by the broker itself.
+tier-ipv6   Clients have IPv6 addresses, and RocketMQ takes a part of the address for the time of storing.
+
+RocketMQ drops keys when its index files fill up too fast (see `tier_broker.SMALL_SEGMENTS`). A directory is kept only
+when it has all of them; try again otherwise.
 """
 
 from __future__ import annotations
@@ -14,7 +20,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -64,7 +70,7 @@ def send_delayed(peer: Peer) -> list[Fact]:
     return [{"topic": DELAYED_TOPIC[0], "queue": 0}] * DELAYED_COUNT
 
 
-def make(distribution: Distribution, scratch: Path) -> None:
+def make_tier(distribution: Distribution, scratch: Path) -> None:
     store, tier = scratch / "store", scratch / "tier"
     topics = [*TOPICS, DELAYED_TOPIC]
     put_old_messages(store)
@@ -84,6 +90,20 @@ def make(distribution: Distribution, scratch: Path) -> None:
     keep(HERE / f"rocketmq-{distribution.version}-tier", distribution.version, store, tier, facts, caught)
 
 
+def make_ipv6_tier(distribution: Distribution, scratch: Path) -> None:
+    store, tier = scratch / "store", scratch / "tier"
+    settings = {**tier_settings(tier, TINY_SEGMENTS), **TINY_FILES}
+    with Cluster(distribution, store, scratch / "run", settings, host="::1") as cluster:
+        peer = cluster.peer()
+        peer.create_topic("orders", 2)
+        sent = send_all(peer, workload.messages([("orders", 2)], 50, seed=93))
+        await_upload(store, counts_of(sent))
+        stored = read_back(peer, [("orders", 2)])
+        caught = catch_open_index(store, tier, key_count(stored))
+        facts = [*sent, *stored, *query_keys(peer, sent), *search_times(peer, stored)]
+    keep(HERE / f"rocketmq-{distribution.version}-tier-ipv6", distribution.version, store, tier, facts, caught)
+
+
 def keep(target: Path, version: str, store: Path, tier: Path, facts: list[Fact], caught: Mapping[int, bytes]) -> None:
     if target.exists():
         shutil.rmtree(target)
@@ -98,10 +118,15 @@ def keep(target: Path, version: str, store: Path, tier: Path, facts: list[Fact],
     (target / "manifest.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="tiermq-golden-") as scratch:
-        make(fetch(), Path(scratch))
+RECIPES = {"tier": make_tier, "tier-ipv6": make_ipv6_tier}
+
+
+def main(names: Sequence[str]) -> None:
+    for name in names or RECIPES:
+        with tempfile.TemporaryDirectory(prefix="tiermq-golden-") as scratch:
+            RECIPES[name](fetch(), Path(scratch))
+        print(f"made {name}", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -191,7 +191,8 @@ def in_tables(root: dict[str, Any]) -> Bean:
     def rows(name: str, table: dict[str, Any]) -> Value:
         found: dict[str, Value] = {}
         for key, value in table.items():
-            found[key] = {int(number): bean(row) for number, row in value.items()} if name in numbered else bean(value)
+            numbers: dict[int, Value] = {int(number): bean(row) for number, row in value.items() if name in numbered}
+            found[key] = numbers or bean(value)
         return found
 
     def bean(row: dict[str, Any]) -> Bean:
