@@ -446,6 +446,35 @@ def test_what_expired_is_not_restored(world: BrokerWorld) -> None:
     assert bodies(world) == sent(world)[low:]
 
 
+@pytest.mark.parametrize("manifest", ["after", "before"])
+def test_numbering_goes_on_when_everything_had_expired_before_the_disk_was_lost(
+    world: BrokerWorld, manifest: str
+) -> None:
+    """Also when the manifest was not written any more since the expiry."""
+    world.open()
+    world.put(100)
+    assert world.store.tier_now()
+    while world.store.tier.engine.step():
+        continue
+    world.clock.advance_ms(100 * HOUR_MS)
+    assert world.store.expire_now().segments
+    if manifest == "after":
+        while world.store.tier.engine.step():
+            continue
+    world.erase_disk()
+    world.open(restore=True)
+    assert (world.store.min_offset(T, 0), world.store.max_offset(T, 0)) == (100, 100)
+    del world.sent[T, 0][:]
+    world.put(30)
+    assert world.store.tier_now()
+    assert world.sent[T, 0][0].offset == 100
+    assert bodies(world) == sent(world)
+    world.erase_disk()
+    world.open(restore=True)
+    assert bodies(world) == sent(world)
+    assert [m.queue_offset for m in world.store.query(T, world.sent[T, 0][7].keys[0]).messages] == [107]
+
+
 # One writer
 
 
