@@ -5,14 +5,19 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tier.fetch.fetch_world import QUEUE_ID, TOPIC, FetchWorld, Mail, Run, mails, unit_of
+from tiermq import LocalStore, Message
 from tiermq.consumequeue.unit import UNIT
 from tiermq.errors import SegmentMissing, TierUnavailable
+from tiermq.kernel import collect_for_tier
 from tiermq.message.message_filter import TagFilter
-from tiermq.status import GetStatus
+from tiermq.message.stored_message import StoredMessage
+from tiermq.status import GetStatus, PutStatus
 from tiermq.tier.names import SegmentType
 
 Make = Callable[..., FetchWorld]
@@ -334,3 +339,38 @@ def test_bug_23_bounds_cost_no_request_so_a_get_never_waits_inside_of_another(hu
     for offset in (0, 99, 200, 300):
         hundred.get(offset)
     assert hundred.driver.reads == []
+
+
+def test_what_a_local_store_stored_comes_back_from_its_tier_the_same_but_for_its_place(
+    make_world: Make, tmp_path: Path
+) -> None:
+    world = make_world()
+    with LocalStore.open(tmp_path / "local", mapped_file_size_commit_log=1 << 20) as store:
+        for number in range(300):
+            message = Message(
+                TOPIC, b"body %d" % number * (number % 9), QUEUE_ID, keys=[f"k{number}"], tags=f"t{number % 4}"
+            )
+            assert store.put(message).status is PutStatus.PUT_OK
+            store.put(Message("another", b"between", 0))
+        store.dispatch_now()
+        file = world.queue()
+        units = store._parts.queues.find(TOPIC, QUEUE_ID).files.segments
+        while file.append_offset < 300:
+            run = collect_for_tier(
+                units, store._parts.log.files.segments, file.append_offset, 64, 1 << 20, file.log.append_offset
+            )
+            assert file.write(run)
+        for chosen in (None, TagFilter("t1 || t3")):
+            offset = 0
+            while offset < 300:
+                hot = store.get(TOPIC, QUEUE_ID, offset, message_filter=chosen)
+                cold = world.get(offset, message_filter=chosen)
+                assert [_without_place(m) for m in cold.messages] == [_without_place(m) for m in hot.messages]
+                assert (cold.status, cold.min_offset, cold.max_offset) == (hot.status, hot.min_offset, hot.max_offset)
+                if chosen is None:
+                    assert cold.next_offset == hot.next_offset
+                offset = cold.next_offset
+
+
+def _without_place(message: StoredMessage) -> tuple[Any, ...]:
+    return tuple(value for name, value in message.to_dict().items() if name not in ("physical_offset", "message_id"))

@@ -226,3 +226,13 @@ def test_the_number_of_remembered_readers_is_bounded_and_counts_survive(
     assert len(world.fetcher._readers) == 10
     assert sum(map(len, world.fetcher._by_file.values())) == 10
     assert world.fetcher.counts().served_count == 350
+
+
+def test_a_window_that_is_read_slowly_is_kept_as_long_as_it_is_read(make_world: Make) -> None:
+    world = make_world()
+    world.write(mails(64))
+    for offset in range(0, 64, 2):
+        assert world.get(offset, 2).count == 2
+        world.clock.advance_ms(14_000)
+        assert world.fetcher.cache.expire() == 0
+    assert len(world.driver.reads) == 2

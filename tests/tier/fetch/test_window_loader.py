@@ -181,3 +181,17 @@ def test_what_is_not_kept_is_served_all_the_same(make_world: Make) -> None:
     loaded = loader_of(world).load(file, 0, 10, MUCH, "g")
     assert loaded.kept is None
     assert loaded.window.count == 10
+
+
+def test_a_fetch_ends_where_another_that_is_under_way_begins(world: FetchWorld) -> None:
+    file = world.write(mails(100))
+    loader = loader_of(world)
+    world.driver.gate = threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        behind = pool.submit(loader.load, file, 50, 20, MUCH, "g")
+        world.driver.waiting.acquire()
+        before = pool.submit(loader.load, file, 10, 64, MUCH, "h")
+        world.driver.waiting.acquire()
+        world.driver.gate.set()
+        assert before.result().window.end_offset == 50
+        assert behind.result().window.end_offset == 70
