@@ -24,7 +24,7 @@ from tier.verify_world import (
 )
 from tiermq.errors import CorruptSegment, TierUnavailable
 from tiermq.tier.driver.faulty import Down, FaultyDriver
-from tiermq.tier.driver.tier_url import open_driver
+from tiermq.tier.driver.tier_url import bare_driver, open_driver
 from tiermq.tier.names import SegmentKey
 from tiermq.tier.tier_listing import TierScope
 from tiermq.tier.verify import verify_tier
@@ -110,11 +110,17 @@ def test_a_small_object_that_cannot_be_read_is_found(world: TierWorld, part: str
     ]
 
 
-def test_a_time_entry_that_is_not_true_is_found(world: TierWorld) -> None:
+@pytest.mark.parametrize(
+    ("later_ms", "further", "expected"), [(1, 0, {"time_index"}), (0, 1, {"time_index"}), (-1, 0, set())]
+)
+def test_a_time_entry_that_would_mislead_a_search_is_found(
+    world: TierWorld, later_ms: int, further: int, expected: set[str]
+) -> None:
     entry = world.metadata.time_entries(QUEUE)[0]
-    world.metadata.add_time_entries(QUEUE, [type(entry)(entry.queue_offset, entry.store_ms + 1, entry.log_offset)])
+    changed = type(entry)(entry.queue_offset, entry.store_ms + later_ms, entry.log_offset + further)
+    world.metadata.add_time_entries(QUEUE, [changed])
     world.put_manifests()
-    assert kinds(verify_tier(world.driver)) == {"time_index"}
+    assert kinds(verify_tier(world.driver)) == expected
 
 
 def test_a_manifest_that_claims_too_much_is_found(world: TierWorld) -> None:
@@ -157,3 +163,19 @@ def test_progress_is_told_in_bytes_and_comes_to_the_total(world: TierWorld) -> N
     told: list[tuple[int, int]] = []
     verify_tier(world.driver, progress=lambda done, total: told.append((done, total)))
     assert sum(done for done, _ in told) == told[0][1]
+
+
+def test_a_tier_in_an_object_store_is_verified_over_its_parts(tmp_path: Path) -> None:
+    driver = bare_driver(f"memory://{tmp_path.name}?driver=object", {})
+    world = TierWorld(tmp_path, driver, log_bytes=1600, unit_bytes=200)
+    for _ in range(10):
+        world.write(3)
+    world.put_manifests()
+    parts = sum(info.part_count for info in driver.list_segments())
+    assert parts > 10
+    for segment in world.file().log.unsealed():
+        world.file().log.seal(segment)
+    assert sum(info.part_count for info in driver.list_segments()) < parts
+    report = verify_tier(driver)
+    assert (report.problems, report.counts["records"]) == ([], 30)
+    world.close()
