@@ -3,7 +3,7 @@
 RocketMQ reads the time of storing at a fixed place in the record, where a record of an IPv6 client has the end of the
 client's address. So segments and index items of such a tier are "from" the first millisecond of 1970 or another time
 that never was, RocketMQ's search by time is lost in it, and its retention takes everything for expired: of its index
-files only the one that was uploaded when the broker stopped is still there, the others went within ten seconds.
+files only the one that was uploaded when the broker stopped is still there, the others went as soon as they had come.
 """
 
 from __future__ import annotations
