@@ -1,4 +1,4 @@
-"""The broker dies at each single call to the tier, before or after its effect, and lives on: nothing lost or doubled."""
+"""The broker dies at each single call to the tier, before or after its effect: nothing is lost or doubled."""
 
 from __future__ import annotations
 
