@@ -92,3 +92,17 @@ def test_a_file_that_is_none_and_a_store_that_is_not_empty_are_refused(store: Me
     store.add_topic("orders")
     with pytest.raises(TierError, match="empty"):
         import_rocketmq(driver, store, DATA, cluster="DefaultCluster")
+
+
+def test_bug_11_times_that_rocketmq_read_from_the_wrong_place_are_made_good(store: MetadataStore) -> None:
+    """It takes a store time from byte 56 whatever the host's shape is, so those of IPv6 producers are nonsense."""
+    golden = GOLDEN.parent / "rocketmq-5.3.3-tier-ipv6"
+    data = (golden / "tieredStoreMetadata.json").read_bytes()
+    told = decode_rocketmq_json(data, "DefaultCluster")
+    import_rocketmq(PosixDriver(golden / "tier"), store, data, cluster="DefaultCluster")
+    logs = [row for row in store.all_segments() if row.size and row.key.type is SegmentType.COMMIT_LOG]
+    assert logs
+    for row in logs:
+        assert 1_600_000_000_000 < row.begin_ms <= row.end_ms < 2_000_000_000_000
+    said = {row.key: row.end_ms for row in told.segments}
+    assert any(said[row.key] != row.end_ms for row in logs)
