@@ -19,6 +19,7 @@ from tiermq.errors import (
     FutureManifest,
     StaleWriter,
     StoreClosed,
+    StoreDamaged,
     StoreLocked,
     TierCredentials,
     TierError,
@@ -292,6 +293,53 @@ def test_without_proof_files_go_when_they_are_old(world: BrokerWorld) -> None:
     world.put(300)
     world.clock.advance_ms(73 * HOUR_MS)
     assert world.evict() > 0
+
+
+# Restoring late
+
+
+def test_a_lost_disk_that_is_not_restored_is_noticed_and_nothing_in_the_tier_is_touched(world: BrokerWorld) -> None:
+    world.open()
+    world.put(50)
+    assert world.store.tier_now()
+    before = {info.key: info.size for info in world.driver.list_segments()}
+    world.erase_disk()
+    world.open()
+    world.store.put(Message(T, b"too early"))
+    assert not world.store.tier_now()
+    tier: Any = world.store.status()["tier"]
+    assert "tiermq tier restore" in tier["troubles"]["orders-0"]
+    assert {info.key: info.size for info in world.driver.list_segments()} == before
+    world.close()
+    for _ in range(2):
+        with pytest.raises(StoreDamaged, match="used before it was restored"):
+            world.open(restore=True)
+    world.erase_disk()
+    world.open(restore=True)
+    assert bodies(world) == sent(world)
+
+
+def test_a_start_before_the_restore_does_no_harm_when_nothing_was_put(world: BrokerWorld) -> None:
+    world.open()
+    world.put(50)
+    assert world.store.tier_now()
+    world.erase_disk()
+    world.open()
+    world.store.set_retention(T, hours=5)
+    world.close()
+    world.open(restore=True)
+    assert world.store.restored is not None
+    assert bodies(world) == sent(world)
+
+
+def test_a_store_that_needs_no_restore_is_not_restored(world: BrokerWorld) -> None:
+    world.open()
+    world.put(50)
+    assert world.store.tier_now()
+    world.close()
+    world.open(restore=True)
+    assert world.store.restored is None
+    assert bodies(world) == sent(world)
 
 
 # Topics

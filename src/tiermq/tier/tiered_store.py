@@ -27,9 +27,10 @@ from typing import Any, Self
 from tiermq.clock import Clock, SystemClock
 from tiermq.config import SETTINGS as STORE_SETTINGS
 from tiermq.config import StoreConfig
-from tiermq.errors import BadConfig, StaleWriter, TierError, TierUnavailable
+from tiermq.errors import BadConfig, StaleWriter, StoreDamaged, TierError, TierUnavailable
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.kernel import Message, PutResults, QueueHandle
+from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import is_light_queue, is_system_topic
 from tiermq.metrics import Registry
 from tiermq.service import Service
@@ -107,16 +108,37 @@ class TieredStore(TieredReading):
             metadata = MetadataStore(str(tier_config.metadata_path), clock=clock)
             undo.callback(metadata.close)
             report = None
-            if restore and metadata.is_empty():
+            if restore and _is_new(metadata):
                 cluster, broker = tier_config.broker_cluster_name, tier_config.broker_name
                 report = restore_metadata(driver, metadata, cluster=cluster, broker=broker, clock=clock)
             parts = assemble_tier(tier_config, local, OsFileAccess(), driver, metadata, clock, registry)
             undo.callback(parts.pool.shutdown)
             store = cls(local, parts, registry, clock)
             store.restored = report
+            if report is not None:
+                store._require_same_history(tier_config.metadata_path)
             store._start(background)
             undo.pop_all()
         return store
+
+    def _require_same_history(self, metadata_path: Path) -> None:
+        """Refuse a local store that gave numbers of the tier's messages to others: nobody could tell them apart."""
+        for file in self.tier.files:
+            name = file.queue.topic, file.queue.queue_id
+            low = max(0, file.min_offset, self.local.min_offset(*name))
+            high = min(file.commit_offset, self.local.max_offset(*name))
+            for offset in {low, high - 1} if low < high else ():
+                here = self.local.get(*name, offset, 1).messages
+                there = self.tier.fetcher.get(*name, offset, 1).messages
+                if here and there and _identity(here[0]) != _identity(there[0]):
+                    self.tier.metadata.close()
+                    for suffix in ("", "-wal", "-shm"):  # What was restored belongs to another history.
+                        metadata_path.with_name(metadata_path.name + suffix).unlink(missing_ok=True)
+                    raise StoreDamaged(
+                        f"{self.local.config.root_path}: its message {offset} of {name[0]}-{name[1]} is not the one "
+                        f"that {self.tier.driver.url} has under that number: it was used before it was restored. Move "
+                        "the directory away, restore into an empty one, and put what is only in the old one again"
+                    )
 
     def _start(self, background: bool) -> None:
         tier = self.tier
@@ -308,6 +330,20 @@ class _Upkeep(Service):
         if self._thread is not None:
             self._thread.join(timeout_s)
         return not self.running
+
+
+def _is_new(metadata: MetadataStore) -> bool:
+    """Whether the metadata knows nothing of a tier; what a start before the restore left in it is put away."""
+    if next(iter(metadata.all_segments()), None) is not None:
+        return False
+    for topic in {topic.name for topic in metadata.topics()} | {queue.key.topic for queue in metadata.queues()}:
+        metadata.delete_topic(topic)
+    return True
+
+
+def _identity(message: StoredMessage) -> tuple[int, ...]:
+    """What a copy of a message has in common with it, and hardly any other message has."""
+    return message.queue_offset, message.size, message.body_crc, message.store_timestamp_ms, message.born_timestamp_ms
 
 
 def _configured(
