@@ -424,7 +424,7 @@ def stored(host: bytes, physical: int64_t, queue_offset: int64_t, now: int64_t, 
 @cython.final
 @cython.cclass
 class PutResults:
-    """The results of one put_many, made one by one only when looked at. Row: physical offset, queue offset, size."""
+    """The results of one put_many, made one by one only when looked at. Row: physical offset, queue offset, size, time."""
 
     rows: bytes
     others: dict
@@ -446,8 +446,8 @@ class PutResults:
             other = self.others.get(at)
             if other is not None:
                 return other
-        row: cython.pointer(int64_t) = cython.cast(cython.pointer(int64_t), PyBytes_AS_STRING(self.rows)) + 3 * at
-        return stored(self.host, row[0], row[1], self.store_timestamp_ms, row[2], 1)
+        row: cython.pointer(int64_t) = cython.cast(cython.pointer(int64_t), PyBytes_AS_STRING(self.rows)) + 4 * at
+        return stored(self.host, row[0], row[1], row[3], row[2], 1)
 
     def __iter__(self):
         at: cython.Py_ssize_t
@@ -760,7 +760,7 @@ class Appender:
     def put_many_at(self, batch: list, now: int64_t) -> PutResults:
         length: cython.Py_ssize_t = len(batch)
         results: PutResults = PutResults.__new__(PutResults)
-        results.rows = PyBytes_FromStringAndSize(cython.NULL, length * 24)
+        results.rows = PyBytes_FromStringAndSize(cython.NULL, length * 32)
         results.length = length
         results.host = self.host
         results.store_timestamp_ms = now
@@ -795,8 +795,9 @@ class Appender:
                     row[0] = done
                     row[1] = 0 if m.sys_flag & 4 else h.next_offset - 1
                     row[2] = self.last_size
+                    row[3] = now
                     results.end_offset = done + self.last_size
-                    row += 3
+                    row += 4
                     at += 1
                     continue
             result = self.put_slowly(m, h)
@@ -806,7 +807,9 @@ class Appender:
             if result.physical_offset >= 0:
                 results.end_offset = result.end_offset
             h = None
-            row += 3
+            now = self.now()  # The slow path took its time, and store times never go back.
+            results.store_timestamp_ms = now
+            row += 4
             at += 1
         if self.idle and length:
             self.idle = False
@@ -1804,11 +1807,24 @@ def check_window(units, data, tier_offset: int64_t, queue_offset: int64_t, check
     unit: cython.pointer(cython.const[u8]) = cython.address(u[0])
     record: cython.pointer(cython.const[u8]) = cython.address(d[0])
     head: head_t
+    size: int64_t
     done: int64_t = 0
     with cython.nogil:
         while done < count:
             if cython.cast(int64_t, load64(unit)) != tier_offset:
                 break
+            size = plain_record(record, available, tier_offset, check_crc)
+            if size:
+                if size != cython.cast(int32_t, load32(unit + 8)):
+                    break
+                if cython.cast(int64_t, load64(record + 20)) != queue_offset + done:
+                    break
+                record += size
+                available -= size
+                tier_offset += size
+                unit += UNIT_BYTES
+                done += 1
+                continue
             if parse_head(record, available, cython.address(head)) != STOP_END:
                 break
             if head.total != cython.cast(int32_t, load32(unit + 8)) or head.physical_offset != tier_offset:

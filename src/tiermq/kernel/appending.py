@@ -23,6 +23,7 @@ PROPERTIES_BYTES_MAX = 32767
 RECORD_SLACK_BYTES = 65536  # A record may exceed the body limit by this much.
 BLANK_BYTES = 8
 SHAPES_MAX = 8192  # Cached record layouts before the cache is started anew.
+NOW = -1  # Instead of a time: the moment of writing.
 SAMPLE_MASK = 1023  # One put in so many of a queue is timed.
 
 _BLANK = struct.Struct(">ii")
@@ -175,7 +176,7 @@ class Appender:
             return self._slow(message, Refusal.UNBOUND)
         if handle.puts & SAMPLE_MASK == SAMPLE_MASK and self._sample is not None and not self._sampling:
             return self._put_sampled(message)
-        result = self._write(handle, message, self._clock(), -1, 1)
+        result = self._write(handle, message, NOW, -1, 1)
         if result.__class__ is Refusal:
             return self._slow(message, result)
         if self.idle:
@@ -201,17 +202,14 @@ class Appender:
             return Refusal.CLOSED
         if handle is None:
             return Refusal.UNBOUND
-        result = self._write(handle, message, self._clock(), expected_offset, count)
+        result = self._write(handle, message, NOW, expected_offset, count)
         if self.idle and type(result) is PutResult:
             self.idle = False
             self._wake()
         return result
 
     def put_many(self, messages: Iterable[Message]) -> PutResults:
-        """Store a list in one call: each message has its own result, one clock reading serves all."""
-        return self._put_many_at(messages, self._clock())
-
-    def _put_many_at(self, messages: Iterable[Message], now: int) -> PutResults:
+        """Store a list in one call: each message has its own result."""
         results: list[PutResult] = []
         for at, message in enumerate(messages):
             if type(message) is not Message:
@@ -223,12 +221,12 @@ class Appender:
             if message.special or handle is None:
                 results.append(self._slow(message, Refusal.SPECIAL if message.special else Refusal.UNBOUND))
                 continue
-            result = self._write(handle, message, now, -1, 1)
+            result = self._write(handle, message, NOW, -1, 1)
             results.append(self._slow(message, result) if isinstance(result, Refusal) else result)
         if self.idle and results:
             self.idle = False
             self._wake()
-        return PutResults(results, now)
+        return PutResults(results, self._clock())
 
     def record_bytes(self, message: Message) -> int:
         """The bytes of the record that a message will be."""
@@ -302,6 +300,8 @@ class Appender:
             tail = self.tail
             if tail is None or (position := tail.position) + total + BLANK_BYTES > tail.limit:
                 return Refusal.ROOM
+            if now == NOW:  # Under the lock, so that store times never go back.
+                now = self._clock()
             queue_offset = handle.next_offset
             if expected_offset >= 0 and queue_offset != expected_offset:
                 return Refusal.OFFSET_MOVED
@@ -368,6 +368,8 @@ class Appender:
             tail = self.tail
             if tail is None or tail.buffer is None or tail.position + total + BLANK_BYTES > tail.limit:
                 return Refusal.ROOM
+            if now == NOW:  # Under the lock, so that store times never go back.
+                now = self._clock()
             queue_offset = handle.next_offset
             if expected_offset >= 0 and queue_offset != expected_offset:
                 return Refusal.OFFSET_MOVED

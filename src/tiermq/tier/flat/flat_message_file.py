@@ -27,7 +27,7 @@ from tiermq.tier.flat.flat_commit_log import FlatCommitLog
 from tiermq.tier.flat.flat_consume_queue import FlatConsumeQueue
 from tiermq.tier.flat.flat_segment import AppendStatus
 from tiermq.tier.flat.queue_recovery import QueueRecovery
-from tiermq.tier.flat.record_batch import CollectedRecords, RecordBatch
+from tiermq.tier.flat.record_batch import CollectedRecords, RecordBatch, store_time_at
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import NEVER_MS, Gap, TimeEntry, Topic
 from tiermq.tier.metadata.time_index import entry_for_commit
@@ -223,7 +223,7 @@ class FlatMessageFile:
         if not self._uncommitted:
             return None
         batch = self._uncommitted[0]
-        first = TimeEntry(batch.first_offset, batch.begin_ms, batch.log_offset)
+        first = TimeEntry(batch.first_offset, store_time_at(batch.data, 0), batch.log_offset)
         return entry_for_commit(self._last_entry, first, self.commit_offset, self.log.commit_offset)
 
     def discard_pending(self) -> int:
