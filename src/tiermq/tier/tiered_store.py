@@ -243,6 +243,7 @@ class TieredStore(TieredReading):
         """
         gone = sorted(set(topics))
         self._claim()
+        self.local.dispatch_now()  # A topic that was just put to has its queues only then.
         count = len(self.topics().keys() & gone)
         tier = self.tier
         for topic in gone:
