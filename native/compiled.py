@@ -80,6 +80,7 @@ __all__ = [
     "read_page",
     "rearrange_index",
     "scan",
+    "take_window",
 ]
 
 from tiermq.kernel.reasons import Refusal, Stop  # noqa: E402
@@ -1792,6 +1793,35 @@ def collect_for_tier(queue: Segments, log: Segments, offset: int64_t, max_count:
     return made
 
 
+def take_window(units: bytes, data, log_offset: int64_t, index: int64_t, count: int64_t, max_bytes: int64_t) -> tuple:
+    """Whole records of a plain window from unit `index` on: at most `count`, at most `max_bytes`, but one.
+
+    (bytes, how many). The units must be those of `data`, as `check_window` found them.
+    """
+    view: cython.Py_buffer
+    total: int64_t = PyBytes_GET_SIZE(units) // UNIT_BYTES
+    unit: cython.pointer(cython.const[u8]) = cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(units))
+    if index < 0 or index >= total or count < 1:
+        return b"", 0
+    if count > total - index:
+        count = total - index
+    PyObject_GetBuffer(data, cython.address(view), PyBUF_SIMPLE)
+    try:
+        start: int64_t = cython.cast(int64_t, load64(unit + UNIT_BYTES * index)) - log_offset
+        end: int64_t = view.len
+        if index + count < total:
+            end = cython.cast(int64_t, load64(unit + UNIT_BYTES * (index + count))) - log_offset
+        while end - start > max_bytes and count > 1:
+            count -= 1
+            end = cython.cast(int64_t, load64(unit + UNIT_BYTES * (index + count))) - log_offset
+        if start < 0 or end < start or end > view.len:
+            raise CorruptRecord("the units of a window do not fit its records")
+        taken: bytes = PyBytes_FromStringAndSize(cython.cast(cython.p_char, view.buf) + start, end - start)
+    finally:
+        PyBuffer_Release(cython.address(view))
+    return taken, count
+
+
 def check_window(units, data, tier_offset: int64_t, queue_offset: int64_t, check_crc: cython.bint = True) -> int:
     """How many leading units are followed by exactly their records in `data`, which begins at `tier_offset`.
 
@@ -1952,6 +1982,7 @@ def put_tier_keys(buffer, slots: int64_t, capacity: int64_t, item_limit: int64_t
     file: cython.pointer(u8) = cython.address(file_view[0])
     unit: cython.pointer(cython.const[u8]) = cython.address(unit_view[0]) + UNIT_BYTES * first
     record: cython.pointer(cython.const[u8])
+    ahead: cython.pointer(cython.const[u8])
     prefix_text: bytes = (topic + "#").encode()
     prefix: uint32_t = hash_on(
         0, cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(prefix_text)), PyBytes_GET_SIZE(prefix_text)
@@ -1977,6 +2008,13 @@ def put_tier_keys(buffer, slots: int64_t, capacity: int64_t, item_limit: int64_t
             if place < log_offset or size < FIXED_BYTES or place - log_offset > available - size:
                 break
             record = cython.address(data_view[0]) + (place - log_offset)
+            # Of a record only its head and its properties are looked at: fetch those of one that comes soon.
+            ahead = record + 4 * size
+            if ahead - cython.address(data_view[0]) + 2 * size < available:
+                prefetch_read(ahead)
+                prefetch_read(ahead + 64)
+                prefetch_read(ahead + size - 128)
+                prefetch_read(ahead + size - 64)
             if parse_head(record, size, cython.address(head)) != STOP_END or head.total != size or head.store_ms < 0:
                 break
             scan_properties(record + head.properties_at, head.properties_length,

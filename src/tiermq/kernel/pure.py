@@ -7,7 +7,7 @@ from tiermq.kernel.building import Builder, IndexTail, key_hashes, scan
 from tiermq.kernel.gathering import GetPage, TransferLimits, read_page
 from tiermq.kernel.reasons import Refusal, Stop
 from tiermq.kernel.tails import QueueTail, Segments, Tail
-from tiermq.kernel.tiering import Collected, check_window, collect_for_tier, put_tier_keys, rearrange_index
+from tiermq.kernel.tiering import Collected, check_window, collect_for_tier, put_tier_keys, rearrange_index, take_window
 from tiermq.kernel.values import Message, PutResult, PutResults
 from tiermq.message.crc import crc32
 
@@ -35,4 +35,5 @@ __all__ = [
     "read_page",
     "rearrange_index",
     "scan",
+    "take_window",
 ]

@@ -82,6 +82,30 @@ def collect_for_tier(
     return Collected(bytes(data), bytes(units), offset + len(times), min(times, default=0), max(times, default=0))
 
 
+def take_window(units: bytes, data: Any, log_offset: int, index: int, count: int, max_bytes: int) -> tuple[bytes, int]:
+    """Whole records of a plain window from unit `index` on: at most `count`, at most `max_bytes`, but one.
+
+    (bytes, how many). The units must be those of `data`, as `check_window` found them.
+    """
+    total = len(units) // UNIT_BYTES
+    if index < 0 or index >= total or count < 1:
+        return b"", 0
+    count = min(count, total - index)
+
+    def end_of(number: int) -> int:
+        if number >= total:
+            return len(data)
+        return int(_I64.unpack_from(units, number * UNIT_BYTES)[0]) - log_offset
+
+    start, end = end_of(index), end_of(index + count)
+    while end - start > max_bytes and count > 1:
+        count -= 1
+        end = end_of(index + count)
+    if not 0 <= start <= end <= len(data):
+        raise CorruptRecord("the units of a window do not fit its records")
+    return bytes(data[start:end]), count
+
+
 def check_window(units: Any, data: Any, tier_offset: int, queue_offset: int, check_crc: bool = True) -> int:
     """How many leading units are followed by exactly their records in `data`, which begins at `tier_offset`.
 

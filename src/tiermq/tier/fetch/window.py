@@ -13,11 +13,11 @@ list of the places that are good (`record_split`).
 from __future__ import annotations
 
 import struct
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 
 from tiermq.consumequeue.unit import UNIT, UNIT_BYTES, is_ext_address
-from tiermq.kernel import check_window
+from tiermq.kernel import check_window, take_window
 from tiermq.message.message_filter import MessageFilter
 from tiermq.tier.fetch.record_split import Place, split
 
@@ -41,7 +41,7 @@ class Window:
 
     def __init__(self, first_offset: int, units: bytes | memoryview, data: bytes | memoryview, log_offset: int) -> None:
         self.first_offset = first_offset
-        self.units = units
+        self.units = bytes(units)
         self.data = memoryview(data)
         self.log_offset = log_offset
         self.count = len(units) // UNIT_BYTES
@@ -65,14 +65,10 @@ class Window:
         """Messages from `offset` on, as many as the limits allow, the first one in any case."""
         if self.places is not None:
             return self._collect(self._places_from(offset), max_messages, max_bytes, None)
-        index = offset - self.first_offset
-        count = min(max_messages, self.count - index)
-        start = _FIRST_LONG.unpack_from(self.units, index * UNIT_BYTES)[0] - self.log_offset
-        end = self._end_of(index + count)
-        if end - start > max_bytes:
-            count = max(1, bisect_right(range(1, count + 1), max_bytes, key=lambda n: self._end_of(index + n) - start))
-            end = self._end_of(index + count)
-        return self.data[start:end].tobytes(), count, offset + count
+        data, count = take_window(
+            self.units, self.data, self.log_offset, offset - self.first_offset, max_messages, max_bytes
+        )
+        return data, count, offset + count
 
     def _end_of(self, index: int) -> int:
         """Where the records of the first `index` units end in the data of a plain window."""
