@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from interop.rocketmq import BROKER_NAME, CLUSTER_NAME, SMALL_FILES
+from interop.rocketmq import CLUSTER_NAME, SMALL_FILES
 from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import StoreDamaged
 from tiermq.tier.metadata.rocketmq_json import FILE_NAME, decode_rocketmq_json
@@ -49,7 +49,7 @@ def metadata_path(store: Path) -> Path:
 
 
 def uploaded_counts(store: Path) -> dict[tuple[str, int], int]:
-    """(topic, queue) → how many messages the broker's metadata says are in the tier. None while it is being written."""
+    """(topic, queue) → how many messages the broker's metadata says are in the tier."""
     counts: dict[tuple[str, int], int] = {}
     for segment in decode_rocketmq_json(metadata_path(store).read_bytes(), CLUSTER_NAME).segments:
         if segment.key.type is SegmentType.CONSUME_QUEUE:
@@ -70,6 +70,3 @@ def await_upload(store: Path, expected: Mapping[tuple[str, int], int]) -> None:
             counts = uploaded_counts(store)
         except (FileNotFoundError, StoreDamaged):
             continue  # The broker rewrites the file in place: a moment without a whole one is normal.
-
-
-__all__ = ["BROKER_NAME", "CLUSTER_NAME", "SMALL_SEGMENTS", "await_upload", "metadata_path", "tier_settings"]
