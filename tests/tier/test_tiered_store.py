@@ -567,6 +567,14 @@ def test_the_first_writer_is_fenced_after_a_take_over_and_its_messages_stay_loca
     world.clock.advance_ms(120_000)  # The second one is gone; the first one still does not know what it wrote.
     assert not world.store.tier_now()
     assert bodies(world) == sent(world)
+    for _ in range(3):  # Not now, not later, and not after a restart.
+        world.close()
+        world.clock.advance_ms(120_000)
+        world.open()
+        assert not world.store.tier_now()
+    fenced: Any = world.store.status()["tier"]
+    assert "gave numbers out" in fenced["fenced"]["orders-0"]
+    world.close()
     with opened(tmp_path / "third", driver=world.driver, clock=world.clock, restore=True) as third:
         assert third.max_offset(T, 0) == 6
         assert [m.body for m in third.get(T, 0, 0).messages] == [*sent(world)[:5], b"other"]
