@@ -22,6 +22,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -29,8 +30,10 @@ from typing import Any
 
 from tiermq.message.stored_message import StoredMessage
 from tiermq.status import GetStatus
+from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.metadata.rocketmq_json import FILE_NAME, import_rocketmq_json
+from tiermq.tier.metadata.rocketmq_json import FILE_NAME
+from tiermq.tier.rocketmq_import import ImportReport, import_rocketmq
 from tiermq.tier.tier_config import METADATA_DATABASE
 from tiermq.tier.tiered_store import TieredStore
 
@@ -101,13 +104,20 @@ def with_our_hosts(fact: Fact) -> Fact:
 
 
 def import_into(directory: Path, written: WrittenTier) -> Path:
-    """Make `directory` a store that knows the tier from its metadata file, with a copy of the tier that may change."""
-    (directory / "config").mkdir(parents=True)
+    """Make `directory` a store that knows the tier, as `tiermq tier import` does; returns a copy that may change."""
     copy = directory / "tier"
     shutil.copytree(written.tier, copy)
-    with MetadataStore(str(directory / "config" / METADATA_DATABASE)) as metadata:
-        import_rocketmq_json(metadata, written.metadata, CLUSTER)
+    take_over(directory, copy, written.metadata)
     return copy
+
+
+def take_over(store: Path, tier: Path, metadata_file: bytes) -> ImportReport:
+    """RocketMQ's file is the truth about a tier that RocketMQ wrote last, whatever the store knew before."""
+    database = store / "config" / METADATA_DATABASE
+    database.parent.mkdir(parents=True, exist_ok=True)
+    database.unlink(missing_ok=True)
+    with MetadataStore(str(database)) as metadata, closing(open_driver(tier.absolute().as_uri())) as driver:
+        return import_rocketmq(driver, metadata, metadata_file, cluster=CLUSTER, broker=BROKER)
 
 
 def open_tier(store: Path, tier: Path, written: WrittenTier, **more: Any) -> TieredStore:

@@ -20,6 +20,7 @@ from golden.tier_reading import (
     check_times,
     import_into,
     open_tier,
+    take_over,
 )
 from interop import local_writer, workload
 from interop.conftest import StartBroker
@@ -135,18 +136,12 @@ def test_we_take_over_store_and_tier_of_a_broker_that_was_killed(tmp_path: Path,
     cluster.crash()
 
     left = WrittenTier(tier, metadata_path(store).read_bytes(), dict(SMALL_SEGMENTS), facts, caught)
-    take_metadata_over(store)
+    report = take_over(store, tier, left.metadata)
+    assert (report.remarks, report.not_in_tier, report.not_in_file) == ([], [], [])
     with open_tier(store, tier, left, **python_names(SMALL_FILES)) as ours:
         check_messages(ours, left)
         check_times(ours, left)
         check_keys(ours, left)
-
-
-def take_metadata_over(store: Path) -> None:
-    """RocketMQ's file is the truth about a tier that it wrote last, whatever we knew before."""
-    (store / "config" / METADATA_DATABASE).unlink(missing_ok=True)
-    with MetadataStore(store / "config" / METADATA_DATABASE) as metadata:
-        import_rocketmq_json(metadata, metadata_path(store).read_bytes(), CLUSTER_NAME)
 
 
 def test_our_rearrangement_of_a_brokers_open_index_files_has_its_bytes(broker_tier: WrittenTier) -> None:
@@ -239,7 +234,7 @@ def test_a_broker_and_we_take_turns_with_one_store_and_its_tier(tmp_path: Path, 
         check_times(imported, theirs)
         check_keys(imported, theirs)
 
-    take_metadata_over(store)
+    take_over(store, tier, metadata_path(store).read_bytes())
     written |= write_tier(store, tier, seed=404, upload_open_index=False)
     broker_turn(start_broker(store, tier_settings(tier)), store, tier, written, tmp_path / "second copy")
 

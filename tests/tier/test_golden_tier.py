@@ -23,6 +23,7 @@ from golden.tier_reading import (
     messages_by_key,
     open_tier,
     read_queue,
+    take_over,
 )
 from tiermq import Message, kernel
 from tiermq.clock import ManualClock
@@ -115,6 +116,12 @@ def test_every_message_of_an_imported_tier_is_as_rocketmqs_consumer_read_it(
 ) -> None:
     with imported(written, tmp_path) as store:
         check_messages(store, written)
+
+
+def test_an_import_finds_metadata_file_and_tier_in_agreement(written: WrittenTier, tmp_path: Path) -> None:
+    report = take_over(tmp_path, written.tier, written.metadata)
+    assert (report.remarks, report.not_in_tier, report.not_in_file) == ([], [], [])
+    assert report.message_count == len(written.stored)
 
 
 def test_times_of_an_imported_tier_find_what_rocketmqs_search_found(written: WrittenTier, tmp_path: Path) -> None:

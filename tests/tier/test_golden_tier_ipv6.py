@@ -133,13 +133,11 @@ def test_retention_keeps_what_was_restored(written: WrittenTier, tmp_path: Path)
         check_retention_keeps(store, written)
 
 
-@pytest.mark.xfail(strict=True, reason="an import believes the times of RocketMQ's metadata")
 def test_an_import_corrects_times_that_cannot_be(written: WrittenTier, tmp_path: Path) -> None:
     with imported(written, tmp_path) as store:
         check_true_times(store, written)
 
 
-@pytest.mark.xfail(strict=True, reason="an import believes the times of RocketMQ's metadata, so everything has expired")
 def test_retention_keeps_what_was_imported(written: WrittenTier, tmp_path: Path) -> None:
     with imported(written, tmp_path) as store:
         check_retention_keeps(store, written)
