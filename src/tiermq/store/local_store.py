@@ -387,6 +387,11 @@ class LocalStore(StoreLife):
         """Records this close to the end of the log are expected in memory."""
         return self._parts.reader.memory_window_bytes
 
+    @property
+    def put_count(self) -> int:
+        """How many messages were put since the store was opened."""
+        return self._parts.log.appender.puts
+
     def simple_queues(self) -> list[tuple[str, int]]:
         """Topic and id of every queue whose units are 20 bytes; those of batch topics are not."""
         queues = self._parts.queues.all_queues()

@@ -166,6 +166,7 @@ def _engine(
         ),
         clock=clock,
         registry=registry,
+        put_count=lambda: local.put_count,
     )
 
 

@@ -35,6 +35,7 @@ from tiermq.service import Service
 from tiermq.tier.dispatch.dispatch_metrics import DispatchMetrics
 from tiermq.tier.dispatch.execute import IndexSink, NoIndex
 from tiermq.tier.dispatch.local_source import LocalSource
+from tiermq.tier.dispatch.pace import Pace
 from tiermq.tier.dispatch.plan import DispatchConfig
 from tiermq.tier.dispatch.proof import EvictionProof
 from tiermq.tier.dispatch.queue_run import BackOff, MemoryBudget, QueueRun
@@ -80,7 +81,9 @@ class DispatchEngine:
         clock: Clock | None = None,
         registry: Registry | None = None,
         chance: Callable[[], float] = random.random,
+        put_count: Callable[[], int] = lambda: 0,
     ) -> None:
+        """`put_count` tells how many messages were put so far: while many come, the threads hold back (see `pace`)."""
         self.files = files
         self.filter = topic_filter or TopicFilter(files.broker, files.cluster)
         self.config = config or DispatchConfig()
@@ -91,6 +94,7 @@ class DispatchEngine:
         self._writer = writer
         self._clock = clock or SystemClock()
         self._turns = Turns()
+        self._pace = Pace(put_count)
         self._runs: dict[QueueName, QueueRun] = {}
         self._runs_lock = threading.Lock()
         self._budget = MemoryBudget(self.settings.memory_bytes_max)
@@ -305,7 +309,16 @@ class DispatchEngine:
     def _work(self) -> None:
         while not self._stopping:
             version = self._turns.version
-            if not self.step():
+            rest_s = self._pace.begin()
+            if rest_s:
+                time.sleep(rest_s)
+                continue
+            began_s = time.thread_time()
+            try:
+                worked = self.step()
+            finally:
+                self._pace.end(time.thread_time() - began_s)
+            if not worked:
                 self._turns.wait(version, IDLE_WAIT_S)
 
     # Working
