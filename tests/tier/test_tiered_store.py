@@ -592,6 +592,34 @@ def test_a_standby_takes_over_when_the_first_one_is_gone(world: BrokerWorld, tmp
         assert second.get(T, 0, 5, 1).messages[0].body == b"mine"
 
 
+def test_a_standby_writes_no_index_into_the_tier(world: BrokerWorld, tmp_path: Path) -> None:
+    world.open()
+    world.put(400)
+    assert world.store.tier_now()
+    with opened(tmp_path / "second", driver=world.driver, clock=world.clock, restore=True) as second:
+        before = [info.key for info in world.driver.list_segments()]
+        assert second.tier.index is not None
+        assert second.tier.index.is_complete
+        second.tier.index.seal()
+        for _ in range(3):
+            second.tier.index.run_once()
+        assert [info.key for info in world.driver.list_segments()] == before
+        assert [m.queue_offset for m in second.query(T, "key-17").messages] == [16]
+    assert [info.key for info in world.driver.list_segments()] == before
+    assert world.store.tier.index is not None
+    for _ in range(5):
+        world.store.tier.index.run_once()
+    assert [m.queue_offset for m in world.store.query(T, "key-17").messages] == [16]
+
+
+def test_full_index_files_are_uploaded_when_the_store_is_closed(world: BrokerWorld) -> None:
+    world.open()
+    world.put(400)
+    assert world.store.tier_now()
+    world.close()
+    assert [info for info in world.driver.list_segments() if "/INDEX/" in info.key.path]
+
+
 def test_epochs_go_on_rising_when_the_lease_was_lost(world: BrokerWorld) -> None:
     world.open()
     world.put(5)

@@ -90,7 +90,15 @@ def assemble_tier(
     records = ColdRecords(files)
     made: list[Retention] = []  # Index and retention know each other; neither asks before both are made.
     index = _index(
-        config, access, driver, metadata, files, records, lambda topic_ids: made[0].kept_ms_of_ids(topic_ids), clock
+        config,
+        access,
+        driver,
+        metadata,
+        files,
+        records,
+        lambda topic_ids: made[0].kept_ms_of_ids(topic_ids),
+        writer.may_write,
+        clock,
     )
     engine = _engine(config, local, files, writer, index, clock, registry)
     retention = Retention(
@@ -183,6 +191,7 @@ def _index(
     files: FlatFileStore,
     records: ColdRecords,
     kept_ms_of_ids: Callable[[frozenset[int] | None], int],
+    may_write: Callable[[], bool],
     clock: Clock,
 ) -> IndexStore | None:
     if not config.message_index_enable:
@@ -203,6 +212,7 @@ def _index(
         fetch_keys=records.fetch_keys,
         retention_ms=kept_ms_of_ids,
         is_delete_enabled=lambda: config.tiered_store_delete_file_enable,
+        may_write=may_write,
     )
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import difflib
 import logging
 import os
+import time
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
@@ -161,17 +162,24 @@ class TieredStore(TieredReading):
             return
         self._closed = True
         tier = self.tier
-        timeout_s = tier.config.tier_close_timeout / 1000
+        deadline = time.monotonic() + tier.config.tier_close_timeout / 1000
+
+        def left_s() -> float:
+            """All that waits for the tier shares one time."""
+            return max(0.1, deadline - time.monotonic())
+
         with ExitStack() as close:  # Runs backwards, and each step also when one before it failed.
             close.callback(tier.driver.close)
             close.callback(tier.metadata.close)
             close.callback(self.local.close)
-            close.callback(tier.files.close, timeout_s)
+            close.callback(lambda: tier.files.close(left_s()))
             close.callback(tier.pool.shutdown, wait=False, cancel_futures=True)
-            if tier.index is not None:
-                close.callback(tier.index.close, timeout_s)
-            close.callback(tier.engine.stop, timeout_s)
-            close.callback(self._upkeep.stop_within, timeout_s)
+            close.callback(lambda: tier.engine.stop(left_s()))  # Gives the broker back, so the index has to be through.
+            index = tier.index
+            if index is not None:
+                close.callback(lambda: index.close(left_s()))
+            close.callback(lambda: tier.engine.pause(left_s()))
+            close.callback(lambda: self._upkeep.stop_within(left_s()))
 
     def __enter__(self) -> Self:
         return self

@@ -94,8 +94,12 @@ class IndexStore:
         fetch_keys: FetchKeys | None = None,
         retention_ms: RetentionMs = three_days,
         is_delete_enabled: Callable[[], bool] = lambda: True,
+        may_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`root` is the store's root directory; files lie in its `tiered_index_file`."""
+        """`root` is the store's root directory; files lie in its `tiered_index_file`.
+
+        `may_write` says whether the broker's tier is this process's: if not, nothing is uploaded or deleted in it.
+        """
         self._settings = settings or IndexSettings()
         check_shape(self._settings.slots, self._settings.capacity)
         self._access = access
@@ -107,6 +111,7 @@ class IndexStore:
         self._stop_uploads_at: float | None = None
         self._is_abandoned = False
         self._is_open = False
+        self._may_write = may_write
         self._thread = _UpkeepThread(self)
         self._pool = QueryPool(self._settings.query_threads)
         slots, capacity = self._settings.slots, self._settings.capacity
@@ -271,8 +276,10 @@ class IndexStore:
         has_more = self._attempt(self._upkeep.fill_holes)
         self._attempt(self._upkeep.roll_old)
         self._attempt(self._upkeep.sync)
-        self._attempt(self._upkeep.expire)
-        uploaded = self._attempt(self._upkeep.upload_next)
+        uploaded = False
+        if self._may_write():
+            self._attempt(self._upkeep.expire)
+            uploaded = self._attempt(self._upkeep.upload_next)
         self._attempt(self._upkeep.sync)
         return 0.0 if has_more or uploaded else UPKEEP_INTERVAL_S
 
@@ -283,7 +290,7 @@ class IndexStore:
     def _upload_all(self) -> None:
         """Upload until nothing is left, the time is over, or the tier refuses."""
         self._attempt(self._upkeep.settle_base)
-        while not self._should_stop_upload() and self._attempt(self._upkeep.upload_next):
+        while self._may_write() and not self._should_stop_upload() and self._attempt(self._upkeep.upload_next):
             continue
 
     def _attempt(self, step: Callable[[], object]) -> bool:
