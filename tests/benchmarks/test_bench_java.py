@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from benchmarks.java_peer import JavaPeer, JdkMissing
 
-from benchmarks import harness, java_peer, workload
+from benchmarks import harness, java_peer, upload_side, workload
+from tiermq.kernel import rearrange_index
 
 SIZE = 4 << 20
 COUNT = 2_000
@@ -120,6 +121,21 @@ def test_the_index_loop_puts_every_key(java: harness.JavaBench, stack: ExitStack
     with (tmp_path / "index").open("rb") as file:
         os.lseek(file.fileno(), 36, os.SEEK_SET)
         assert int.from_bytes(os.read(file.fileno(), 4)) == COUNT + 1
+
+
+@pytest.mark.bench
+@pytest.mark.slow
+@pytest.mark.parametrize("fresh", [0, 1])
+def test_the_walk_along_the_chains_gives_the_bytes_of_a_compacted_index(
+    java: harness.JavaBench, stack: ExitStack, tmp_path: Path, fresh: int
+) -> None:
+    slots, capacity = 500, COUNT
+    path = upload_side.fill_index_file(tmp_path, slots, capacity)
+    out = tmp_path / "out"
+    shape = {"slots": slots, "capacity": capacity, "items": capacity - 1}
+    done = started(java, stack, "TierIndexWalk", source=path, out=out, **shape).run(fresh=fresh)
+    assert done.messages == capacity - 1
+    assert out.read_bytes() == rearrange_index(path.read_bytes(), slots, capacity)
 
 
 @pytest.mark.bench

@@ -14,6 +14,8 @@ from benchmarks import java_peer
 
 TINY = ["--size", "8M", "--rounds", "1", "--warmup", "1", "--java-warmup", "0", "--core", "none", "--quick"]
 
+MORE = {"tierindex": ("--items", "5000")}
+
 
 def run_tiny(name: str, directory: Path, *more: str) -> dict[str, Any]:
     try:
@@ -46,10 +48,12 @@ def run_tiny(name: str, directory: Path, *more: str) -> dict[str, Any]:
         ("dispatch", {"dispatch_vs_java"}),
         ("recover", {"recover_vs_java"}),
         ("index", {"index_put_vs_java"}),
+        ("tier", {"upload_vs_raw", "put_while_tiering_vs_off"}),
+        ("tierindex", {"rearrange_vs_java", "rearrange_vs_java_warm"}),
     ],
 )
 def test_a_benchmark_prints_every_ratio_that_it_promises(tmp_path: Path, name: str, ratios: set[str]) -> None:
-    result = run_tiny(name, tmp_path)
+    result = run_tiny(name, tmp_path, *MORE.get(name, ()))
     assert result["name"] == name
     assert ratios <= set(result["ratios"])
     assert all(value > 0 for value in result["ratios"].values())
@@ -65,3 +69,18 @@ def test_the_pure_kernel_is_measured_in_a_child(tmp_path: Path) -> None:
     result = run_tiny("put", tmp_path, "--pure", "--only", "single")
     assert result["environment"]["kernel"] == "pure"
     assert set(result["ratios"]) == {"put_vs_java"}
+
+
+@pytest.mark.bench
+@pytest.mark.slow
+def test_the_tier_s_requests_are_counted_and_its_memory_is_a_curve(tmp_path: Path) -> None:
+    result = run_tiny("tier", tmp_path, "--only", "requests", "--only", "memory")
+    assert result["requests"] == {
+        "writes_per_commit_batch": 2,
+        "reads_per_index_file": 2,
+        "objects_per_sealed_segment": 1,
+    }
+    uploaded = [sample["uploaded_bytes"] for sample in result["memory"]]
+    assert uploaded == sorted(uploaded)
+    assert uploaded[-1] > 8_000_000
+    assert all(sample["own_bytes"] > 0 for sample in result["memory"])

@@ -108,6 +108,9 @@ class Database:
 
     def write(self, statement: str, values: Sequence[object] = ()) -> int:
         """Run one statement, durably unless a transaction is open. Returns the number of rows it changed."""
+        if self._owner == threading.get_ident():
+            with self._translated():
+                return self._writer.execute(statement, values).rowcount
         with self.transaction():
             return self._writer.execute(statement, values).rowcount
 
@@ -143,13 +146,24 @@ class Database:
         if self._closed:
             raise StoreClosed(f"{self.path}: the tier's metadata is closed; open it again to go on")
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """SQLite's errors in the words of our tree."""
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise _translate(error, self.path) from error
+    def _translated(self) -> _Translated:
+        return _Translated(self.path)
+
+
+class _Translated:
+    """SQLite's errors in the words of our tree. A class, because a commit enters it ten times."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, _kind: object, error: BaseException | None, _at: object) -> None:
+        if isinstance(error, sqlite3.Error):
+            raise _translate(error, self._path) from error
 
 
 def _translate(error: sqlite3.Error, path: str) -> StoreError:
