@@ -148,7 +148,6 @@ def test_a_tier_is_restored_from_its_files_alone(written: WrittenTier, tmp_path:
         check_times(store, written)
 
 
-@pytest.mark.xfail(strict=True, reason="RocketMQ keeps topic ids on the broker's disk alone; a restore gives new ones")
 def test_keys_of_a_tier_that_is_restored_from_its_files_alone_are_found(written: WrittenTier, tmp_path: Path) -> None:
     with restored(written, tmp_path) as store:
         index_everything(store)

@@ -45,7 +45,7 @@ from tiermq.tier.metadata.manifest_policy import ManifestCause
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import TopicStatus
 from tiermq.tier.metadata.restore import restore as restore_metadata
-from tiermq.tier.metadata.restore_report import RestoreReport
+from tiermq.tier.metadata.restore_report import Finding, RestoreReport
 from tiermq.tier.retention import RetentionReport
 from tiermq.tier.tier_assembly import TierParts, assemble_tier
 from tiermq.tier.tier_config import SETTINGS as TIER_SETTINGS
@@ -149,7 +149,13 @@ class TieredStore(TieredReading):
                 # The tier may know messages that the local store lost: their numbers are taken.
                 self.local.advance_queue(file.queue.topic, file.queue.queue_id, file.commit_offset)
         if tier.index is not None:
-            tier.index.start(tier.queue_tails(), with_thread=background, catch_up=self.restored is not None)
+            report = self.restored
+            tier.index.start(
+                tier.queue_tails(),
+                with_thread=background,
+                catch_up=report is not None,
+                trust_foreign=report is None or not report.found(Finding.TOPIC_ID_ASSIGNED),
+            )
         if tier.config.tier_evict_on_proof:
             self.local.add_eviction_veto(tier.engine.proof.must_stay)
         if background:

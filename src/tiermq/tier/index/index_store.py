@@ -128,12 +128,20 @@ class IndexStore:
 
     # Life
 
-    def start(self, tails: Iterable[QueueTail] = (), *, with_thread: bool = True, catch_up: bool = False) -> None:
+    def start(
+        self,
+        tails: Iterable[QueueTail] = (),
+        *,
+        with_thread: bool = True,
+        catch_up: bool = False,
+        trust_foreign: bool = True,
+    ) -> None:
         """Open the local files and go on where the last life ended. Asks nothing of the tier.
 
         `tails` are the queues that have records in the tier; what of them is not indexed is read back later, by the
         upkeep, or now with `catch_up` (after a restore, which reads the tier anyway). Raises StoreDamaged, DiskFull,
-        and with `catch_up` what the tier raises.
+        and with `catch_up` what the tier raises. `trust_foreign=False`: index files that RocketMQ uploaded do not count,
+        because its topic ids are lost; everything is indexed anew.
         """
         tails = tuple(tails)
         segments = live_segments(self._rows, self._queue)
@@ -151,6 +159,7 @@ class IndexStore:
         if coverage.is_base_known:
             coverage.expect(tails)
         self._upkeep.tails = tails
+        self._upkeep.trusts_foreign = trust_foreign
         self._table.load(coverage, found.files, found.sealed_records)
         self._upkeep.load_uploaded()
         self._is_open = True

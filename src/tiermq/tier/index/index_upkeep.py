@@ -107,6 +107,7 @@ class IndexUpkeep:
         self._recorded_version = -1
         self._sealed_written: set[int] = set()
         self.tails: tuple[QueueTail, ...] = ()
+        self.trusts_foreign = True  # False: the topics got new ids, so RocketMQ's entries name nobody any more.
         self.counts = UpkeepCounts()
 
     # Durability
@@ -148,7 +149,7 @@ class IndexUpkeep:
                 companion = remote.companion()
                 if companion is not None:
                     base = companion.coverage()
-                else:
+                elif self.trusts_foreign:
                     base.take_as_indexed(self.tails)  # RocketMQ's file: it had indexed what it committed.
                 break
         self._table.begin_from(CoverageRecord.of(base, ()), self.tails)
