@@ -1,7 +1,7 @@
 """Tiering: uploads to a directory against the disk, puts with and without it, requests by count, memory by sample.
 
-`upload`   Everything that a local store holds goes into an empty tier at file://; against pwrite + fdatasync of the
-           same bytes in the same chunks, one after the other into one file.
+`upload`   What waits in a local store goes into a tier at file:// that knows its queues already; against pwrite +
+           fdatasync of the same bytes in the same chunks, one after the other into one file.
 `put`      Single puts into a store that dispatches, while its tier is being written, against the same without a tier.
 `requests` What is asked of the back end, counted and compared with what is promised: a wrong count ends the program.
 `memory`   The process' own memory while `--size` bytes go to the tier, as a curve.
@@ -54,14 +54,15 @@ def run(argv: list[str]) -> dict[str, Any]:
 
 def _upload(options: Options, directory: Path, disk: Path, made: Report) -> None:
     with harness.part_directory(directory) as local, harness.part_directory(disk) as place:
-        waiting = tiered_side.fill_local(local, options.size)
-        uploads = tiered_side.Uploads(local, place / "tier", waiting)
+        count = options.size // workload.RECORD_BYTES
+        uploads = tiered_side.Uploads(local / "store", place / "tier", count)
         uploads.round()  # Which chunks there are is known afterwards.
-        raw = tiered_side.RawUploads(place / "raw", uploads.chunks, waiting[0])
+        raw = tiered_side.RawUploads(place / "raw", uploads.chunks, count)
         measured = harness.alternate({"upload": uploads.round, "raw": raw.round}, options.rounds, options.warmup - 1)
         made.add(measured)
         made.compare("upload_vs_raw", measured["upload"], measured["raw"])
         made.environment["upload_chunks"] = len(uploads.chunks)
+        made.environment["begin_64_queues_seconds"] = round(uploads.begin_seconds, 3)
 
 
 def _put(options: Options, directory: Path, disk: Path, made: Report) -> None:
@@ -77,10 +78,9 @@ def _put(options: Options, directory: Path, disk: Path, made: Report) -> None:
 
 def _memory(options: Options, directory: Path, disk: Path, made: Report) -> list[dict[str, int]]:
     with harness.part_directory(directory) as local, harness.part_directory(disk) as place:
-        waiting = tiered_side.fill_local(local, options.size)
         watching: list[tiered_side.MemorySamples] = []
-        uploads = tiered_side.Uploads(local, place / "tier", waiting)
-        uploads.run(lambda _store, driver: watching.append(tiered_side.MemorySamples(driver)))
+        uploads = tiered_side.Uploads(local / "store", place / "tier", options.size // workload.RECORD_BYTES)
+        uploads.run(lambda driver: watching.append(tiered_side.MemorySamples(driver)))
         watching[0].stop()
         samples = watching[0].samples
         step = max(1, len(samples) // CURVE_POINTS)

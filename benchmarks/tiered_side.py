@@ -1,7 +1,6 @@
 """Stores with a tier, as the benchmarks of uploading drive them, and drivers that count or time what is asked of them.
 
-The local log is filled once and closed. Every round opens it again over an empty tier, so that each one uploads the
-same messages from the same local files.
+Every round has a store and a tier of its own, filled before the time counts.
 """
 
 from __future__ import annotations
@@ -61,23 +60,17 @@ class CountingDriver:
         return getattr(self._inner, name)
 
 
-def fill_local(directory: Path, size: int) -> tuple[int, int]:
-    """A local store with `size` bytes of the workload, dispatched, flushed and closed; messages and bytes."""
-    count = size // workload.RECORD_BYTES
-    with LocalStore.open(directory, mapped_file_size_commit_log=LOG_FILE_BYTES, disk_max_used_space_ratio=95) as store:
-        queues = workload.TOPIC_COUNT * workload.QUEUE_COUNT
-        puts = [store.queue(*workload.queue_of(number)).put for number in range(queues)]
-        bodies = workload.bodies(42, workload.POOL_COUNT)
-        keys = iter(workload.keys(43, count)) if count < 1 << 16 else _endless_keys()
-        for put, body, key in zip(itertools.cycle(puts), itertools.cycle(bodies), itertools.islice(keys, count)):
-            put(body, workload.encode_properties(key))
-        store.dispatch_now()
-        store.flush()
-    return count, count * workload.RECORD_BYTES
-
-
-def _endless_keys() -> itertools.chain[bytes]:
-    return itertools.chain.from_iterable(workload.keys(seed, 1 << 14) for seed in itertools.count(43))
+def fill(store: LocalStore, count: int) -> None:
+    """Put `count` messages of the workload, over all queues, and make them durable and visible."""
+    queues = workload.TOPIC_COUNT * workload.QUEUE_COUNT
+    puts = [store.queue(*workload.queue_of(number)).put for number in range(queues)]
+    bodies = workload.bodies(42, workload.POOL_COUNT)
+    keys = itertools.chain.from_iterable(workload.keys(seed, 1 << 14) for seed in itertools.count(43))
+    rows = zip(itertools.cycle(puts), itertools.cycle(bodies), itertools.islice(keys, count), strict=False)
+    for put, body, key in rows:
+        put(body, workload.encode_properties(key))
+    store.dispatch_now()
+    store.flush()
 
 
 def open_tiered(directory: Path, tier: Path, driver: Any = None, **settings: Any) -> TieredStore:
@@ -94,39 +87,45 @@ def open_tiered(directory: Path, tier: Path, driver: Any = None, **settings: Any
 
 
 class Uploads:
-    """Everything that a local store holds, uploaded into an empty directory, again and again."""
+    """Messages of a local store, uploaded into a new tier at file://, again and again.
 
-    def __init__(self, directory: Path, tier: Path, waiting: tuple[int, int]) -> None:
+    Every queue begins in the tier before the time counts (`begin_seconds` says what that took): its directories, its
+    epoch and its manifest are not made for each byte.
+    """
+
+    def __init__(self, directory: Path, tier: Path, count: int) -> None:
         self._directory = directory
         self._tier = tier
-        self._waiting = waiting
+        self._count = count
         self.chunks: list[int] = []  # What the last round wrote, in order.
+        self.begin_seconds = 0.0
 
     def round(self) -> Round:
         """One timed round: from the first turn until everything is durable in the tier."""
-        return self.run(lambda _store, _driver: None)
+        return self.run(lambda _driver: None)
 
-    def run(self, watch: Callable[[TieredStore, CountingDriver], None]) -> Round:
-        """The same, with somebody who is shown the store before it begins."""
+    def run(self, watch: Callable[[CountingDriver], None]) -> Round:
+        """The same, with somebody who is shown the driver before it begins."""
+        shutil.rmtree(self._directory, ignore_errors=True)
         driver = CountingDriver(open_driver(self._tier.as_uri()))
-        store = open_tiered(self._directory, self._tier, driver)
-        try:
+        with open_tiered(self._directory, self._tier, driver) as store:
+            fill(store.local, workload.POOL_COUNT)
+            self.begin_seconds = timed(lambda: self._work(store)).seconds
             store.tier.engine.pause()
-            store.local.dispatch_now()
+            fill(store.local, self._count)
+            driver.written.clear()
             settle()
             gc.collect()
-            watch(store, driver)
+            watch(driver)
+            store.tier.engine.resume()
             done = timed(lambda: self._work(store))
-        finally:
-            store.close()
         self.chunks = driver.written
         return done
 
     def _work(self, store: TieredStore) -> tuple[int, int]:
-        store.tier.engine.resume()
         if not store.tier_now():
             raise RuntimeError(f"expected everything in the tier, found {store.tier.engine.status()}")
-        return self._waiting
+        return self._count, self._count * workload.RECORD_BYTES
 
 
 class RawUploads:
