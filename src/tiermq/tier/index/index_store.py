@@ -140,8 +140,8 @@ class IndexStore:
 
         `tails` are the queues that have records in the tier; what of them is not indexed is read back later, by the
         upkeep, or now with `catch_up` (after a restore, which reads the tier anyway). Raises StoreDamaged, DiskFull,
-        and with `catch_up` what the tier raises. `trust_foreign=False`: index files that RocketMQ uploaded do not count,
-        because its topic ids are lost; everything is indexed anew.
+        and with `catch_up` what the tier raises. `trust_foreign=False`: index files that RocketMQ uploaded do not
+        count, because its topic ids are lost; everything is indexed anew.
         """
         tails = tuple(tails)
         segments = live_segments(self._rows, self._queue)
