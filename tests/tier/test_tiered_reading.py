@@ -410,3 +410,21 @@ def test_a_segment_that_is_gone_is_an_error_and_no_emptiness(world: BrokerWorld)
     with pytest.raises(TierError):
         world.store.get(T, 0, 0)
     assert file.log.segments[0].key.type is SegmentType.COMMIT_LOG
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3])
+def test_numbers_that_no_queue_has_are_answered_at_every_level(world: BrokerWorld, level: int) -> None:
+    world.open(tiered_storage_level=level, access_message_in_memory_max_ratio=0)
+    world.put(10)
+    assert world.store.tier_now()
+    for offset, status, next_offset in [
+        (-5, GetStatus.OFFSET_TOO_SMALL, 0),
+        (11, GetStatus.OFFSET_OVERFLOW_BADLY, 10),
+        (2**70, GetStatus.OFFSET_OVERFLOW_BADLY, 10),
+    ]:
+        page = world.store.get(T, 0, offset, 2**40)
+        assert (page.status, page.next_offset) == (status, next_offset)
+        assert world.store.store_time_of(T, 0, offset) == -1
+    assert [world.store.offset_at(T, 0, time_ms) for time_ms in (-1, 2**70)] == [0, 10]
+    assert world.store.query(T, "key-1", 10, 5).messages == []
+    assert world.store.query(T, "key-1", max_messages=0).messages == []
