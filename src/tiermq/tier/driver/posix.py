@@ -120,14 +120,15 @@ class PosixDriver:
     def _read_all(self, descriptor: int, position: int, length: int) -> memoryview:
         """Up to `length` bytes: fewer only where the file ends. The length is checked first: it may be nonsense."""
         available = max(0, min(length, os.fstat(descriptor).st_size - position))
-        data = memoryview(bytearray(available))
+        parts: list[bytes] = []
         filled = 0
         while filled < available:
-            count = self._calls.preadv(descriptor, data[filled:], position + filled)
-            if count == 0:
-                return data[:filled]  # Cut by its writer since we looked.
-            filled += count
-        return data
+            part = self._calls.pread(descriptor, available - filled, position + filled)
+            if not part:
+                break  # Cut by its writer since we looked.
+            parts.append(part)
+            filled += len(part)
+        return memoryview(joined(parts))
 
     def size(self, key: SegmentKey) -> int:
         path = self._path(key)
