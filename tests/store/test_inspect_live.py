@@ -61,3 +61,12 @@ def test_looking_on_while_a_producer_puts_finds_no_problem(tmp_path: Path) -> No
             producer.join()
     assert [report.problems for report in reports] == [[], [], []]
     assert check_store(tmp_path).is_clean
+
+
+def test_a_file_that_a_running_store_is_just_making_is_no_problem(tmp_path: Path) -> None:
+    with LocalStore.open(tmp_path, **SMALL) as store:
+        store.put(Message("orders", b"x" * 200, keys=["k"]))
+        store.dispatch_now()
+        (tmp_path / "consumequeue/orders/0" / f"{1280:020d}").touch()
+        assert check_store(tmp_path).problems == []
+        (tmp_path / "consumequeue/orders/0" / f"{1280:020d}").unlink()

@@ -33,6 +33,10 @@ class FileRun:
             except FileNotFoundError:
                 continue  # Deleted by a running store since the directory was listed.
             self.files.append(file)
+        if self.maps and len(self.maps[-1].view) == 0:
+            # A running store is making it this moment, or a crash left it: the next start removes it.
+            self.maps.pop().close()
+            self.files.pop()
         self._bases = [file.base_offset for file in self.files]
 
     @property
