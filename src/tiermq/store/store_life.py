@@ -45,7 +45,6 @@ class StoreLife:
         self._lock = lock
         self._lifecycle = Lifecycle()
         self._close_lock = threading.Lock()
-        self._abandoned = False
         self.metrics = Registry()
         self.recovered: Recovered | None = None
 
@@ -190,7 +189,7 @@ class StoreLife:
         parts.reput.stop()
         parts.queue_flush.stop()
         try:
-            if not paused and not self._abandoned:
+            if not paused:
                 self._dispatch_the_rest()
             parts.queue_flush.flush_all()
             behind = parts.log.files.max_wrote_offset - parts.dispatch.offset
