@@ -1,0 +1,1 @@
+"""`df.write` and `df.writeStream` into a topic."""

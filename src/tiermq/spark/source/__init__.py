@@ -1,0 +1,1 @@
+"""`spark.read` and `spark.readStream` of hot and cold messages."""
