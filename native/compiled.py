@@ -60,6 +60,7 @@ __all__ = [
     "Appender",
     "Builder",
     "Collected",
+    "Disagreement",
     "GetPage",
     "IndexTail",
     "Message",
@@ -72,6 +73,7 @@ __all__ = [
     "Stop",
     "Tail",
     "TransferLimits",
+    "check_records",
     "check_window",
     "collect_for_tier",
     "crc32",
@@ -83,7 +85,7 @@ __all__ = [
     "take_window",
 ]
 
-from tiermq.kernel.reasons import Refusal, Stop  # noqa: E402
+from tiermq.kernel.reasons import Disagreement, Refusal, Stop  # noqa: E402
 
 crc_prepare(1)
 
@@ -124,6 +126,16 @@ STOP_BLANK = cython.declare(cython.int, 1)
 STOP_SLOW = cython.declare(cython.int, 2)
 STOP_CORRUPT = cython.declare(cython.int, 3)
 assert Stop.END == 0 and Stop.BLANK == 1 and Stop.SLOW == 2 and Stop.CORRUPT == 3
+CHECK_END = cython.declare(cython.int, 0)
+CHECK_PLACE = cython.declare(cython.int, 1)
+CHECK_ROOM = cython.declare(cython.int, 2)
+CHECK_RECORD = cython.declare(cython.int, 3)
+CHECK_UNIT = cython.declare(cython.int, 4)
+CHECK_OWNER = cython.declare(cython.int, 5)
+CHECK_TAG = cython.declare(cython.int, 6)
+assert [value.name for value in Disagreement] == ["END", "PLACE", "ROOM", "RECORD", "UNIT", "OWNER", "TAG"]
+assert [int(value) for value in Disagreement] == [0, 1, 2, 3, 4, 5, 6]
+DISAGREEMENTS = cython.declare(list, list(Disagreement))
 
 
 def crc32(data) -> int:
@@ -1869,6 +1881,84 @@ def check_window(units, data, tier_offset: int64_t, queue_offset: int64_t, check
             unit += UNIT_BYTES
             done += 1
     return done
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def check_record(unit: cython.pointer(cython.const[u8]), record: cython.pointer(cython.const[u8]), available: int64_t,
+                 tier_offset: int64_t, queue_offset: int64_t, topic: cython.pointer(cython.const[u8]),
+                 topic_length: int64_t, queue_id: int32_t, head: cython.pointer(head_t)) -> cython.int:  # fmt: skip
+    """CHECK_END when the record is all that its unit and its queue promise; `head` is then filled in."""
+    size: int64_t = cython.cast(int32_t, load32(unit + 8))
+    code: int64_t = cython.cast(int64_t, load64(unit + 12))
+    named: named_t
+    if cython.cast(int64_t, load64(unit)) != tier_offset:
+        return CHECK_PLACE
+    if size < FIXED_BYTES:
+        return CHECK_UNIT
+    if size > available:
+        return CHECK_ROOM
+    if parse_head(record, available, head) != STOP_END or head.physical_offset != tier_offset:
+        return CHECK_RECORD
+    if not body_holds(record, head, 1):
+        return CHECK_RECORD
+    if head.total != size or head.queue_offset != queue_offset:
+        return CHECK_UNIT
+    if head.queue_id != queue_id or head.topic_length != topic_length:
+        return CHECK_OWNER
+    if not same_bytes(record + head.topic_at, topic, cython.cast(int32_t, topic_length)):
+        return CHECK_OWNER
+    scan_properties(
+        record + head.properties_at, head.properties_length, available - head.properties_at, cython.address(named)
+    )
+    if not ascii_only(named.tags, named.tags_length):
+        return CHECK_TAG
+    # Below every 32-bit hash lie the addresses of ext units, which say nothing about the tag.
+    if code >= -2147483648 and code != cython.cast(int32_t, hash_on(0, named.tags, named.tags_length)):
+        return CHECK_TAG
+    return CHECK_END
+
+
+def check_records(units, data, tier_offset: int64_t, queue_offset: int64_t, topic: bytes, queue_id: int32_t) -> tuple:
+    """Compare records that lie end to end in `data`, which begins at `tier_offset`, with their units: all of it.
+
+    What `check_window` asks of them, and: each is of this topic and queue, and its unit has the code of its tag (or an
+    address in an ext queue). Gives (records, bytes, least and largest store time, why it ended); the place that has to
+    be looked at by others is behind those bytes.
+    """
+    u: cython.const[cython.uchar][::1] = units
+    d: cython.const[cython.uchar][::1] = data
+    count: int64_t = u.shape[0] // UNIT_BYTES
+    available: int64_t = d.shape[0]
+    unit: cython.pointer(cython.const[u8]) = cython.NULL
+    record: cython.pointer(cython.const[u8]) = cython.NULL
+    if count:
+        unit = cython.address(u[0])
+    if available:
+        record = cython.address(d[0])
+    name: cython.pointer(cython.const[u8]) = cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(topic))
+    length: int64_t = PyBytes_GET_SIZE(topic)
+    head: head_t
+    ended: cython.int = CHECK_END
+    done: int64_t = 0
+    position: int64_t = 0
+    oldest_ms: int64_t = 0
+    newest_ms: int64_t = 0
+    with cython.nogil:
+        while done < count:
+            ended = check_record(unit, record + position, available - position, tier_offset + position,
+                                 queue_offset + done, name, length, queue_id, cython.address(head))  # fmt: skip
+            if ended != CHECK_END:
+                break
+            if done == 0 or head.store_ms < oldest_ms:
+                oldest_ms = head.store_ms
+            if done == 0 or head.store_ms > newest_ms:
+                newest_ms = head.store_ms
+            unit += UNIT_BYTES
+            position += head.total
+            done += 1
+    return done, position, oldest_ms, newest_ms, DISAGREEMENTS[ended]
 
 
 @cython.cfunc

@@ -7,10 +7,14 @@ import struct
 from types import ModuleType
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tiermq.kernel.pure as pure
 from tiermq.errors import CorruptRecord
+from tiermq.kernel.reasons import Disagreement
 from tiermq.message import decode_records, encode_record
+from tiermq.message.java_hash import java_hash
 
 try:
     import tiermq.kernel.compiled as compiled
@@ -166,3 +170,74 @@ def test_a_piece_of_a_window_is_whole_records_within_the_limits_but_one_in_any_c
     assert kernel.take_window(b"", b"", 0, 0, 1, 100) == (b"", 0)
     with pytest.raises(CorruptRecord):
         kernel.take_window(got.units, got.data, 10_000, 0, 1, 100)
+
+
+def tagged(kernel: ModuleType, tags: list[str | None], tier_offset: int = 300) -> tuple[bytearray, bytearray]:
+    """Records of topic T, queue 3, and their units, from queue offset 10 on."""
+    data, units = bytearray(), bytearray()
+    for number, tag in enumerate(tags):
+        place = tier_offset + len(data)
+        record = encode_record(
+            topic="T", body=b"b" * (number * 9), queue_id=3, flag=0, queue_offset=10 + number, physical_offset=place,
+            sys_flag=0, born_timestamp_ms=1, born_host="[::1]:9" if number % 2 else "127.0.0.1:1",
+            store_timestamp_ms=1000 - number, store_host="127.0.0.1:2", reconsume_times=0,
+            prepared_transaction_offset=0, properties={"KEYS": "k"} if tag is None else {"a": "b", "TAGS": tag},
+        )  # fmt: skip
+        data += record
+        units += UNIT.pack(place, len(record), java_hash(tag) if tag else 0)
+    return data, units
+
+
+def test_records_that_are_all_their_units_promise_are_counted_with_their_times(kernel: ModuleType) -> None:
+    data, units = tagged(kernel, ["a", None, "some longer tag of ours", "b"])
+    found = kernel.check_records(units, data, 300, 10, b"T", 3)
+    assert found == (4, len(data), 997, 1000, Disagreement.END)
+    assert kernel.check_records(b"", data, 300, 10, b"T", 3) == (0, 0, 0, 0, Disagreement.END)
+    assert kernel.check_records(units, b"", 300, 10, b"T", 3) == (0, 0, 0, 0, Disagreement.ROOM)
+
+
+@pytest.mark.parametrize(
+    ("where", "form", "value", "ended"),
+    [
+        (("units", 0), ">q", 7, Disagreement.PLACE),
+        (("units", 8), ">i", 1 << 20, Disagreement.ROOM),
+        (("units", 8), ">i", 5, Disagreement.UNIT),
+        (("units", 8), ">i", 91, Disagreement.UNIT),
+        (("units", 12), ">q", 1, Disagreement.TAG),
+        (("units", 12), ">q", -(1 << 40), Disagreement.END),
+        (("data", 4), ">i", 1, Disagreement.RECORD),
+        (("data", 12), ">i", 4, Disagreement.OWNER),
+        (("data", 20), ">q", 9, Disagreement.UNIT),
+        (("data", 28), ">q", 9, Disagreement.RECORD),
+        (("data", 101), ">B", 0, Disagreement.RECORD),
+    ],
+)
+def test_the_first_disagreement_is_told_and_all_before_it_counted(
+    kernel: ModuleType, where: tuple[str, int], form: str, value: int, ended: Disagreement
+) -> None:
+    data, units = tagged(kernel, ["a", "b", "c", "d"])
+    second, _, _ = UNIT.unpack_from(units, 20)
+    name, at = where
+    struct.pack_into(form, *((units, 20 + at) if name == "units" else (data, second - 300 + at)), value)
+    found = kernel.check_records(units, data, 300, 10, b"T", 3)
+    assert found == (4, len(data), 997, 1000, ended) if ended == 0 else (1, second - 300, 1000, 1000, ended)
+
+
+def test_another_topic_and_a_tag_beyond_ascii_are_for_others_to_look_at(kernel: ModuleType) -> None:
+    data, units = tagged(kernel, ["a", "\u00fc", "c"])
+    assert kernel.check_records(units, data, 300, 10, b"T", 3)[::4] == (1, Disagreement.TAG)
+    assert kernel.check_records(units, data, 300, 10, b"U", 3)[::4] == (0, Disagreement.OWNER)
+    assert kernel.check_records(units, data, 300, 10, b"TT", 3)[::4] == (0, Disagreement.OWNER)
+
+
+@settings(max_examples=150, deadline=None)
+@given(flips=st.lists(st.tuples(st.booleans(), st.integers(0, 1 << 20), st.integers(1, 255)), max_size=3))
+def test_a_check_of_damaged_records_never_says_more_than_the_pure_twin(
+    kernel: ModuleType, flips: list[tuple[bool, int, int]]
+) -> None:
+    data, units = tagged(kernel, ["a", None, "tag", "b" * 40, "e"])
+    for in_units, at, bits in flips:
+        target = units if in_units else data
+        target[at % len(target)] ^= bits
+    arguments = (bytes(units), bytes(data), 300, 10, b"T", 3)
+    assert kernel.check_records(*arguments) == pure.check_records(*arguments)

@@ -5,9 +5,17 @@ from __future__ import annotations
 from tiermq.kernel.appending import Appender, QueueHandle
 from tiermq.kernel.building import Builder, IndexTail, key_hashes, scan
 from tiermq.kernel.gathering import GetPage, TransferLimits, read_page
-from tiermq.kernel.reasons import Refusal, Stop
+from tiermq.kernel.reasons import Disagreement, Refusal, Stop
 from tiermq.kernel.tails import QueueTail, Segments, Tail
-from tiermq.kernel.tiering import Collected, check_window, collect_for_tier, put_tier_keys, rearrange_index, take_window
+from tiermq.kernel.tiering import (
+    Collected,
+    check_records,
+    check_window,
+    collect_for_tier,
+    put_tier_keys,
+    rearrange_index,
+    take_window,
+)
 from tiermq.kernel.values import Message, PutResult, PutResults
 from tiermq.message.crc import crc32
 
@@ -15,6 +23,7 @@ __all__ = [
     "Appender",
     "Builder",
     "Collected",
+    "Disagreement",
     "GetPage",
     "IndexTail",
     "Message",
@@ -27,6 +36,7 @@ __all__ = [
     "Stop",
     "Tail",
     "TransferLimits",
+    "check_records",
     "check_window",
     "collect_for_tier",
     "crc32",

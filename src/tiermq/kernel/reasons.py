@@ -26,3 +26,15 @@ class Stop(enum.IntEnum):
     BLANK = 1
     SLOW = 2
     CORRUPT = 3
+
+
+class Disagreement(enum.IntEnum):
+    """Why a check of records against their units ended. The first three are no flaw by themselves."""
+
+    END = 0  # No units are left.
+    PLACE = 1  # The next unit does not stand for a record right here: a gap, a blank unit, an end mark.
+    ROOM = 2  # The next record ends behind the window.
+    RECORD = 3  # No whole, intact record that says it lies here.
+    UNIT = 4  # A sound record of another size or number than its unit says.
+    OWNER = 5  # A record of another topic or queue.
+    TAG = 6  # Another tags code than that of the record's tag, or a tag beyond ASCII, which is for the slow path.

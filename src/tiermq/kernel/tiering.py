@@ -1,4 +1,4 @@
-"""collect_for_tier, check_window, put_tier_keys and rearrange_index in pure Python: what moves messages to a tier."""
+"""What moves messages to a tier, and what verifies them there, in pure Python: see `kernel.pure` for the names."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 from tiermq.errors import CorruptRecord
 from tiermq.kernel.building import body_holds
+from tiermq.kernel.reasons import Disagreement
 from tiermq.kernel.tails import Segments
-from tiermq.message.java_hash import key_hash
+from tiermq.message.java_hash import java_hash, key_hash
 from tiermq.message.properties import get_property
 from tiermq.message.record_head import HeadKind, read_head
 
@@ -124,6 +125,54 @@ def check_window(units: Any, data: Any, tier_offset: int, queue_offset: int, che
             return done
         position += size
     return whole
+
+
+def check_records(
+    units: Any, data: Any, tier_offset: int, queue_offset: int, topic: bytes, queue_id: int
+) -> tuple[int, int, int, int, Disagreement]:
+    """Compare records that lie end to end in `data`, which begins at `tier_offset`, with their units: all of it.
+
+    What `check_window` asks of them, and: each is of this topic and queue, and its unit has the code of its tag (or an
+    address in an ext queue). Gives (records, bytes, least and largest store time, why it ended); the place that has to
+    be looked at by others is behind those bytes.
+    """
+    position, times = 0, []
+    for done in range(len(units) // UNIT_BYTES):
+        place, size, code = _UNIT.unpack_from(units, done * UNIT_BYTES)
+        ended = _disagreement(data, position, tier_offset + position, place, size)
+        if ended is not None:
+            break
+        head = read_head(data, position, len(data) - position)
+        in_place = head.kind is HeadKind.OK and head.physical_offset == place
+        if not in_place or not body_holds(data, position, head, 1):
+            ended = Disagreement.RECORD
+        elif head.size != size or head.queue_offset != queue_offset + done:
+            ended = Disagreement.UNIT
+        elif head.queue_id != queue_id or head.topic != topic:
+            ended = Disagreement.OWNER
+        elif not _has_tag(data[head.properties_position : head.properties_position + head.properties_length], code):
+            ended = Disagreement.TAG
+        if ended is not None:
+            break
+        position += size
+        times.append(head.store_timestamp_ms)
+    else:
+        ended = Disagreement.END
+    return len(times), position, min(times, default=0), max(times, default=0), ended
+
+
+def _disagreement(data: Any, position: int, here: int, place: int, size: int) -> Disagreement | None:
+    """What the unit alone says against a record here; None when nothing does."""
+    if place != here:
+        return Disagreement.PLACE
+    if size < FIXED_BYTES:
+        return Disagreement.UNIT
+    return Disagreement.ROOM if size > len(data) - position else None
+
+
+def _has_tag(properties: Any, code: int) -> bool:
+    tag = get_property(bytes(properties), b"TAGS") or b""
+    return tag.isascii() and (code < -(1 << 31) or code == (java_hash(tag.decode()) if tag else 0))
 
 
 def put_tier_keys(
