@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from tiermq.tier.names import QueueKey
 
@@ -141,7 +141,7 @@ class ScanCounters:
     hot_bytes_read: int = 0
     cold_bytes_read: int = 0
 
-    def __iadd__(self, other: ScanCounters) -> ScanCounters:
+    def __iadd__(self, other: ScanCounters) -> Self:
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         return self
