@@ -1,0 +1,157 @@
+"""Run pure tasks on executors and bring their results back: the one way in which jobs use Spark.
+
+    tasks ── pickled, one row and one partition each ──► mapInArrow(function) ── pickled results ──► driver
+
+* A task and its result are small values; message bytes never pass through here.
+* A task that raises is run again by Spark, up to `spark.task.maxFailures` times. An error that repeating cannot mend
+  (a TierMQError that is not TierUnavailable) is carried back as a value, and raised on the driver with its own type.
+* Exactly one result per task comes back, whatever was retried or run twice by speculation.
+* Works with a classic session and through Spark Connect: nothing asks for a SparkContext, except the progress.
+"""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tiermq.errors import TierMQError, TierUnavailable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R")
+Progress = Callable[[int, int], None]
+"""Told (tasks done, tasks in all), from another thread, whenever the number has changed."""
+
+RESULT_SCHEMA = "number bigint, outcome binary"
+POLL_S = 0.25
+
+
+def run_tasks(
+    spark: SparkSession,
+    function: Callable[[T], R],
+    tasks: Sequence[T],
+    *,
+    name: str = "tiermq",
+    progress: Progress | None = None,
+) -> list[R]:
+    """What `function` makes of each task, in the order of the tasks. It must be importable on the executors.
+
+    Raises the first error that a task carried back, and PySpark's own when a task failed too often.
+    """
+    if not tasks:
+        return []
+    import pyarrow as pa
+
+    rows = pa.table(
+        {
+            "number": pa.array(range(len(tasks)), pa.int64()),
+            "task": pa.array([pickle.dumps(task) for task in tasks], pa.binary()),
+        }
+    )
+    frame = spark.createDataFrame(rows)
+    if len(tasks) > 1:
+        frame = frame.repartitionById(len(tasks), frame["number"].cast("int"))
+    done = frame.mapInArrow(_Work(function), RESULT_SCHEMA)
+    with _Watch(spark, name, len(tasks), progress):
+        found = {int(row["number"]): pickle.loads(bytes(row["outcome"])) for row in done.collect()}  # noqa: S301 - ours
+    missing = [number for number in range(len(tasks)) if number not in found]
+    if missing:
+        raise RuntimeError(f"expected one result for each of {len(tasks)} tasks, found none for {missing[:10]}")
+    for outcome in found.values():
+        if isinstance(outcome, TierMQError):
+            raise outcome
+    return [found[number] for number in range(len(tasks))]
+
+
+def run_here(function: Callable[[T], R], tasks: Sequence[T], *, progress: Progress | None = None) -> list[R]:
+    """The same without Spark, one after the other, for small work and for tests."""
+    results = []
+    for number, task in enumerate(tasks, 1):
+        results.append(function(task))
+        if progress is not None:
+            progress(number, len(tasks))
+    return results
+
+
+class _Work:
+    """What an executor runs for the rows of its partition."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        if gc.get_freeze_count() == 0:
+            gc.freeze()  # Spark collects garbage after every task; what was imported is none.
+        for batch in batches:
+            numbers, outcomes = [], []
+            for row in batch.to_pylist():
+                task = pickle.loads(row["task"])  # noqa: S301 - written by the driver
+                numbers.append(row["number"])
+                outcomes.append(pickle.dumps(self._outcome(task)))
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(numbers, pa.int64()), pa.array(outcomes, pa.binary())], names=["number", "outcome"]
+            )
+
+    def _outcome(self, task: Any) -> Any:
+        try:
+            return self._function(task)
+        except TierUnavailable:
+            raise
+        except TierMQError as error:
+            return error
+
+
+class _Watch:
+    """Tells the progress of the job that the calling thread runs, as far as the session can be asked."""
+
+    def __init__(self, spark: SparkSession, name: str, total: int, progress: Progress | None) -> None:
+        self._context = getattr(spark, "_sc", None)
+        self._group = f"{name}-{id(self)}"
+        self._name = name
+        self._total = total
+        self._progress = progress
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> None:
+        if self._context is None or self._progress is None:
+            return
+        self._context.setJobGroup(self._group, self._name, interruptOnCancel=True)
+        self._thread = threading.Thread(target=self._run, name="pipeline-progress", daemon=True)
+        self._thread.start()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._progress is not None and kind is None:
+            self._progress(self._total, self._total)
+
+    def _run(self) -> None:
+        told = -1
+        while not self._over.wait(POLL_S):
+            done = min(self._done(), self._total)
+            if done != told and self._progress is not None:
+                self._progress(done, self._total)
+                told = done
+
+    def _done(self) -> int:
+        """Finished tasks of the job's last stage: the one that does the work."""
+        assert self._context is not None
+        tracker = self._context.statusTracker()
+        most = 0
+        for job in tracker.getJobIdsForGroup(self._group):
+            info = tracker.getJobInfo(job)
+            stages = [] if info is None else sorted(info.stageIds)
+            last = tracker.getStageInfo(stages[-1]) if stages else None
+            if last is not None:
+                most = max(most, last.numCompletedTasks)
+        return most
