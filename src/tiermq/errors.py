@@ -35,6 +35,10 @@ class DiskFull(StoreError):
     """The file system has no room for the bytes that were about to be written. Nothing was written."""
 
 
+class TooManyOpenFiles(StoreError):
+    """A limit on descriptors or maps leaves none for one more file. Nothing was written; it can be tried again."""
+
+
 class ReadOnlyStore(StoreError):
     """The directory cannot be written by this process."""
 

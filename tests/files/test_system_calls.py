@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import resource
+from pathlib import Path
 
 import pytest
 
@@ -54,3 +55,44 @@ def test_a_read_only_map_is_left_alone(tmp_path):
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 4096, access=mmap.ACCESS_READ) as memory:
         assert system_calls.lock_pages(memory, 4096) is False
         assert system_calls.advise(memory, 0, 4096, system_calls.MADV_POPULATE_WRITE) is False
+
+
+@pytest.mark.parametrize("size", [200, 4096, 100_000])
+def test_a_map_keeps_no_descriptor_and_reaches_the_file_only_when_it_is_shared(tmp_path, size):
+    path = tmp_path / "file"
+    path.write_bytes(b"o" * size)
+    before = len(os.listdir("/proc/self/fd"))
+    for shared in (False, True):
+        descriptor = os.open(path, os.O_RDWR)
+        memory = system_calls.map_file(descriptor, size, shared=shared)
+        os.close(descriptor)
+        assert len(os.listdir("/proc/self/fd")) == before
+        assert bytes(memory) == b"o" * size
+        memory[size - 3 :] = b"new"
+        with memoryview(memory), pytest.raises(BufferError):
+            memory.close()
+        memory.close()
+        assert path.read_bytes().endswith(b"new") is shared
+    assert str(path) not in Path("/proc/self/maps").read_text()
+
+
+def test_a_refused_map_is_an_error_and_leaves_nothing_mapped():
+    before = Path("/proc/self/statm").read_text().split()[0]
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        system_calls.map_file(999_999, 1 << 30, shared=True)
+    assert abs(int(Path("/proc/self/statm").read_text().split()[0]) - int(before)) < (1 << 30) // mmap.PAGESIZE
+
+
+def test_pages_are_synced_through_the_map_and_an_error_of_the_kernel_is_raised(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(8192))
+    with path.open("r+b") as file:
+        memory = system_calls.map_file(file.fileno(), 8192, shared=True)
+    memory[:3] = b"new"
+    system_calls.sync_pages(memory, 8192)
+    assert path.read_bytes()[:3] == b"new"
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        system_calls.sync_pages(memory, 1 << 46)
+    memory.close()
+    with pytest.raises(ValueError, match="closed"):
+        system_calls.sync_pages(memory, 8192)

@@ -17,7 +17,7 @@ from time import perf_counter_ns
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.config import StoreConfig
-from tiermq.errors import CorruptRecord, DiskFull, StoreError
+from tiermq.errors import CorruptRecord, DiskFull, StoreError, TooManyOpenFiles
 from tiermq.files.mapped_file import MappedFile
 from tiermq.files.mapped_file_queue import MappedFileQueue
 from tiermq.kernel import Appender, Message, PutResult, PutResults, QueueHandle, Refusal, Stop, scan
@@ -260,6 +260,9 @@ class CommitLog:
                 active.reserve(active.wrote_position + needed)
             except DiskFull as error:
                 self.on_disk_full(error)
+                return PutStatus.SERVICE_NOT_AVAILABLE
+            except TooManyOpenFiles:
+                _log.exception("no disk blocks for the next record in %s", active.path)
                 return PutStatus.SERVICE_NOT_AVAILABLE
             return PutStatus.PUT_OK
         try:

@@ -48,7 +48,9 @@ class BatchConsumeQueue:
             )
         self.topic = topic
         self.queue_id = queue_id
-        self.files = MappedFileQueue(access, directory, file_size, clock=clock, reserve_bytes=RESERVE_BYTES)
+        self.files = MappedFileQueue(
+            access, directory, file_size, clock=clock, reserve_bytes=RESERVE_BYTES, keep_descriptors=False
+        )
         self.queue_tail = QueueTail(topic, queue_id)
         self.min_offset = 0
 

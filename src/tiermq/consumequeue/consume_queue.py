@@ -83,7 +83,12 @@ class ConsumeQueue:
         self.queue_id = queue_id
         self.ext = ext
         self.files = MappedFileQueue(
-            access, directory, whole_units_bytes(file_size), clock=clock, reserve_bytes=RESERVE_BYTES
+            access,
+            directory,
+            whole_units_bytes(file_size),
+            clock=clock,
+            reserve_bytes=RESERVE_BYTES,
+            keep_descriptors=False,  # A store may have ten thousand queues, and only so many descriptors.
         )
         self._units = QueueUnits(self.files)
         self.queue_tail = QueueTail(topic, queue_id)

@@ -34,7 +34,9 @@ class ConsumeQueueExt:
                 f"{directory}: expected ext files of at least {ext_unit.EXT_UNIT_BYTES_MIN + END_BYTES} bytes, "
                 f"found {file_size}; raise mappedFileSizeConsumeQueueExt"
             )
-        self.files = MappedFileQueue(access, directory, file_size, clock=clock, reserve_bytes=RESERVE_BYTES)
+        self.files = MappedFileQueue(
+            access, directory, file_size, clock=clock, reserve_bytes=RESERVE_BYTES, keep_descriptors=False
+        )
 
     def load(self) -> None:
         """Map the files. Follow with `recover`."""

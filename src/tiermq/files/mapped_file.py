@@ -41,7 +41,10 @@ def is_due(start: int, end: int, least_pages: int, full: bool) -> bool:
 
 
 class MappedFile:
-    """See the module. `store_timestamp_ms` is the time of the newest message, kept by the owner of the queue."""
+    """See the module. `store_timestamp_ms` is the time of the newest message, kept by the owner of the queue.
+
+    A file that does not keep its descriptor opens one for the few calls that need it; append, read and flush need none.
+    """
 
     __slots__ = (
         "_access",
@@ -49,6 +52,7 @@ class MappedFile:
         "_commit_lock",
         "_doomed",
         "_flushed",
+        "_keep_descriptor",
         "_pool",
         "_references",
         "_region",
@@ -71,12 +75,14 @@ class MappedFile:
         *,
         clock: Clock,
         reserve_bytes: int = RESERVE_BYTES,
+        keep_descriptor: bool = True,
         loaded: bool = False,
     ) -> None:
         self._access = access
         self._region = region
         self._clock = clock
         self._reserve_bytes = max(1, reserve_bytes)
+        self._keep_descriptor = keep_descriptor
         self._references = References()
         self._commit_lock = threading.RLock()  # Re-entered when a commit's release is the last one.
         self._unlink_lock = threading.Lock()
@@ -93,15 +99,24 @@ class MappedFile:
         self.tail = self.view
         if loaded:
             self.view.position = self._flushed = self.size
+        if loaded or not keep_descriptor:
             region.close_descriptor()
 
     @classmethod
     def create(
-        cls, access: FileAccess, path: str, size: int, *, clock: Clock, reserve_bytes: int = RESERVE_BYTES
+        cls,
+        access: FileAccess,
+        path: str,
+        size: int,
+        *,
+        clock: Clock,
+        reserve_bytes: int = RESERVE_BYTES,
+        keep_descriptor: bool = True,
     ) -> Self:
         """A new file, empty, durable in its directory."""
         offset_of_path(path)  # Refuse a wrong name before anything is created.
-        return cls(access, access.create(path, size), clock=clock, reserve_bytes=reserve_bytes)
+        region = access.create(path, size)
+        return cls(access, region, clock=clock, reserve_bytes=reserve_bytes, keep_descriptor=keep_descriptor)
 
     @classmethod
     def load(
@@ -112,12 +127,15 @@ class MappedFile:
         *,
         clock: Clock,
         reserve_bytes: int = RESERVE_BYTES,
+        keep_descriptor: bool = True,
         writable: bool = True,
     ) -> Self:
         """An existing file. It counts as full, committed and flushed until recovery sets its positions."""
         offset_of_path(path)
         region = access.open(path, size, writable)
-        return cls(access, region, clock=clock, reserve_bytes=reserve_bytes, loaded=True)
+        return cls(
+            access, region, clock=clock, reserve_bytes=reserve_bytes, keep_descriptor=keep_descriptor, loaded=True
+        )
 
     # Positions
 
@@ -191,6 +209,12 @@ class MappedFile:
         if not self.available:
             raise StoreClosed(f"{self.path}: expected a file in use to reserve blocks in, found it being removed.")
         start = max(tail.limit, tail.position)
+        try:
+            tail.limit = self._reserve_chunk_or_pages(start, up_to)
+        finally:
+            self._spare_descriptor()
+
+    def _reserve_chunk_or_pages(self, start: int, up_to: int) -> int:
         end = min(self.size, _round_up(up_to, self._reserve_bytes))
         try:
             self._region.reserve(start, end - start)
@@ -199,14 +223,20 @@ class MappedFile:
             if least >= end:
                 raise
             self._region.reserve(start, least - start)
-            end = least
-        tail.limit = end
+            return least
+        return end
+
+    def _spare_descriptor(self) -> None:
+        """Small files are many, and none of them needs its descriptor often enough to keep it."""
+        if not self._keep_descriptor:
+            self._region.close_descriptor()
 
     def zero_from(self, position: int) -> None:
         """Make every byte from `position` to the end of the file zero, durably. Only while nobody writes."""
         self.tail.limit = 0  # The blocks may be gone; the next append reserves them again.
         self._region.zero(position, self.size - position)
         self._region.sync()
+        self._spare_descriptor()
 
     # Transient buffer, commit, flush
 
@@ -256,6 +286,7 @@ class MappedFile:
                 self._flushed = max(self._flushed, end)
                 if self._flushed == self.size:
                     self._region.close_descriptor()
+                self._spare_descriptor()
             return self._flushed
         finally:
             self.release()

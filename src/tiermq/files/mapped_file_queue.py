@@ -43,6 +43,7 @@ class MappedFileQueue:
         clock: Clock,
         allocator: FileAllocator | None = None,
         reserve_bytes: int = RESERVE_BYTES,
+        keep_descriptors: bool = True,
         writable: bool = True,
         sleep: Sleep = sleep_seconds,
     ) -> None:
@@ -57,6 +58,7 @@ class MappedFileQueue:
         self._clock = clock
         self._allocator = allocator
         self._reserve_bytes = reserve_bytes
+        self._keep_descriptors = keep_descriptors
         self._writable = writable
         self._sleep = sleep
         self._lock = threading.RLock()
@@ -106,6 +108,7 @@ class MappedFileQueue:
             self.file_size,
             clock=self._clock,
             reserve_bytes=self._reserve_bytes,
+            keep_descriptor=self._keep_descriptors,
             writable=self._writable,
         )
 
@@ -233,7 +236,12 @@ class MappedFileQueue:
         if self._allocator is not None:
             return self._allocator.take(path, self._path_of(offset + self.file_size), self.file_size)
         return MappedFile.create(
-            self._access, path, self.file_size, clock=self._clock, reserve_bytes=self._reserve_bytes
+            self._access,
+            path,
+            self.file_size,
+            clock=self._clock,
+            reserve_bytes=self._reserve_bytes,
+            keep_descriptor=self._keep_descriptors,
         )
 
     def last_or_create(self, start_offset: int = 0) -> MappedFile:

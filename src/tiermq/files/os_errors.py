@@ -3,29 +3,88 @@
 from __future__ import annotations
 
 import errno
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tiermq.errors import DiskFull, ReadOnlyStore
+from tiermq.errors import DiskFull, ReadOnlyStore, StoreError, TooManyOpenFiles
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_PERMISSION = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
+_MAPS = "/proc/self/maps"
+_MAPS_MAX = "/proc/sys/vm/max_map_count"
+_FILES_MAX = "/proc/sys/fs/file-max"
+
 
 @contextmanager
 def translated(action: str, path: str) -> Iterator[None]:
-    """No room becomes DiskFull, no permission becomes ReadOnlyStore, anything else stays the OSError it is."""
+    """No room becomes DiskFull, no permission ReadOnlyStore, a limit that is reached TooManyOpenFiles.
+
+    Anything else stays the OSError it is.
+    """
     try:
         yield
     except OSError as error:
-        if error.errno in _NO_ROOM:
-            raise DiskFull(
-                f"{path}: expected room on the file system to {action}, found none ({error.strerror}). "
-                "Free space, raise the quota, or let cleaning delete expired files."
-            ) from error
-        if error.errno in _NO_PERMISSION:
-            raise ReadOnlyStore(
-                f"{path}: expected permission to {action}, found {error.strerror}. "
-                "Open the store as a user who may write there, or mount the file system writable."
-            ) from error
-        raise
+        named = _named(error, action, path)
+        if named is None:
+            raise
+        raise named from error
+
+
+def _named(error: OSError, action: str, path: str) -> StoreError | None:
+    if error.errno in _NO_ROOM:
+        return DiskFull(
+            f"{path}: expected room on the file system to {action}, found none ({error.strerror}). "
+            "Free space, raise the quota, or let cleaning delete expired files."
+        )
+    if error.errno in _NO_PERMISSION:
+        return ReadOnlyStore(
+            f"{path}: expected permission to {action}, found {error.strerror}. "
+            "Open the store as a user who may write there, or mount the file system writable."
+        )
+    limit = _limit_reached(error.errno)
+    if limit is None:
+        return None
+    return TooManyOpenFiles(f"{path}: expected {limit} Nothing was written by this attempt to {action}; try it again.")
+
+
+def _limit_reached(number: int | None) -> str | None:
+    """Which limit an error number stands for, how much of it is in use, and what raises it. None for other errors."""
+    if number == errno.EMFILE:
+        # The kernel says this only when every number below the limit is taken, so the limit is also the count; to
+        # count them would take a descriptor.
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return (
+            f"a free file descriptor, found all {soft} of this process open (hard limit {hard}). "
+            "Raise the limit with `ulimit -n` before the start, LimitNOFILE= of the service, or `prlimit --nofile`."
+        )
+    if number == errno.ENFILE:
+        return (
+            f"a free file descriptor, found all {_number_in(_FILES_MAX)} of this machine open. "
+            "Raise `sysctl fs.file-max`, or stop what holds them (`lsof`)."
+        )
+    if number == errno.ENOMEM:
+        limit_bytes = resource.getrlimit(resource.RLIMIT_AS)[0]
+        memory = "no limit" if limit_bytes == resource.RLIM_INFINITY else f"a limit of {limit_bytes} bytes"
+        return (
+            f"room for one more memory map, found {_count_of_maps()} of {_number_in(_MAPS_MAX)} in use, and {memory} "
+            "on address space. Raise `sysctl vm.max_map_count` or `ulimit -v`, or make files larger and fewer."
+        )
+    return None
+
+
+def _number_in(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read().strip()
+    except OSError:  # There may be no descriptor left to look with, or no /proc.
+        return "an unknown number"
+
+
+def _count_of_maps() -> str:
+    try:
+        with open(_MAPS) as file:
+            return str(sum(1 for _ in file))
+    except OSError:  # As above.
+        return "an unknown number"

@@ -64,19 +64,21 @@ class OsFileAccess:
             return OsRegion(path, descriptor, size, writable)
 
     def list_files(self, directory: str) -> list[FileInfo]:
-        try:
-            names = sorted(os.listdir(directory))
-        except FileNotFoundError:
-            return []
+        with translated("list a directory", directory):
+            try:
+                names = sorted(os.listdir(directory))
+            except FileNotFoundError:
+                return []
         infos = (self.file_info(os.path.join(directory, name)) for name in names)
         return [info for info in infos if info is not None]
 
     def list_directories(self, directory: str) -> list[str]:
-        try:
-            with os.scandir(directory) as entries:
-                return sorted(entry.name for entry in entries if entry.is_dir())
-        except FileNotFoundError:
-            return []
+        with translated("list a directory", directory):
+            try:
+                with os.scandir(directory) as entries:
+                    return sorted(entry.name for entry in entries if entry.is_dir())
+            except FileNotFoundError:
+                return []
 
     def file_info(self, path: str) -> FileInfo | None:
         if os.path.isdir(path):
@@ -126,17 +128,18 @@ class OsFileAccess:
         self.sync_directory(parent)
 
     def sync_directory(self, path: str) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with translated("sync a directory", path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
     def read_bytes(self, path: str) -> bytes:
-        with open(path, "rb") as file:
+        with translated("read a file", path), open(path, "rb") as file:
             return file.read()
 
     def write_bytes(self, path: str, data: bytes) -> None:

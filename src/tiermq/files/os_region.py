@@ -1,16 +1,16 @@
 """OsRegion: one mapped file of the real file system.
 
-Two handles keep a file: the map, and a descriptor for the calls that take one. A store with a thousand full files needs
-a thousand maps but no descriptors, so the descriptor is given back when a file is full and synced, and opened again by
-path in the rare case that somebody asks for more. The count of users makes sure that a descriptor number is never
-closed (and reused by the kernel for another file) while another thread is inside a call with it.
+Two handles keep a file: the map, and a descriptor for the calls that take one. A store with ten thousand files needs
+ten thousand maps but no descriptors: the map keeps none, syncing goes through the map when there is none, and whoever
+owns the file gives its descriptor back as soon as it is rarely needed; a call that takes one then opens the path again.
+The count of users makes sure that a descriptor number is never closed (and reused by the kernel for another file) while
+another thread is inside a call with it.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,8 +52,10 @@ class OsRegion:
         self._lock = threading.Lock()
         self._sync_failure: OSError | None = None
         try:
-            self._identity = _identity_of(descriptor)
-            self.buffer: mmap.mmap | None = _map(descriptor, size, writable)
+            self._identity = _identity_of(os.fstat(descriptor))
+            # The compiled kernel accepts writable buffers only. A private map is one, and what is written to it by
+            # mistake never reaches the file.
+            self.buffer: mmap.mmap | None = system_calls.map_file(descriptor, size, shared=writable)
         except BaseException:
             os.close(descriptor)
             raise
@@ -71,9 +73,27 @@ class OsRegion:
                 f"{self.path}: an earlier sync failed ({self._sync_failure}), so the kernel may have dropped bytes "
                 "that it could not write. Nothing in this file can be promised; check the disk and reopen the store."
             ) from self._sync_failure
+        if self._writable and self._descriptor == _NO_DESCRIPTOR:
+            self._sync_through_map()
+            return
         with self._descriptor_for("sync", writing=False) as descriptor:
             try:
                 os.fdatasync(descriptor)
+            except OSError as error:
+                self._sync_failure = error
+                raise
+
+    def _sync_through_map(self) -> None:
+        """The same without a descriptor, so that a store at the limit of its descriptors still keeps its promises."""
+        with translated("sync", self.path):
+            buffer = self.buffer
+            if buffer is None:
+                raise StoreClosed(f"{self.path}: expected an open file to sync, found it closed.")
+            self._check_identity(os.stat(self.path))
+            try:
+                system_calls.sync_pages(buffer, self.size)
+            except ValueError as error:
+                raise StoreClosed(f"{self.path}: expected an open file to sync, found it closed.") from error
             except OSError as error:
                 self._sync_failure = error
                 raise
@@ -151,13 +171,19 @@ class OsRegion:
 
     def _reopen(self) -> int:
         descriptor = os.open(self.path, (os.O_RDWR if self._writable else os.O_RDONLY) | os.O_CLOEXEC)
-        if _identity_of(descriptor) != self._identity:
+        try:
+            self._check_identity(os.fstat(descriptor))
+        except BaseException:
             os.close(descriptor)
+            raise
+        return descriptor
+
+    def _check_identity(self, found: os.stat_result) -> None:
+        if _identity_of(found) != self._identity:
             raise StoreDamaged(
                 f"{self.path}: expected the file that this process has mapped, found another one under its name. "
                 "Somebody replaced it while the store was running; close the store and check the directory."
             )
-        return descriptor
 
     def _close_descriptor_when_idle(self) -> None:
         if self._descriptor_unwanted and self._users == 0 and self._descriptor != _NO_DESCRIPTOR:
@@ -171,18 +197,8 @@ class OsRegion:
             )
 
 
-def _identity_of(descriptor: int) -> tuple[int, int]:
-    status = os.fstat(descriptor)
+def _identity_of(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
-
-
-def _map(descriptor: int, size: int, writable: bool) -> mmap.mmap:
-    # The compiled kernel accepts writable buffers only. A private map is one, and what is written to it by mistake
-    # never reaches the file.
-    access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_COPY
-    if sys.version_info >= (3, 13):
-        return mmap.mmap(descriptor, size, access=access, trackfd=False)  # One descriptor less per file.
-    return mmap.mmap(descriptor, size, access=access)
 
 
 def _overwrite_data(descriptor: int, start: int, end: int) -> None:

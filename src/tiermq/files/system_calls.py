@@ -1,8 +1,8 @@
 """Memory and file calls that Python lacks, or has only in a form that holds the interpreter lock.
 
 `mmap.madvise` and `mmap.flush` stall every thread of the process while the kernel works; the same calls through
-ctypes do not. Each function returns True when the kernel did it; `errno` of a refusal is not interesting to callers,
-because all of these are accelerations except `punch_hole`, whose caller has another way.
+ctypes do not. A function that returns a bool is an acceleration, or its caller has another way: True when the kernel
+did it, and `errno` of a refusal interests nobody. The others raise OSError.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ctypes
 import errno
 import mmap
 import os
+import sys
 from typing import Any
 
 MADV_WILLNEED = 3
@@ -20,17 +21,21 @@ _TMPFS_MAGIC = 0x01021994
 _STATFS_BYTES = 256  # More than struct statfs has on any system; its first word is the type.
 _FALLOC_FL_KEEP_SIZE = 0x01
 _FALLOC_FL_PUNCH_HOLE = 0x02
+_MS_SYNC = 4
+_MAP_FIXED = 0x10
+_MAP_NORESERVE = 0x4000
+_MAP_FAILED = ctypes.c_void_p(-1).value
 _NO_HOLES = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV})
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _function(name: str, *argument_types: Any) -> Any:
-    """A C function that returns int, or None where the C library lacks it."""
+def _function(name: str, *argument_types: Any, result: Any = ctypes.c_int) -> Any:
+    """A C function that returns int, or what `result` says; None where the C library lacks it."""
     function = getattr(_libc, name, None)
     if function is not None:
         function.argtypes = argument_types
-        function.restype = ctypes.c_int
+        function.restype = result
     return function
 
 
@@ -38,6 +43,11 @@ _madvise = _function("madvise", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _fstatfs = _function("fstatfs", ctypes.c_int, ctypes.c_void_p)
 _mlock = _function("mlock", ctypes.c_void_p, ctypes.c_size_t)
 _munlock = _function("munlock", ctypes.c_void_p, ctypes.c_size_t)
+_msync = _function("msync", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_MMAP_TYPES = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64)
+_mmap = _function("mmap64", *_MMAP_TYPES, result=ctypes.c_void_p) or _function(
+    "mmap", *_MMAP_TYPES, result=ctypes.c_void_p
+)
 _fallocate = _function("fallocate64", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64) or _function(
     "fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64
 )
@@ -70,6 +80,38 @@ def unlock_pages(buffer: Any, length: int) -> bool:
     """munlock the first `length` bytes."""
     pinned = _pin(buffer, 0)
     return pinned is not None and _munlock is not None and _munlock(ctypes.addressof(pinned), length) == 0
+
+
+def map_file(descriptor: int, size: int, *, shared: bool) -> mmap.mmap:
+    """A writable map of a file that keeps no descriptor; what is written reaches the file only when it is `shared`.
+
+    Python before 3.13 duplicates the descriptor of every map and has no word against it. So it makes a map of nothing,
+    which has none, and the kernel then puts the file's pages in that place; closing and the count of views stay
+    Python's. A refusal leaves the map of nothing as it was: the kernel checks its limits before it replaces.
+    """
+    if sys.version_info >= (3, 13):
+        access = mmap.ACCESS_WRITE if shared else mmap.ACCESS_COPY
+        return mmap.mmap(descriptor, size, access=access, trackfd=False)
+    protection = mmap.PROT_READ | mmap.PROT_WRITE
+    place = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | _MAP_NORESERVE, prot=protection)
+    flags = _MAP_FIXED | (mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(place))
+    if _mmap(address, size, protection, flags, descriptor, 0) == _MAP_FAILED:
+        number = ctypes.get_errno()
+        place.close()
+        raise OSError(number, os.strerror(number))
+    return place
+
+
+def sync_pages(buffer: Any, size: int) -> None:
+    """Do what fdatasync does to the file behind a shared map, without a descriptor. Raises what the kernel found.
+
+    The map remembers the file as it was opened, so an error of an earlier write-back is reported here too.
+    """
+    pinned = ctypes.c_char.from_buffer(buffer)
+    if _msync(ctypes.addressof(pinned), size, _MS_SYNC) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 def is_tmpfs(descriptor: int) -> bool:

@@ -140,7 +140,7 @@ def assemble(
 
 
 def raise_descriptor_limit() -> None:
-    """Every mapped file needs descriptors; take as many as this process may have."""
+    """Take as many descriptors as this process may have. Files that are written need one, sockets of a server too."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
