@@ -1,0 +1,37 @@
+"""What a job says of itself."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tiermq.spark.jobs.job_report import JobReport
+
+
+def test_numbers_of_one_name_add_up() -> None:
+    report = JobReport("offload", "memory://a")
+    report.add(messages=2, bytes=10)
+    report.add(messages=3)
+    assert report.done == {"messages": 5, "bytes": 10}
+
+
+def test_the_time_counts_also_when_the_work_fails() -> None:
+    report = JobReport("offload", "memory://a")
+    with pytest.raises(KeyError), report.timed():
+        raise KeyError("gone")
+    assert report.took_s >= 0
+    assert "took" in report.lines()[-1]
+
+
+def test_a_dry_run_says_that_nothing_was_written_and_problems_are_shown() -> None:
+    report = JobReport("expire", "memory://a", dry_run=True, planned={"segments": 1200}, problems=["one is damaged"])
+    text = "\n".join(report.lines())
+    assert "nothing was written" in text
+    assert "1,200 segments" in text
+    assert "one is damaged" in text
+    assert not report.is_clean
+
+
+def test_a_report_can_be_written_as_json() -> None:
+    report = JobReport("verify", "memory://a", details={"rows": [1, 2]})
+    assert json.loads(json.dumps(report.as_dict()))["details"] == {"rows": [1, 2]}
