@@ -53,14 +53,30 @@ def test_units_come_with_their_offsets_over_segments_holes_blanks_and_torn_ends(
     assert found.passed == 6
 
 
-def test_a_run_ends_where_records_do_not_lie_end_to_end_or_do_not_fit() -> None:
-    found = cursor({0: unit(0) + unit(1) + unit(2) + unit(7)}, [])
+def test_the_window_begins_with_the_next_unit_and_has_whole_units_only() -> None:
+    found = cursor({0: unit(0) + unit(1) + unit(2)[:7]}, [])
     assert found.peek() == UnitRow(0, 0, 100, 0)
-    units, rows = found.run(0, 1000)
-    assert [row.queue_offset for row in rows] == [0, 1, 2]
-    assert units == unit(0) + unit(1) + unit(2)
-    assert len(found.run(0, 250)[1]) == 2
-    assert found.run(100, 1000)[1] == []
+    assert found.window == unit(0) + unit(1)
+    found.advance(1)
+    assert found.window == unit(1)
+
+
+def test_the_unit_behind_the_end_can_be_seen_and_not_passed() -> None:
+    found = cursor({0: unit(0)}, [])
+    found.then = UnitRow(1, 100, 100, 0)
+    found.peek()
+    found.advance(1)
+    assert (found.peek(), found.passed, len(found.window)) == (found.then, 1, 0)
+
+
+def test_a_range_of_a_segment_begins_with_the_offset_of_its_first_unit() -> None:
+    driver = MemoryDriver()
+    driver.write(QUEUE.segment(SegmentType.CONSUME_QUEUE, 200), 0, [b"".join(unit(number) for number in range(10, 15))])
+    segment = CheckedSegment(
+        driver, next(driver.list_segments()), (), VerifyReport("memory://x"), lambda _b: None, 40, 80
+    )
+    rows = all_rows(UnitCursor([segment], lambda _offset: None))
+    assert [(row.queue_offset, row.place) for row in rows] == [(12, 1200), (13, 1300)]
 
 
 def test_nothing_at_all_is_the_end() -> None:

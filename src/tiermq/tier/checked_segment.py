@@ -1,20 +1,43 @@
-"""CheckedSegment: a segment read from its first byte to its last, once, with its checksum on the way."""
+"""CheckedSegment: a segment, or a range of one, read from its first byte to its last, with its checksum on the way.
+
+A checksum that somebody knows covers a segment from its first byte on, as many bytes as there were at that time. A
+range that begins there compares by itself; the checksums of the other ranges are kept as pieces, which end wherever a
+known one ends, and are put together once all ranges were read (`compare_pieces`). Bytes behind the last known checksum
+are not summed up: it would be compared with nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from tiermq.errors import CorruptSegment, IllegalRange, SegmentMissing
 from tiermq.message.crc import crc32
+from tiermq.tier.crc_join import joined_crc
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
 from tiermq.tier.metadata.metadata_values import Segment
+from tiermq.tier.names import SegmentKey
 from tiermq.tier.verify_report import Note, Problem, VerifyReport
 
 CHUNK_BYTES = 8 * 1024 * 1024
 
 
+class CrcPiece(NamedTuple):
+    """The checksum of bytes [start, stop) of a segment."""
+
+    key: SegmentKey
+    start: int
+    stop: int
+    crc: int
+
+
+def known_checksums(rows: Iterable[Segment], size: int) -> dict[int, int]:
+    """Checksums by the number of leading bytes that they cover, as far as there are so many."""
+    return {row.size: row.crc32 for row in rows if row.crc32 is not None and 0 < row.size <= size}
+
+
 class CheckedSegment:
-    """`rows` are what manifest and metadata know of it: a checksum covers as many bytes as there were at its time."""
+    """`rows` are what manifest and metadata know of it; `start` and `stop` the range, by default all of it."""
 
     def __init__(
         self,
@@ -23,51 +46,70 @@ class CheckedSegment:
         rows: Collection[Segment],
         report: VerifyReport,
         progress: Callable[[int], None],
+        start: int = 0,
+        stop: int | None = None,
     ) -> None:
         self.info = info
+        self.start = start
         self.is_broken = False
+        self.pieces: list[CrcPiece] = []
         self._driver = driver
         self._report = report
         self._progress = progress
-        self._expected = {row.size: row.crc32 for row in rows if row.crc32 is not None and 0 < row.size <= info.size}
-        self._position = 0
+        self._stop = info.size if stop is None else stop
+        self._expected = known_checksums(rows, info.size)
+        self._summed_to = max(self._expected, default=0)
+        self._position = start
+        self._piece_start = start
         self._crc = 0
 
     @property
     def left(self) -> int:
         """Bytes that were not read yet; none once reading failed."""
-        return 0 if self.is_broken else self.info.size - self._position
+        return 0 if self.is_broken else self._stop - self._position
 
     def read(self, length: int) -> memoryview:
         """The next bytes, up to `length`; none at the end, or where the tier does not give them, which is reported."""
-        length = min(length, self.left)
-        if length <= 0:
+        return self.window(self._position, length)
+
+    def window(self, position: int, length: int) -> memoryview:
+        """Bytes from `position` on, which was read before or comes next: up to `length`, always some that are new.
+
+        What was read before is read again and not counted again: joining windows would copy far more than that.
+        """
+        length = min(length, self._stop - position)
+        if self.is_broken or position + length <= self._position:
             return memoryview(b"")
         try:
-            data = memoryview(self._driver.read(self.info.key, self._position, length))
+            data = memoryview(self._driver.read(self.info.key, position, length))
         except (SegmentMissing, IllegalRange, CorruptSegment) as error:
             self._broken(error)
             return memoryview(b"")
-        self._take(data)
-        self._report.count("bytes", len(data))
-        self._progress(len(data))
+        new = data[self._position - position :]
+        self._take(new)
+        self._report.count("bytes", len(new))
+        self._progress(len(new))
         return data
 
     def _take(self, data: memoryview) -> None:
         """Move the checksum on, and compare it at each place where one is known."""
-        end = self._position + len(data)
-        start = self._position
+        start, end = self._position, self._position + len(data)
         for size in sorted(size for size in self._expected if start < size <= end):
             self._crc = crc32(data[self._position - start : size - start], self._crc)
             self._position = size
-            if self._crc != self._expected[size]:
-                self._report.problem(
-                    Problem.CHECKSUM,
-                    self.info.key.path,
-                    f"its first {size} bytes: expected {self._expected[size]:#010x}, found {self._crc:#010x}",
-                )
-        self._crc = crc32(data[self._position - start :], self._crc)
+            if self.start == 0:
+                compare(self._expected, self.info.key, size, self._crc, self._report)
+            else:
+                self._end_piece()
+        if self._position < self._summed_to:
+            self._crc = crc32(data[self._position - start :], self._crc)
         self._position = end
+        if end == self._stop and self._summed_to > end > self._piece_start:
+            self._end_piece()
+
+    def _end_piece(self) -> None:
+        self.pieces.append(CrcPiece(self.info.key, self._piece_start, self._position, self._crc))
+        self._piece_start, self._crc = self._position, 0
 
     def _broken(self, error: Exception) -> None:
         self.is_broken = True
@@ -76,3 +118,25 @@ class CheckedSegment:
             self._report.note(Note.CHANGED_MEANWHILE, path, f"deleted or cut while it was read: {error}")
         else:
             self._report.problem(Problem.UNREADABLE, path, f"at {self._position}: {error}")
+
+
+def compare_pieces(pieces: Iterable[CrcPiece], expected: Mapping[int, int], report: VerifyReport) -> None:
+    """Put the pieces of one segment together and compare where a checksum is known.
+
+    What the first piece covers was compared when it was read. Where a piece is missing, reading failed there, and that
+    was reported; nothing behind it can be compared.
+    """
+    end = crc = 0
+    for piece in sorted(pieces, key=lambda piece: piece.start):
+        if piece.start != end:
+            return
+        crc = joined_crc(crc, piece.crc, piece.stop - piece.start)
+        end = piece.stop
+        if end in expected and piece.start > 0:
+            compare(expected, piece.key, end, crc, report)
+
+
+def compare(expected: Mapping[int, int], key: SegmentKey, size: int, found: int, report: VerifyReport) -> None:
+    if found != expected[size]:
+        text = f"its first {size} bytes: expected {expected[size]:#010x}, found {found:#010x}"
+        report.problem(Problem.CHECKSUM, key.path, text)

@@ -23,44 +23,41 @@ class UnitRow(NamedTuple):
 
 
 class UnitCursor:
-    """Stands before a unit, or at the end. Blank units are passed over and told to `on_blank`."""
+    """Stands before a unit, or at the end. Blank units are passed over and told to `on_blank`.
 
-    def __init__(self, segments: Iterable[CheckedSegment], on_blank: Callable[[int], None]) -> None:
+    `then` is the unit behind the end, when somebody else goes on there: it can be seen and not passed.
+    """
+
+    def __init__(
+        self, segments: Iterable[CheckedSegment], on_blank: Callable[[int], None], then: UnitRow | None = None
+    ) -> None:
         self._segments = iter(segments)
         self._segment: CheckedSegment | None = None
         self._on_blank = on_blank
         self._rest = memoryview(b"")  # Units of the chunk that were not passed yet.
         self._next_offset = 0
+        self.then = then
         self.passed = 0
 
     def peek(self) -> UnitRow | None:
-        """The next unit that stands for a message; None at the end."""
+        """The next unit that stands for a message; None, or `then`, at the end."""
         while True:
             if len(self._rest) < UNIT_BYTES and not self._load():
-                return None
+                return self.then
             if self._rest[:UNIT_BYTES] != PRE_BLANK:
                 return UnitRow(self._next_offset, *UNIT.unpack_from(self._rest))
             self._on_blank(self._next_offset)
             self.advance(1)
 
-    def run(self, place: int, room: int) -> tuple[memoryview, list[UnitRow]]:
-        """The next units whose records lie end to end from `place` on and fit into `room` bytes: as bytes, and read."""
-        rows: list[UnitRow] = []
-        end = place
-        for number, (at, size, tags_code) in enumerate(UNIT.iter_unpack(self._whole())):
-            if at != end or size <= 0 or at + size > place + room:
-                break
-            rows.append(UnitRow(self._next_offset + number, at, size, tags_code))
-            end += size
-        return self._rest[: len(rows) * UNIT_BYTES], rows
+    @property
+    def window(self) -> memoryview:
+        """Whole units from the next one on, as many as are at hand; after a `peek` that found one, it is the first."""
+        return self._rest[: len(self._rest) // UNIT_BYTES * UNIT_BYTES]
 
     def advance(self, count: int) -> None:
         self._rest = self._rest[count * UNIT_BYTES :]
         self._next_offset += count
         self.passed += count
-
-    def _whole(self) -> memoryview:
-        return self._rest[: len(self._rest) // UNIT_BYTES * UNIT_BYTES]
 
     def _load(self) -> bool:
         """The next chunk; a torn unit at the end of a segment is dropped, its segment's size tells of it."""
@@ -70,7 +67,7 @@ class UnitCursor:
                 self._segment = next(self._segments, None)
                 if self._segment is None:
                     return False
-                self._next_offset = -(-self._segment.info.key.base // UNIT_BYTES)
+                self._next_offset = -(-(self._segment.info.key.base + self._segment.start) // UNIT_BYTES)
                 continue
             more = self._segment.read(CHUNK_BYTES // UNIT_BYTES * UNIT_BYTES)
             self._rest = memoryview(bytes(self._rest) + bytes(more)) if len(self._rest) else more

@@ -8,7 +8,7 @@ close together are read at once. Items of deleted topics and of expired messages
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from tiermq.errors import CorruptRecord, CorruptSegment, IllegalRange, SegmentMissing
@@ -29,27 +29,12 @@ from tiermq.tier.index.index_item import (
     decode_header,
     index_hash,
 )
-from tiermq.tier.metadata.metadata_values import Segment
 from tiermq.tier.names import QueueKey
 from tiermq.tier.verify_report import Problem, VerifyReport
+from tiermq.tier.verify_task import IndexTask, VerifyResult
 
 BATCH_ITEMS = 200_000
 WINDOW_BYTES = 4 * 1024 * 1024
-
-
-class LogPlaces:
-    """Where the commit logs of one broker lie: topics by the low 32 bits of their ids, segments by queue."""
-
-    def __init__(self, topics: Mapping[int, str], logs: Mapping[QueueKey, Sequence[SegmentInfo]]) -> None:
-        self._topics = topics
-        self._logs = logs
-
-    def topic(self, topic_id: int) -> str | None:
-        return self._topics.get(topic_id & 0xFFFFFFFF)
-
-    def logs(self, queue: QueueKey) -> Sequence[SegmentInfo]:
-        """The queue's commit-log segments by base."""
-        return self._logs.get(queue, ())
 
 
 class IndexVerifier:
@@ -58,21 +43,23 @@ class IndexVerifier:
     def __init__(
         self,
         driver: TierDriver,
-        info: SegmentInfo,
-        rows: Sequence[Segment],
-        places: LogPlaces,
+        task: IndexTask,
         report: VerifyReport,
         progress: Callable[[int], None] = lambda _bytes: None,
     ) -> None:
-        self._driver, self._info, self._places, self._report = driver, info, places, report
-        self._segment = CheckedSegment(driver, info, rows, report, progress)
+        self._driver, self._report = driver, report
+        self._number, self._info, self._places = task.number, task.info, task.places
+        self._segment = CheckedSegment(driver, task.info, task.rows, report, progress)
         self._begin_ms = 0
         self._newest_ms = 0
 
-    def run(self) -> None:
+    def run(self) -> VerifyResult:
         self._report.count("index_files")
-        if self._info.size == 0:
-            return  # RocketMQ uploads nothing of a file without items.
+        if self._info.size > 0:  # RocketMQ uploads nothing of a file without items.
+            self._check()
+        return VerifyResult.of(self._number, self._report)
+
+    def _check(self) -> None:
         try:
             header = decode_header(self._segment.read(HEADER_BYTES))
             slots = _slot_count(self._info.size, header.item_count)

@@ -1,8 +1,8 @@
 """One queue of a tier, read to its last byte: its records, its units, and both against each other.
 
 Records and units are walked side by side, as both are in the order of the log. Where a unit stands before its record,
-the kernel checks runs of them at once (place, size, own offset, queue number, checksum of the body); only where that
-fails, or where bytes lie that no unit knows, it is looked at one by one:
+the kernel checks runs of them at once (place, size, own offset, queue number, checksum of the body, topic, tag); only
+where that fails, or where bytes lie that no unit knows, it is looked at one by one:
 
     unit, sound record here          checked, both move on
     unit, damaged bytes here         DAMAGED_RECORD; the unit's size says where to go on
@@ -13,11 +13,12 @@ fails, or where bytes lie that no unit knows, it is looked at one by one:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable
 
-from tiermq.consumequeue.unit import UNIT_BYTES, is_ext_address
+from tiermq.consumequeue.unit import UNIT, UNIT_BYTES, is_ext_address
 from tiermq.errors import CorruptRecord, CorruptSegment, IllegalRange, SegmentMissing
-from tiermq.kernel import check_window
+from tiermq.kernel import Disagreement, check_records, check_window
 from tiermq.message.java_hash import tags_code
 from tiermq.message.layout import MAGIC_BLANK, SIZE_AND_MAGIC
 from tiermq.message.properties import TAGS, get_text_property
@@ -25,13 +26,11 @@ from tiermq.message.record import CrcPropertyCheck, decode_record
 from tiermq.message.record_head import HeadKind, RecordHead, read_head
 from tiermq.tier.checked_segment import CHUNK_BYTES, CheckedSegment
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
-from tiermq.tier.metadata.manifest import QueueManifest
-from tiermq.tier.metadata.metadata_values import Gap, Segment, TimeEntry
+from tiermq.tier.metadata.metadata_values import Segment
 from tiermq.tier.metadata.record_peek import UnitPlace, peek_store_ms
-from tiermq.tier.names import QueueKey, SegmentType
 from tiermq.tier.unit_cursor import UnitCursor, UnitRow
-from tiermq.tier.verify_layout import check_layout
 from tiermq.tier.verify_report import Note, Problem, VerifyReport
+from tiermq.tier.verify_task import QueueTask, VerifyResult
 
 CODA_BYTES = 16
 MORE = -1
@@ -39,58 +38,53 @@ MORE = -1
 
 
 class QueueVerifier:
-    """Verifies one queue; used once, by one thread."""
+    """Verifies one queue, or a range of it; used once, by one thread."""
 
     def __init__(
         self,
         driver: TierDriver,
-        key: QueueKey,
-        infos: Sequence[SegmentInfo],
-        manifest: QueueManifest | None,
-        rows: Sequence[Segment],
-        gaps: Sequence[Gap],
+        task: QueueTask,
         report: VerifyReport,
         progress: Callable[[int], None] = lambda _bytes: None,
     ) -> None:
-        self._driver, self._key, self._report, self._progress = driver, key, report, progress
-        self._manifest = manifest
-        self._rows = [*(manifest.segments if manifest else ()), *rows]
-        self._gaps = [*(manifest.gaps if manifest else ()), *gaps]
-        self._entries: dict[int, TimeEntry] = {e.queue_offset: e for e in (manifest.time_index if manifest else ())}
-        self._logs = sorted((i for i in infos if i.key.type is SegmentType.COMMIT_LOG), key=lambda i: i.key.base)
-        self._units = sorted((i for i in infos if i.key.type is SegmentType.CONSUME_QUEUE), key=lambda i: i.key.base)
-        self._topic = key.topic.encode()
+        self._driver, self._task, self._key = driver, task, task.key
+        self._report, self._progress = report, progress
+        self._logs = task.logs
+        self._entries = sorted(task.time_entries, key=lambda entry: entry.queue_offset)
+        self._topic = task.key.topic.encode()
+        self._opened: list[CheckedSegment] = []
+        self._times: tuple[int, int] | None = None
         self._unreferenced = 0
-        self._found_true = -1  # The queue offset of the last unit whose record was looked for ahead, and found.
-        self._cursor = UnitCursor((self._opened(info) for info in self._units), self._blank)
+        # The queue offset of the last unit whose record was looked for ahead, and found.
+        self._found_true = task.then.queue_offset if task.then is not None else -1
+        units = (self._open(*cut) for cut in task.unit_ranges())
+        self._cursor = UnitCursor(units, self._blank, task.then)
 
-    def run(self) -> None:
-        self._report.count("queues")
-        self._report.count("segments", len(self._logs) + len(self._units))
-        for infos, kind in ((self._logs, SegmentType.COMMIT_LOG), (self._units, SegmentType.CONSUME_QUEUE)):
-            rows = [row for row in self._rows if row.key.type is kind]
-            check_layout(infos, rows, self._report)
-        self._pass_expired()
-        for info in self._logs:
-            self._walk(info, is_last=info is self._logs[-1])
+    def run(self) -> VerifyResult:
+        if self._task.is_first:
+            self._pass_expired()
+        for info, start, stop in self._task.log_ranges():
+            self._walk(self._open(info, start, stop), info.key.base + start, info.key.base + stop, info)
         self._pass_rest()
         self._report.count("units", self._cursor.passed)
-        self._check_offsets()
+        pieces = [piece for segment in self._opened for piece in segment.pieces]
+        return VerifyResult.of(self._task.number, self._report, pieces, self._times)
 
-    def _opened(self, info: SegmentInfo) -> CheckedSegment:
-        rows = [row for row in self._rows if row.key == info.key]
-        return CheckedSegment(self._driver, info, rows, self._report, self._progress)
+    def _open(self, info: SegmentInfo, start: int, stop: int) -> CheckedSegment:
+        rows = [row for row in self._task.rows if row.key == info.key]
+        self._opened.append(CheckedSegment(self._driver, info, rows, self._report, self._progress, start, stop))
+        return self._opened[-1]
 
     # The walk
 
-    def _walk(self, info: SegmentInfo, *, is_last: bool) -> None:
-        segment = self._opened(info)
-        window, at = memoryview(b""), info.key.base
-        end = at + info.size
+    def _walk(self, segment: CheckedSegment, at: int, end: int, info: SegmentInfo) -> None:
+        is_last = info is self._logs[-1]
+        window = memoryview(b"")
         while at < end and not segment.is_broken:
             used = MORE if len(window) < min(CODA_BYTES, end - at) else self._step(window, at, segment.left, is_last)
             if used == MORE:
-                window = _more(window, segment, max(CHUNK_BYTES, self._wanted(window, at) - len(window)))
+                wanted = max(CHUNK_BYTES, self._wanted(window, at), len(window) + 1)
+                window = segment.window(at - info.key.base, wanted)
                 continue
             used = min(used, end - at)
             while used > len(window) and not segment.is_broken:  # What is skipped is read all the same.
@@ -116,17 +110,25 @@ class QueueVerifier:
 
     def _run(self, first: UnitRow, window: memoryview, at: int) -> int:
         """Check a run of records that stand where their units say."""
-        units, rows = self._cursor.run(at, len(window))
-        if not rows:
-            return self._look(first, window, at) if first.size <= len(window) else MORE
-        good = check_window(units, window, at, first.queue_offset)
-        for row in rows[:good]:
-            self._check_identity(row, window, row.place - at)
-        self._report.count("records", good)
-        self._cursor.advance(good)
-        if good == 0:
+        units = self._cursor.window
+        good, size, oldest_ms, newest_ms, ended = check_records(
+            units, window, at, first.queue_offset, self._topic, self._key.queue_id
+        )
+        if good:
+            self._check_entries(first.queue_offset, units[: good * UNIT_BYTES], window, at)
+            before = self._times or (oldest_ms, newest_ms)
+            self._times = min(before[0], oldest_ms), max(before[1], newest_ms)
+            self._report.count("records", good)
+            self._cursor.advance(good)
+            return size
+        if ended is Disagreement.ROOM:
+            return MORE
+        if check_window(units[:UNIT_BYTES], window, at, first.queue_offset) == 0:
             return self._look(first, window, at)
-        return rows[good - 1].end - at
+        self._check_identity(first, window)
+        self._report.count("records")
+        self._cursor.advance(1)
+        return first.size
 
     def _look(self, unit: UnitRow, window: memoryview, at: int) -> int:
         """A unit points here, and something is wrong: with the record, or with the unit."""
@@ -214,9 +216,9 @@ class QueueVerifier:
 
     # What a record must be
 
-    def _check_identity(self, unit: UnitRow, window: memoryview, position: int) -> None:
+    def _check_identity(self, unit: UnitRow, window: memoryview) -> None:
         """A sound record of this queue has its name and number, and its unit has its tag."""
-        head = read_head(window, position, unit.size)
+        head = read_head(window, 0, unit.size)
         if head.queue_id != self._key.queue_id or head.topic != self._topic:
             found = f"topic {head.topic.decode(errors='backslashreplace')!r}, queue {head.queue_id}"
             self._problem(Problem.FOREIGN_RECORD, unit, f"expected {self._key.logical_path}, found {found}")
@@ -228,11 +230,21 @@ class QueueVerifier:
             return
         if code != unit.tags_code and not is_ext_address(unit.tags_code):
             self._problem(Problem.UNIT_DISAGREES, unit, f"expected tags code {code}, found {unit.tags_code}")
-        entry = self._entries.get(unit.queue_offset)
-        # An entry holds the earliest time of its commit: one that is earlier than its record's costs a search nothing.
-        if entry is not None and (entry.store_ms > head.store_timestamp_ms or entry.log_offset != unit.place):
-            found = f"{entry}, its record was stored at {head.store_timestamp_ms} and lies at {unit.place}"
-            self._report.problem(Problem.TIME_INDEX, self._key.directory, found)
+        self._check_entries(unit.queue_offset, UNIT.pack(*unit[1:]), window, unit.place)
+
+    def _check_entries(self, offset: int, units: memoryview | bytes, window: memoryview, at: int) -> None:
+        """The entries of the time index for these records, which lie in `window` as their units say."""
+        first = bisect_left(self._entries, offset, key=lambda entry: entry.queue_offset)
+        for entry in self._entries[first:]:
+            index = entry.queue_offset - offset
+            if index * UNIT_BYTES >= len(units):
+                return
+            place = UNIT.unpack_from(units, index * UNIT_BYTES)[0]
+            store_ms = read_head(window, place - at).store_timestamp_ms
+            # An entry holds the earliest time of its commit: one earlier than its record's costs a search nothing.
+            if entry.store_ms > store_ms or entry.log_offset != place:
+                found = f"{entry}, its record was stored at {store_ms} and lies at {place}"
+                self._report.problem(Problem.TIME_INDEX, self._key.directory, found)
 
     def _is_true(self, unit: UnitRow) -> bool:
         """Whether a unit that does not fit here has its record where it says. Asks the tier, once for each unit."""
@@ -263,21 +275,23 @@ class QueueVerifier:
     def _pass_rest(self) -> None:
         """Units behind the last record: a writer may have gone on since the listing, else their records are lost."""
         first = self._cursor.peek()
-        if first is None:
+        if first is None or first is self._task.then:
             return
         last, count = first, 0
-        while (unit := self._cursor.peek()) is not None:
+        while (unit := self._cursor.peek()) is not None and unit is not self._task.then:
             last, count = unit, count + 1
             self._cursor.advance(1)
         text = (
             f"{count} units, queue offsets {first.queue_offset} to {last.queue_offset}, from log offset {first.place}"
         )
-        grown = self._logs[-1].key.base + self._driver.size(self._logs[-1].key) if self._logs else 0
         where = f"{self._key.directory}/CONSUME_QUEUE"
-        if grown > self._logs[-1].key.base + self._logs[-1].size if self._logs else False:
+        if self._task.is_last and self._has_grown():
             self._report.note(Note.CHANGED_MEANWHILE, where, text)
         else:
             self._report.problem(Problem.UNIT_WITHOUT_RECORD, where, text)
+
+    def _has_grown(self) -> bool:
+        return bool(self._logs) and self._driver.size(self._logs[-1].key) > self._logs[-1].size
 
     def _end_unreferenced(self, at: int) -> None:
         if not self._unreferenced:
@@ -288,27 +302,11 @@ class QueueVerifier:
         self._report.note(kind, f"{self._key.directory}/COMMIT_LOG", f"log offsets {begin} to {at}")
         self._unreferenced = 0
 
-    def _check_offsets(self) -> None:
-        if self._manifest is None:
-            if self._logs or self._units:
-                self._report.note(Note.NO_MANIFEST, self._key.directory, "a restore reads all of its units")
-            return
-        end = (self._units[-1].key.base + self._units[-1].size) // UNIT_BYTES if self._units else 0
-        claimed = self._manifest.max_offset
-        if claimed > end and self._units:
-            self._report.problem(
-                Problem.OFFSETS,
-                self._key.directory,
-                f"its manifest has messages up to {claimed}, the units end at {end}",
-            )
-        elif 0 <= claimed < end:
-            self._report.note(Note.BEYOND_MANIFEST, self._key.directory, f"queue offsets {claimed} to {end}")
-
     def _blank(self, queue_offset: int) -> None:
         self._report.count("blank_units")
         if (
-            not any(gap.from_offset <= queue_offset < gap.to_offset for gap in self._gaps)
-            and self._manifest is not None
+            not any(gap.from_offset <= queue_offset < gap.to_offset for gap in self._task.gaps)
+            and self._task.has_manifest
         ):
             where = f"{self._key.directory}/CONSUME_QUEUE"
             self._report.problem(Problem.BLANK_WITHOUT_GAP, where, f"queue offset {queue_offset}")
@@ -316,11 +314,6 @@ class QueueVerifier:
     def _problem(self, kind: Problem, unit: UnitRow, text: str) -> None:
         where = f"{self._key.directory}/COMMIT_LOG"
         self._report.problem(kind, where, f"queue offset {unit.queue_offset}, log offset {unit.place}: {text}")
-
-
-def _more(window: memoryview, segment: CheckedSegment, length: int) -> memoryview:
-    more = segment.read(length)
-    return memoryview(bytes(window) + bytes(more)) if len(window) else more
 
 
 def _is_sound(window: memoryview, head: RecordHead, at: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -90,6 +91,23 @@ class VerifyReport:
             self.note_count += 1
             if len(self.notes) < FINDINGS_KEPT_MAX:
                 self.notes.append(Finding(kind.name.lower(), where, text))
+
+    def add(
+        self,
+        counts: Mapping[str, int],
+        problems: Sequence[Finding],
+        problem_count: int,
+        notes: Sequence[Finding],
+        note_count: int,
+    ) -> None:
+        """Take over what a part of the verification has found."""
+        with self._lock:
+            for what, amount in counts.items():
+                self.counts[what] += amount
+            self.problems += problems[: FINDINGS_KEPT_MAX - len(self.problems)]
+            self.notes += notes[: FINDINGS_KEPT_MAX - len(self.notes)]
+            self.problem_count += problem_count
+            self.note_count += note_count
 
     def to_dict(self) -> dict[str, Any]:
         return {
