@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from tiermq.spark.jobs.job_report import JobReport
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tiermq.errors import TierError
 from tiermq.spark.jobs.task_runner import run_here, run_tasks
 

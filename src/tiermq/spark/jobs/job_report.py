@@ -1,6 +1,6 @@
 """JobReport: what a job planned and did, in a shape that is the same for every job, for people and for scripts.
 
-`planned` and `done` hold numbers by name (`queues`, `messages`, `bytes`, `segments`, …): with a dry run `done` is empty.
+`planned` and `done` hold numbers by name (`queues`, `messages`, `bytes`, `segments`, …): a dry run has `done` empty.
 `problems` are sentences; a job with problems did what it could, and its command ends with exit code 1.
 """
 
