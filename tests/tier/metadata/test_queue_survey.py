@@ -156,11 +156,28 @@ def test_expired_records_move_the_minimum_and_are_no_damage() -> None:
     assert found.gaps == []
 
 
-def test_a_queue_whose_records_have_all_expired_keeps_its_end() -> None:
+def test_a_queue_of_which_only_units_are_left_keeps_its_end_and_is_told() -> None:
+    driver = MemoryDriver()
+    queue = TierQueue(driver).begin(0).put(b"a", b"b").roll_log().put(b"c")
+    for info in list(driver.list_segments()):
+        if info.key.type is SegmentType.COMMIT_LOG:
+            driver.delete(info.key)
+    found = survey(driver)
+    assert offsets(found) == (3, 3)
+    assert findings(found) == [Finding.MISSING_COMMIT_LOG]
+    assert found.remarks[0].where == QUEUE.directory
+    assert "3 units; the next message gets queue offset 3" in found.remarks[0].text
+
+
+def test_a_manifest_that_saw_the_records_expire_leaves_nothing_to_tell() -> None:
     driver = MemoryDriver()
     queue = TierQueue(driver).begin(0).put(b"a", b"b")
     driver.delete(queue.log_key)
-    assert offsets(survey(driver)) == (2, 2)
+    units = Segment(queue.units_key, size=40, begin_ms=time_of(0), end_ms=time_of(1))
+    manifest = QueueManifest(QUEUE, min_offset=2, max_offset=2, segments=(units,))
+    found = survey(driver, manifest)
+    assert findings(found) == []
+    assert offsets(found) == (2, 2)
 
 
 def test_a_commit_log_without_units_is_kept_and_told() -> None:

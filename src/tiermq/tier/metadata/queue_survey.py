@@ -217,6 +217,10 @@ class _Surveyor:
         where = self.key.directory
         if self.logs and not self.units:
             self._say(Finding.MISSING_CONSUME_QUEUE, where, f"{len(self.logs)} commit-log segments")
+        if self.believed is None and self.found.expired_count and not self.logs:
+            # A manifest knows that they expired, or names the segments that are missing. Without one nobody knows.
+            text = f"{self.found.expired_count} units; the next message gets queue offset {max_offset}"
+            self._say(Finding.MISSING_COMMIT_LOG, where, text)
         for first, behind in runs(self.found.bad_before(max_offset)):
             self._say(Finding.DAMAGED_UNITS, where, f"queue offsets {first} to {behind}")
         if self.believed and 0 <= scan_from < max_offset:

@@ -24,6 +24,7 @@ class Finding(enum.Enum):
     DAMAGED_RECORD = "a record that is not what its unit says"
     RECORDS_WITHOUT_UNITS = "whole records behind the last unit; the queue's recovery gives them units"
     MISSING_CONSUME_QUEUE = "a commit log without a consume queue; its messages cannot be found"
+    MISSING_COMMIT_LOG = "a consume queue without a commit log; all of its messages have expired or are lost"
     ORPHAN = "a segment that nothing refers to; retention may delete it"
     TOPIC_ID_CONFLICT = "manifests that disagree about a topic's id"
     TOPIC_ID_ASSIGNED = "a topic without a known id, which got a new one"
