@@ -158,7 +158,7 @@ def test_expired_records_move_the_minimum_and_are_no_damage() -> None:
 
 def test_a_queue_of_which_only_units_are_left_keeps_its_end_and_is_told() -> None:
     driver = MemoryDriver()
-    queue = TierQueue(driver).begin(0).put(b"a", b"b").roll_log().put(b"c")
+    TierQueue(driver).begin(0).put(b"a", b"b").roll_log().put(b"c")
     for info in list(driver.list_segments()):
         if info.key.type is SegmentType.COMMIT_LOG:
             driver.delete(info.key)
