@@ -31,11 +31,15 @@ class Side(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """A store directory and whose it is. A directory does not know its broker's name."""
+    """A store directory and whose it is. A directory does not know its broker's name.
+
+    Empty names were not said: the catalogue then takes the tier's only broker, or the defaults without a tier. Places
+    in a QueueHistory and in a ScanTask always have names.
+    """
 
     path: str
-    cluster: str = DEFAULT_CLUSTER
-    broker: str = DEFAULT_BROKER
+    cluster: str = ""
+    broker: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +108,25 @@ class RecordPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentSpan:
+    """A segment of one of a queue's files in the tier: it begins at offset `base` and has so many bytes."""
+
+    base: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        return self.base + self.size
+
+
+@dataclass(frozen=True, slots=True)
 class ScanTask:
     """One piece of work. `places`: only these records, ascending; otherwise every message in [from, to).
 
     Rows are still to be checked against `request` (times, tags, keys): planning prunes, reading decides.
     `log_bytes` is what it will read of records, about; `loss_is_error`: whether a hole is an error or a note.
+    `unit_spans` and `log_spans` are the segments that the range touches on the cold side, so that a task asks nobody.
+    The request in here has no bounds: they are in the range already.
     """
 
     place: HistoryPlace
@@ -121,6 +139,19 @@ class ScanTask:
     places: tuple[RecordPlace, ...] | None = None
     store: StorePlace | None = None  # The directory, on the hot side.
     loss_is_error: bool = True
+    unit_spans: tuple[SegmentSpan, ...] = ()
+    log_spans: tuple[SegmentSpan, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScanBundle:
+    """Tasks that one worker does one after the other: so many small queues are few partitions."""
+
+    tasks: tuple[ScanTask, ...]
+
+    @property
+    def log_bytes(self) -> int:
+        return sum(task.log_bytes for task in self.tasks)
 
 
 @dataclass(slots=True)
