@@ -31,6 +31,10 @@ class StoreDamaged(StoreError):
     """A file of the store directory is foreign, missing, or of the wrong size."""
 
 
+class StoreNotRecovered(StoreError):
+    """The process that used the directory died, and nobody has opened it since: its files may say too much."""
+
+
 class DiskFull(StoreError):
     """The file system has no room for the bytes that were about to be written. Nothing was written."""
 
@@ -105,3 +109,35 @@ class StaleWriter(TierError):
 
 class FutureManifest(TierError):
     """A manifest of a format newer than this program knows. Use the newer program; nothing was changed."""
+
+
+class SparkError(TierMQError):
+    """The pipeline on Spark cannot do what was asked. Root of what only `tiermq.spark` raises."""
+
+
+class JavaMissing(SparkError):
+    """No Java that is new enough for Spark."""
+
+
+class BadOption(SparkError, ValueError):
+    """An option of the source or the sink that does not exist, has an impossible value, or contradicts another."""
+
+
+class BadSchema(SparkError, ValueError):
+    """A schema that does not fit: a column that does not exist, is missing, or has another type."""
+
+
+class ForeignCheckpoint(SparkError):
+    """A checkpoint that was written by a query over another tier, store or set of topics."""
+
+
+class StagingLost(SparkError):
+    """A file that a task had staged for the commit is gone or is not what the task wrote. Nothing was put."""
+
+
+class DataLoss(TierMQError):
+    """Messages that were asked for are not there: expired, never copied, deleted or damaged. It says which and why."""
+
+
+class BadHistory(TierMQError, ValueError):
+    """The places of a history do not fit together, or a queue or topic that was named is in none of them."""
