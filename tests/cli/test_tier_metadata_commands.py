@@ -84,6 +84,10 @@ def test_import_takes_a_tier_of_rocketmq_over(tmp_path: Path) -> None:
     result = run("import", URL, "--metadata", FILE, "--store", str(tmp_path / "store"))
     assert result.exit_code == 0, result.output
     assert "116 messages in 5 queues of 3 topics" in result.output
+    assert "RocketMQ's, which drops keys" in result.output
+    told = json.loads(run("import", URL, "--metadata", FILE, "--store", str(tmp_path / "again"), "--json").output)
+    assert told["index_files"] > 0
+    assert not told["index_complete"]
     found = json.loads(run("verify", URL, "--store", str(tmp_path / "store"), "--json").output)
     assert (found["clean"], found["counts"]["stale_items"]) == (True, 0)  # The ids in the index are understood.
 

@@ -130,7 +130,7 @@ def index_everything(store: TieredStore) -> None:
     """What the index's own thread does after a restore: read back every record that no index is known to cover."""
     index = store.tier.index
     assert index is not None
-    while not index.is_complete:
+    while not index.is_caught_up:
         index.run_once()
 
 

@@ -134,6 +134,19 @@ def test_keys_of_an_imported_tier_find_every_message_that_has_them(written: Writ
         check_keys(store, written)
 
 
+def test_an_index_that_rocketmq_wrote_is_doubted_until_it_is_built_again(written: WrittenTier, tmp_path: Path) -> None:
+    topic, key = next(iter(messages_by_key(written)))
+    with imported(written, tmp_path) as store:
+        index_everything(store)
+        assert not store.query(topic, key).complete
+        assert store.reindex() > 0
+        assert not store.query(topic, key).complete
+        index_everything(store)
+        assert store.query(topic, key).complete
+        assert store.reindex() == 0
+        check_keys(store, written)
+
+
 def test_rocketmqs_own_key_queries_found_no_more_and_no_less(written: WrittenTier) -> None:
     holders = messages_by_key(written)
     queries = written.of_kind("query")

@@ -16,7 +16,7 @@ from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import Segment
 from tiermq.tier.metadata.rocketmq_json import RocketMQMetadata, decode_rocketmq_json, export_rocketmq_json
 from tiermq.tier.names import SegmentType
-from tiermq.tier.rocketmq_import import import_rocketmq
+from tiermq.tier.rocketmq_import import ImportReport, import_rocketmq
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "rocketmq-5.3.3-tier"
 DATA = (GOLDEN / "tieredStoreMetadata.json").read_bytes()
@@ -35,6 +35,9 @@ def test_a_tier_of_the_real_rocketmq_is_taken_over_without_a_remark(store: Metad
     told = decode_rocketmq_json(DATA, "DefaultCluster")
     assert {topic.name: topic.id for topic in store.topics()} == {topic.name: topic.id for topic in told.topics}
     assert store.topic_serial_number() == told.topic_serial_number
+    assert report.index_file_count > 0
+    assert "complete=False" in report.index_note
+    assert ImportReport("c", "b").index_note == "", "a tier without an index has nothing to doubt"
 
 
 def test_what_the_file_does_not_say_is_read_from_the_tier(store: MetadataStore) -> None:

@@ -120,6 +120,7 @@ def import_(url: str, file: Path, cluster: str, broker: str | None, store: Path,
             "path": path, "cluster": report.cluster, "broker": report.broker, "topics": report.topic_count,
             "queues": report.queue_count, "segments": report.segment_count, "messages": report.message_count,
             "size": report.size_bytes, "not_in_tier": report.not_in_tier, "not_in_file": report.not_in_file,
+            "index_files": report.index_file_count, "index_complete": report.index_file_count == 0,
             "remarks": [remark_values(remark) for remark in report.remarks],
         })  # fmt: skip
     else:
@@ -130,6 +131,8 @@ def import_(url: str, file: Path, cluster: str, broker: str | None, store: Path,
         for title, paths in (("not in the tier", report.not_in_tier), ("not in the file", report.not_in_file)):
             for each in paths:
                 click.echo(f"  {title}: {each}")
+        if report.index_note:
+            click.echo(f"  note: {report.index_note}")
         show_remarks(report.remarks)
     if report.remarks or report.not_in_tier or report.not_in_file:
         raise SystemExit(EXIT_PROBLEMS)

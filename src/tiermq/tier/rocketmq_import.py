@@ -40,6 +40,17 @@ class ImportReport:
     remarks: list[Remark] = field(default_factory=list)
     not_in_tier: list[str] = field(default_factory=list)
     not_in_file: list[str] = field(default_factory=list)
+    index_file_count: int = 0
+
+    @property
+    def index_note(self) -> str:
+        """What to expect of RocketMQ's key index; empty when there is none."""
+        if not self.index_file_count:
+            return ""
+        return (
+            f"{self.index_file_count} index files are RocketMQ's, which drops keys when one is full: queries by key say "
+            "`complete=False` until `TieredStore.reindex()` has read those messages again"
+        )
 
 
 def import_rocketmq(
@@ -125,5 +136,6 @@ def _sum_up(
     report.topic_count = len(store.topics())
     report.queue_count = len(store.queues())
     report.segment_count = len(segments)
+    report.index_file_count = sum(segment.key.topic == INDEX_TOPIC for segment in segments)
     report.size_bytes = sum(segment.size for segment in segments)
     report.message_count = sum(max(0, queue.max_offset - queue.min_offset) for queue in store.queues())

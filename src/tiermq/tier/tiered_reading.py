@@ -198,7 +198,7 @@ class TieredReading:
         if self._level is StorageLevel.FORCE or not self.local.config.message_index_enable:
             with tier.metrics.timed("query_message", topic):
                 cold = query_cold(tier.index, tier.records, tier.pool, topic, key, begin_ms, end_ms, most)
-            return QueryPage(cold, 0, 0, tier.index.is_complete)
+            return QueryPage(cold, 0, 0, tier.index.is_complete_for(topic))
         page = self.local.query(topic, key, begin_ms, end_ms, max_messages)
         # What is younger than all that is local is in the tier only as a copy.
         oldest_ms = self._oldest_local_ms()
@@ -215,7 +215,7 @@ class TieredReading:
             merged,
             page.last_update_timestamp_ms,
             page.last_update_physical_offset,
-            page.complete and tier.index.is_complete,
+            page.complete and tier.index.is_complete_for(topic),
         )
 
     def _oldest_local_ms(self) -> int:

@@ -286,6 +286,15 @@ class TieredStore(TieredReading):
             topic for topic in self.topics() if not (topic in keep or is_system_topic(topic) or is_light_queue(topic))
         )
 
+    def reindex(self) -> int:
+        """Index again, by all their keys, the messages whose index RocketMQ wrote; in how many queues there are some.
+
+        It drops keys when an index file is full, so until then queries for them say that they may be incomplete. The
+        index's upkeep reads those messages back from the tier, some at a time. Raises TierError when the tier cannot
+        be asked what its index covers.
+        """
+        return 0 if self.tier.index is None else self.tier.index.reindex()
+
     def _claim(self) -> None:
         """Become the broker's writer, if the tier can be asked. Raises StaleWriter when somebody else is."""
         try:

@@ -163,3 +163,54 @@ def test_what_is_no_record_is_refused_with_its_place(data: bytes) -> None:
 def test_a_record_of_a_newer_program_is_refused() -> None:
     with pytest.raises(StoreDamaged, match="newer"):
         CoverageRecord.decode(b'{"version":2}', "/here")
+
+
+def test_what_rocketmq_indexed_is_doubtful_until_it_is_read_again() -> None:
+    coverage = Coverage()
+    coverage.take_as_indexed([QueueTail("T", 1, 0, 300), QueueTail("U", 2, 0, 0)])
+    assert (coverage.hole_count, coverage.is_complete(), coverage.is_complete("T")) == (0, False, False)
+    assert coverage.is_complete("U"), "nothing was committed there"
+    assert not coverage.queues["T", 0].admit(200), "its records are not new for that"
+    assert (coverage.reindex(), coverage.reindex()) == (1, 0)
+    queue = coverage.queues["T", 0]
+    assert queue.holes == [Hole(0, 300)]
+    for offset in (0, 100, 200):
+        assert queue.wants(offset)
+        queue.note_filled(offset, 100)
+    assert (queue.end, coverage.is_complete("T"), coverage.is_complete()) == (300, True, True)
+
+
+def test_reindexing_keeps_the_holes_behind() -> None:
+    coverage = Coverage()
+    coverage.take_as_indexed([QueueTail("T", 1, 0, 300)])
+    coverage.expect([QueueTail("T", 1, 0, 500)])
+    coverage.reindex()
+    queue = coverage.queues["T", 0]
+    assert queue.holes == [Hole(0, 300), Hole(300, OPEN)]
+    queue.note_filled(0, 300)
+    queue.note_filled(300, 200)
+    assert (queue.end, queue.holes) == (500, [Hole(500, OPEN)])
+
+
+def test_doubt_survives_its_record_and_a_late_beginning() -> None:
+    base = Coverage()
+    base.take_as_indexed([QueueTail("T", 1, 0, 300), QueueTail("U", 2, 5, 40)])
+    record = CoverageRecord.decode(CoverageRecord.of(base, [FACTS], 7).encode(), "here")
+    assert record == CoverageRecord.of(base, [FACTS], 7)
+    later = Coverage(is_base_known=False)
+    later.of("T", 1, 0).note_put(400, 10)
+    later.begin_from(record.coverage())
+    assert (later.queues["T", 0].doubtful_end, later.queues["U", 5].doubtful_end) == (300, 40)
+    assert later.queues["T", 0].holes == [Hole(300, 400)]
+    assert later.reindex() == 2
+
+
+def test_a_record_without_doubt_is_as_it_always_was() -> None:
+    assert b"doubtful" not in CoverageRecord.of(Coverage({("T", 0): QueueCoverage(1, 10)}), []).encode()
+
+
+@pytest.mark.parametrize("doubtful", [5, [1], [["T", "x", 3]], [["T", 0]], {"T": 1}])
+def test_a_damaged_doubt_is_damage(doubtful: object) -> None:
+    record = json.loads(CoverageRecord.of(Coverage(), []).encode())
+    with pytest.raises(StoreDamaged):
+        CoverageRecord.decode(json.dumps({**record, "doubtful": doubtful}).encode(), "here")

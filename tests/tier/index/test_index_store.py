@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from simulation.simulated_files import SimulatedFileAccess
 from tier.index.index_world import (
     BROKER,
     CLUSTER,
@@ -411,3 +412,29 @@ def test_puts_queries_and_uploads_at_the_same_time_on_real_files(tmp_path: Path)
     assert store.close(60.0, upload_open=True)
     assert sum(row.size - 28 - 56 for row in world.rows.rows.values()) == 28 * 1600
     assert [info.name for info in OsFileAccess().list_files(str(tmp_path / "store/tiered_index_file"))] == [RECORD_NAME]
+
+
+def test_an_index_of_rocketmqs_is_not_taken_for_complete_and_a_reindex_finds_what_it_dropped(world: World) -> None:
+    store = world.open()
+    kept = [world.commit_and_put(store, "T", 0, "kept").tier_offset for _ in range(4)]
+    dropped = world.commit("T", 0, "dropped").tier_offset
+    store.seal()
+    run_until_idle(store)
+    store.close()
+    for name in world.driver.inner.list_objects():
+        world.driver.inner.delete_object(name)  # RocketMQ writes no companion,
+    world.access = SimulatedFileAccess()  # and nothing local that we would know.
+    store = world.open()
+    run_until_idle(store)
+    assert (store.is_caught_up, store.is_complete, store.is_complete_for("T")) == (True, False, False)
+    assert store.is_complete_for("another topic")
+    assert offsets(store, "dropped") == []
+    assert store.reindex() == 1
+    assert not store.is_caught_up
+    run_until_idle(store)
+    assert (store.is_complete, store.is_complete_for("T"), store.reindex()) == (True, True, 0)
+    assert offsets(store, "dropped") == [dropped]
+    assert offsets(store, "kept") == kept[::-1], "each once, though two files have it"
+    store.close()
+    with pytest.raises(StoreClosed):
+        store.reindex()

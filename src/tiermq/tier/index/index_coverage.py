@@ -14,6 +14,9 @@ indexed of a queue is everything before `end`, less some holes:
   records. Later ones do not, because then the dispatcher has been here all the time: what it skipped is garbage that
   an upload left, of which no consume-queue unit knows.
 
+Below `doubtful_end` the index is RocketMQ's. It drops keys when a file is full, so that a message may be there which no
+query finds; nobody knows before the records are read again, which is what `reindex` makes a hole for.
+
 A queue is of one topic id: a topic that was deleted and made again begins anew, and so do its offsets.
 
 `CoverageRecord` is a moment of all queues together with the local files that hold the items of that moment. It is
@@ -22,7 +25,8 @@ written in one piece, after those files were synced; whatever it does not speak 
     { "version": 1, "next_base": 0, "is_base_known": true,
       "files":  [ {"begin_ms", "slots", "capacity", "item_count", "slot_count", "oldest_ms", "newest_ms",
                    "topic_ids"} ],
-      "queues": [ ["topic", topic id, queue id, end, [[start, stop or null], ...]] ] }
+      "queues": [ ["topic", topic id, queue id, end, [[start, stop or null], ...]] ],
+      "doubtful": [ ["topic", queue id, doubtful end] ] }      left out when there are none
 """
 
 from __future__ import annotations
@@ -64,6 +68,7 @@ class QueueCoverage:
     end: int = 0
     holes: list[Hole] = field(default_factory=list)
     is_live: bool = False  # Has seen a put since the start.
+    doubtful_end: int = 0  # What lies before was indexed by somebody who may have dropped keys.
 
     def open_hole(self) -> None:
         """Say that records behind `end` may be committed without being indexed."""
@@ -105,6 +110,20 @@ class QueueCoverage:
         """Everything of the first hole was read back."""
         self.holes.pop(0)
 
+    def reindex(self) -> bool:
+        """Make a hole of what is doubtful; False when nothing is. Items that are there already do no harm."""
+        doubtful_end, self.doubtful_end = self.doubtful_end, 0
+        if doubtful_end <= 0:
+            return False
+        behind = [Hole(max(hole.start, doubtful_end), hole.stop) for hole in self.holes if hole.stop > doubtful_end]
+        self.holes = [Hole(0, doubtful_end), *behind]
+        return True
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every record is indexed for certain."""
+        return not self.holes and self.doubtful_end == 0
+
 
 QueueName = tuple[str, int]
 
@@ -133,10 +152,11 @@ class Coverage:
                 queue.open_hole()
 
     def take_as_indexed(self, tails: Iterable[QueueTail]) -> None:
-        """Begin with what is committed now, because whoever committed it had an index of his own."""
+        """Begin with what is committed now: RocketMQ, which committed it, had an index of its own, for what it is."""
         for tail in tails:
             queue = self.of(tail.topic, tail.topic_id, tail.queue_id)
             queue.end = max(queue.end, tail.committed_end)
+            queue.doubtful_end = max(queue.doubtful_end, tail.committed_end)
 
     def begin_from(self, base: Coverage) -> None:
         """Learn, some puts too late, what was indexed before them."""
@@ -147,6 +167,7 @@ class Coverage:
                 continue
             if new is old or new.topic_id != old.topic_id or not new.holes:
                 continue  # Without a hole the queue began at offset 0: it is another one than before.
+            new.doubtful_end = old.doubtful_end
             hole = new.holes.pop(0)
             if old.end < hole.stop:
                 new.holes.insert(0, Hole(max(hole.start, old.end), hole.stop))
@@ -157,9 +178,18 @@ class Coverage:
         """The queue is gone; one of the same name would begin at offset 0."""
         self.queues.pop((topic, queue_id), None)
 
+    def reindex(self) -> int:
+        """Make holes of everything doubtful; in how many queues there was something."""
+        return sum(queue.reindex() for queue in self.queues.values())
+
     @property
     def hole_count(self) -> int:
         return sum(len(queue.holes) for queue in self.queues.values())
+
+    def is_complete(self, topic: str | None = None) -> bool:
+        """Whether every record of a topic, or of all, is indexed for certain."""
+        queues = (queue for (name, _), queue in self.queues.items() if topic is None or name == topic)
+        return self.is_base_known and all(queue.is_complete for queue in queues)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +200,7 @@ class CoverageRecord:
     queues: tuple[tuple[str, int, int, int, tuple[Hole, ...]], ...]
     next_base: int = 0
     is_base_known: bool = True
+    doubtful: tuple[tuple[str, int, int], ...] = ()
 
     @classmethod
     def of(cls, coverage: Coverage, files: Iterable[FileFacts], next_base: int = 0) -> CoverageRecord:
@@ -177,12 +208,20 @@ class CoverageRecord:
             (topic, queue.topic_id, queue_id, queue.end, tuple(queue.holes))
             for (topic, queue_id), queue in coverage.queues.items()
         )
-        return cls(tuple(files), queues, next_base, coverage.is_base_known)
+        doubtful = tuple(
+            (topic, queue_id, queue.doubtful_end)
+            for (topic, queue_id), queue in coverage.queues.items()
+            if queue.doubtful_end > 0
+        )
+        return cls(tuple(files), queues, next_base, coverage.is_base_known, doubtful)
 
     def coverage(self) -> Coverage:
+        ends = {(topic, queue_id): end for topic, queue_id, end in self.doubtful}
         return Coverage(
             {
-                (topic, queue_id): QueueCoverage(topic_id, end, list(holes))
+                (topic, queue_id): QueueCoverage(
+                    topic_id, end, list(holes), doubtful_end=ends.get((topic, queue_id), 0)
+                )
                 for topic, topic_id, queue_id, end, holes in self.queues
             },
             is_base_known=self.is_base_known,
@@ -200,6 +239,7 @@ class CoverageRecord:
             "is_base_known": self.is_base_known,
             "files": files,
             "queues": queues,
+            **({"doubtful": self.doubtful} if self.doubtful else {}),
         }
         return json.dumps(record, separators=(",", ":")).encode()
 
@@ -219,7 +259,8 @@ class CoverageRecord:
                 (topic, topic_id, queue_id, end, tuple(Hole(a, OPEN if b is None else b) for a, b in holes))
                 for topic, topic_id, queue_id, end, holes in record["queues"]
             ]
-            return cls(tuple(files), tuple(queues), record["next_base"], record["is_base_known"])
+            doubtful = tuple((str(topic), int(at), int(end)) for topic, at, end in record.get("doubtful", ()))
+            return cls(tuple(files), tuple(queues), record["next_base"], record["is_base_known"], doubtful)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise StoreDamaged(
                 f"{where}: expected the index coverage as JSON, found {type(error).__name__}: {error}; "

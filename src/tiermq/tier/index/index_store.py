@@ -266,12 +266,33 @@ class IndexStore:
     @property
     def hole_count(self) -> int:
         """How many ranges of records wait to be read back."""
-        return self._table.coverage.hole_count
+        return self._table.hole_count()
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether nothing waits to be read back; False while a crash's or a lost disk's holes are being filled."""
+        return self._table.coverage.is_base_known and self.hole_count == 0
 
     @property
     def is_complete(self) -> bool:
-        """Whether every committed record is indexed; False while a crash's or a lost disk's holes are being filled."""
-        return self._table.coverage.is_base_known and self.hole_count == 0
+        """Whether it has caught up, and nothing of its content is RocketMQ's, which drops keys now and then."""
+        return self._table.is_complete()
+
+    def is_complete_for(self, topic: str) -> bool:
+        """The same of one topic: whether a key that is not found has no message."""
+        return self._table.is_complete(topic)
+
+    def reindex(self) -> int:
+        """Index anew what RocketMQ had indexed; of how many queues. Raises what the tier raises.
+
+        The upkeep reads all records of those queues back; `is_complete` tells when it has.
+        """
+        if not self._is_open:
+            raise StoreClosed("expected an open index, found it closed; start the store first")
+        self._upkeep.settle_base()
+        count = self._table.reindex()
+        self._thread.wake()
+        return count
 
     # Upkeep
 

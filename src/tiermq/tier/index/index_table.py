@@ -211,6 +211,23 @@ class IndexTable:
                 queue.close_hole()
                 self.version += 1
 
+    def reindex(self) -> int:
+        """Have everything doubtful read back; of how many queues."""
+        with self._lock:
+            count = self.coverage.reindex()
+            self.version += count > 0
+            return count
+
+    def is_complete(self, topic: str | None = None) -> bool:
+        """Whether every committed record of a topic, or of all, is indexed for certain."""
+        with self._lock:
+            return self.coverage.is_complete(topic)
+
+    def hole_count(self) -> int:
+        """How many ranges of records wait to be read back."""
+        with self._lock:
+            return self.coverage.hole_count
+
     def begin_from(self, base: CoverageRecord, tails: Iterable[QueueTail]) -> None:
         """Learn what was indexed before this life, also for files sealed meanwhile, and look for what was not."""
         with self._lock:
