@@ -48,8 +48,8 @@ class ImportReport:
         if not self.index_file_count:
             return ""
         return (
-            f"{self.index_file_count} index files are RocketMQ's, which drops keys when one is full: queries by key say "
-            "`complete=False` until `TieredStore.reindex()` has read those messages again"
+            f"{self.index_file_count} index files are RocketMQ's, which drops keys when one is full: queries by key "
+            "say `complete=False` until `TieredStore.reindex()` has read those messages again"
         )
 
 
