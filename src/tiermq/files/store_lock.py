@@ -60,6 +60,12 @@ class StoreLock:
             _held.pop(self._identity, None)
 
 
+def is_held_here(path: str) -> bool:
+    """Whether this very process holds the lock; the file is not opened for that."""
+    with _table_lock:
+        return _held.get(_identity_of_path(path)) == os.getpid()
+
+
 def _identity_of_path(path: str) -> tuple[int, int]:
     try:
         status = os.stat(path)

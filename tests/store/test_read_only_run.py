@@ -1,0 +1,101 @@
+"""The files of a run, listed when they can have changed and mapped when they are read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tiermq.store.read_only_run import Listing, ReadOnlyRun, RunFile, map_read_only
+
+
+def write(directory: Path, base: int, data: bytes) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{base:020d}"
+    path.write_bytes(data)
+    return path
+
+
+def settle(directory: Path) -> None:
+    """Let a directory look as if it had last changed long ago."""
+    os.utime(directory, ns=(10**18, 10**18))
+
+
+def test_a_directory_is_listed_again_only_when_it_can_have_changed(tmp_path: Path) -> None:
+    listing = Listing([tmp_path, tmp_path / "missing"])
+    settle(tmp_path)
+    assert listing.changed() == []
+    assert listing.changed() is None
+    (tmp_path / "a").touch()
+    assert [entry.name for entry in listing.changed() or ()] == ["a"]
+
+
+def test_a_directory_that_has_just_changed_is_not_trusted_to_stay_as_it_is(tmp_path: Path) -> None:
+    listing = Listing([tmp_path])
+    (tmp_path / "a").touch()
+    assert listing.changed() is not None
+    assert listing.changed() is not None
+    settle(tmp_path)
+    assert listing.changed() is not None
+    assert listing.changed() is None
+
+
+def test_files_come_in_order_and_one_that_is_being_made_is_not_there_yet(tmp_path: Path) -> None:
+    for base, size in ((200, 100), (100, 100), (300, 10), (400, 0)):
+        write(tmp_path, base, b"x" * size)
+    (tmp_path / "lock").write_bytes(b"lock")
+    run = ReadOnlyRun([tmp_path])
+    assert run.refresh()
+    assert [file.base for file in run.files] == [100, 200]
+    assert (run.min_offset, run.size_end, run.file_size) == (100, 300, 100)
+    assert not run.refresh()
+    write(tmp_path, 300, b"y" * 100)
+    assert run.refresh()
+    assert run.segments().read(299, 1) == b"x"
+    assert run.segments().read(300, 2) == b"yy"
+
+
+def test_bytes_that_another_process_writes_are_seen_and_nothing_written_here_reaches_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, 0, bytes(100))
+    run = ReadOnlyRun([tmp_path])
+    run.refresh()
+    segments = run.segments()
+    with path.open("r+b") as stream:
+        stream.write(b"hello")
+    assert segments.read(0, 5) == b"hello"
+    tail = segments.views[0]
+    tail.position, tail.limit = 50, 100
+    tail.append(b"oops")
+    assert path.read_bytes() == b"hello" + bytes(95)
+
+
+def test_a_deleted_file_stays_readable_for_whoever_has_it_and_is_gone_for_others(tmp_path: Path) -> None:
+    path = write(tmp_path, 0, b"a" * 10)
+    write(tmp_path, 10, b"b" * 10)
+    run = ReadOnlyRun([tmp_path])
+    run.refresh()
+    held = run.segments()
+    path.unlink()
+    assert run.refresh()
+    assert held.read(0, 1) == b"a"
+    assert run.segments().read(0, 1) is None
+    assert run.segments().read(10, 1) == b"b"
+    run.forget_maps()
+    assert run.segments().read(10, 1) == b"b"
+    assert map_read_only(RunFile(0, path, 10)) is None
+
+
+def test_no_descriptor_is_kept_for_a_map(tmp_path: Path) -> None:
+    for number in range(20):
+        write(tmp_path, number * 10, b"x" * 10)
+    run = ReadOnlyRun([tmp_path])
+    run.refresh()
+    before = len(os.listdir("/proc/self/fd"))
+    run.segments()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_run_without_files_has_no_bytes(tmp_path: Path) -> None:
+    run = ReadOnlyRun([tmp_path / "nothing"])
+    assert not run.refresh()
+    assert (run.min_offset, run.size_end) == (0, 0)
+    assert run.segments().read(0, 1) is None
