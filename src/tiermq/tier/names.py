@@ -14,6 +14,7 @@ cannot be a path component (empty, `.`, `..`, a slash, NUL) is refused when the 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from dataclasses import dataclass
 from enum import IntEnum
@@ -43,6 +44,7 @@ def md5_8(text: str) -> str:
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()[:HASH_DIGITS]
 
 
+@functools.lru_cache(maxsize=256)
 def cluster_directory(cluster: str) -> str:
     return f"{md5_8(cluster)}_{_component('cluster', cluster)}"
 
@@ -51,6 +53,7 @@ def broker_directory(cluster: str, broker: str) -> str:
     return f"{cluster_directory(cluster)}/{_component('broker', broker)}"
 
 
+@functools.lru_cache(maxsize=4096)
 def file_name(base: int) -> str:
     return f"{md5_8(str(base))}{base:0{BASE_DIGITS}d}"
 

@@ -128,7 +128,7 @@ def test_a_row_that_could_not_be_written_is_written_with_the_next_commit(
     file.create_segment(0)
     file.append(b"x" * 10, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(metadata, "update_size", lambda *_a, **_k: (_ for _ in ()).throw(DiskFull("full")))
+        patch.setattr(metadata, "record_commit", lambda *_a, **_k: (_ for _ in ()).throw(DiskFull("full")))
         with pytest.raises(DiskFull):
             file.commit()
     assert metadata.segments(QUEUE)[0].size == 0

@@ -227,14 +227,13 @@ class DispatchEngine:
                 stuck = stuck or is_stuck
                 left.pop()
                 continue
-            version = self._turns.version
             if self._paused or not self._writer.may_write():
                 return False
             if deadline is not None and time.monotonic() >= deadline:
                 return False
             if self._workers:
                 rest = IDLE_WAIT_S if deadline is None else min(IDLE_WAIT_S, max(0.0, deadline - time.monotonic()))
-                self._turns.wait(version, rest)
+                self._turns.wait_left(rest)
                 idle = not self._turns.busy and not len(self._turns) and not self._due
             else:
                 idle = not self.step()

@@ -10,6 +10,7 @@ The caller owns the queue (its epoch), holds no locks, and calls from one thread
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -115,8 +116,9 @@ def feed_index(file: FlatMessageFile, index: IndexSink) -> bool:
 
 def _feed_batch(batch: RecordBatch, file: FlatMessageFile, index: IndexSink) -> bool:
     name = (file.queue.topic, file.topic.id, file.queue.queue_id)
-    if isinstance(index, BatchSink):
-        return index.put_batch(batch, *name) is not PutOutcome.SHUTDOWN
+    put_batch: Callable[..., PutOutcome] | None = getattr(index, "put_batch", None)  # A BatchSink, found out quickly.
+    if put_batch is not None:
+        return put_batch(batch, *name) is not PutOutcome.SHUTDOWN
     return all(index.put_request(request) is not PutOutcome.SHUTDOWN for request in index_requests(batch, *name))
 
 

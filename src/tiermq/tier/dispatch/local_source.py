@@ -16,7 +16,7 @@ from tiermq.tier.dispatch.plan import LocalState
 from tiermq.tier.flat.record_batch import CollectedRecords
 from tiermq.tier.flat.segment_recovery import adopt_records
 
-SIZE_SAMPLES = 8
+SIZE_SAMPLES = 3
 
 Arrival = Callable[[str, int, int], None]
 """(topic, queue id, offset behind the newest message). Called on the local dispatch thread: it must be quick."""
@@ -84,12 +84,14 @@ class LocalStoreSource:
         found = self._first_unit(topic, queue_id, start, high)
         if found is None:
             return LocalState(low, high)
-        next_offset, physical, _ = found
+        next_offset, physical, size = found
         next_ms = store.store_time_of(topic, queue_id, next_offset)
         if next_ms < 0 or physical < store.min_physical_offset:
             # Its file is on its way out, or not here yet: the next look will tell.
             return LocalState(low, high)
-        return LocalState(low, high, next_offset, next_ms, self._backlog_bytes(topic, queue_id, next_offset, high))
+        return LocalState(
+            low, high, next_offset, next_ms, self._backlog_bytes(topic, queue_id, next_offset, high, size)
+        )
 
     def _durable_end(self, topic: str, queue_id: int) -> int:
         """Behind the newest message whose record survives a power cut."""
@@ -118,12 +120,12 @@ class LocalStoreSource:
         unit = self._store.unit_at(topic, queue_id, low)
         return next(self._store.units_between(topic, queue_id, low, high), None) if unit is None else (low, *unit)
 
-    def _backlog_bytes(self, topic: str, queue_id: int, low: int, high: int) -> int:
+    def _backlog_bytes(self, topic: str, queue_id: int, low: int, high: int, first_size: int) -> int:
         """About how many bytes wait, from a few sizes: counting thousands of them would cost more than it decides."""
         step = max(1, (high - low) // SIZE_SAMPLES)
-        units = [self._store.unit_at(topic, queue_id, offset) for offset in range(low, high, step)]
-        sizes = [unit[1] for unit in units if unit is not None]
-        return sum(sizes) * (high - low) // len(sizes) if sizes else 0
+        units = [self._store.unit_at(topic, queue_id, offset) for offset in range(low + step, high, step)]
+        sizes = [first_size, *(unit[1] for unit in units if unit is not None)]
+        return sum(sizes) * (high - low) // len(sizes)
 
     def collect(
         self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int, tier_offset: int

@@ -20,7 +20,18 @@ from tiermq.errors import StaleWriter, StoreClosed, TierError, TierMQError, Tier
 from tiermq.tier.dispatch.dispatch_metrics import DispatchMetrics
 from tiermq.tier.dispatch.execute import IndexSink, Outcome, execute
 from tiermq.tier.dispatch.local_source import LocalSource
-from tiermq.tier.dispatch.plan import DispatchConfig, Hold, LocalState, Nothing, Plan, QueueState, Reason, Upload, plan
+from tiermq.tier.dispatch.plan import (
+    DispatchConfig,
+    Hold,
+    Init,
+    LocalState,
+    Nothing,
+    Plan,
+    QueueState,
+    Reason,
+    Upload,
+    plan,
+)
 from tiermq.tier.dispatch.queue_run import BackOff, MemoryBudget, QueueRun
 from tiermq.tier.dispatch.topic_filter import TopicFilter
 from tiermq.tier.dispatch.turns import QueueName
@@ -127,6 +138,10 @@ class QueueTurn:
             self._asking(lambda: self._prepare(run, file))
             local = self._source.state(*run.name, file.append_offset)
         decided = self._plan(run, file, local, now_ms)
+        if isinstance(decided, Init):  # Only rows: the queue's first batch goes in the same turn.
+            begin = decided
+            self._asking(lambda: execute(begin, file, self._source, self._index))
+            decided = self._plan(run, file, local, now_ms)
         if isinstance(decided, Nothing | Hold):
             self._rest(run, file, decided)
             return self._write_due_manifest(run, file, now_ms)

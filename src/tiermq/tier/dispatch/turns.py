@@ -19,7 +19,9 @@ class Turns:
     """Any thread may call anything."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        lock = threading.Lock()
+        self._changed = threading.Condition(lock)
+        self._left = threading.Condition(lock)
         self._line: deque[QueueName] = deque()
         self._waiting: set[QueueName] = set()
         self._busy: set[QueueName] = set()
@@ -68,12 +70,23 @@ class Turns:
                 self._waiting.add(name)
                 self._line.append(name)
                 self._version += 1
+            else:
+                self._left.notify_all()
             self._changed.notify_all()
 
     def wait(self, version: int, timeout_s: float) -> None:
         """Until somebody came into the line after `version` was read, or the time is over."""
         with self._changed:
             self._changed.wait_for(lambda: self._version != version, timeout_s)
+
+    def wait_left(self, timeout_s: float) -> None:
+        """Until a queue has ended a turn and does not stand in line again, or the time is over.
+
+        For whoever waits for queues to be done: waking it for every turn would take time from those who work.
+        """
+        with self._left:
+            if self._line or self._busy:
+                self._left.wait(timeout_s)
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Until nobody is busy; False when that takes longer."""

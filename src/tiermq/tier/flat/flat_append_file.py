@@ -19,7 +19,8 @@ from tiermq.errors import CorruptSegment, IllegalRange, IllegalTransition
 from tiermq.tier.driver.contract import Buffer, TierDriver
 from tiermq.tier.flat.flat_segment import AppendStatus, FlatSegment
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.metadata.metadata_values import NEVER_MS, UNKNOWN_OFFSET, SegmentStatus
+from tiermq.tier.metadata.metadata_values import NEVER_MS, UNKNOWN_OFFSET, Segment, SegmentStatus
+from tiermq.tier.metadata.segment_rows import SegmentSize
 from tiermq.tier.names import QueueKey, SegmentKey, SegmentType
 
 
@@ -97,11 +98,14 @@ class FlatAppendFile:
 
     # Growing
 
-    def create_segment(self, base: int) -> FlatSegment:
-        """Begin the file at `base`, or go on at its end. Durable in the metadata on return; the tier is not asked."""
+    def create_segment(self, base: int, row: Segment | None = None) -> FlatSegment:
+        """Begin the file at `base`, or go on at its end. Durable in the metadata on return; the tier is not asked.
+
+        `row`: what the metadata has of it already.
+        """
         if self._segments and base != self.append_offset:
             raise IllegalTransition(f"{self.queue.logical_path}: expected a base of {self.append_offset}, found {base}")
-        row = self._metadata.add_segment(self.queue.segment(self.type, base))
+        row = row or self._metadata.add_segment(self.queue.segment(self.type, base))
         segment = FlatSegment(self._driver, row, self.max_size)
         with self._lock:
             self._segments = (*self._segments, segment)
@@ -134,36 +138,36 @@ class FlatAppendFile:
         """Make everything appended durable, and say so in the metadata; False when the back end is out of reach."""
         if not self.write_pending():
             return False
-        self.record_size()
-        self.note_recorded()
+        sizes = self.unrecorded()
+        if sizes:
+            self._metadata.record_commit(self.queue, sizes)
+            self.note_recorded()
         return True
 
     def write_pending(self) -> bool:
-        """The tier's half of a commit: the metadata is told later, with `record_size`."""
+        """The tier's half of a commit: the metadata is told later, of what is `unrecorded`."""
         return self.is_empty or self.last.commit()
 
-    def record_size(self) -> None:
-        """The metadata's half of a commit. Does nothing when the row is up to date."""
-        if self.is_recorded:
-            return
-        segment = self.last
-        self._metadata.update_size(
-            segment.key,
-            segment.commit_position,
-            segment.begin_ms,
-            segment.end_ms,
-            segment.crc32,
-            begin_offset=_known(segment.begin_offset),
-            end_offset=_known(segment.end_offset),
-        )
-
-    @property
-    def is_recorded(self) -> bool:
-        """Whether the metadata knows everything that is committed."""
-        return self.is_empty or self.last.recorded_position == self.last.commit_position
+    def unrecorded(self) -> list[SegmentSize]:
+        """What the metadata does not know yet of what is committed, for `record_commit`."""
+        segments = self._segments
+        if not segments or segments[-1].recorded_position == segments[-1].commit_position:
+            return []
+        segment = segments[-1]
+        return [
+            SegmentSize(
+                segment.key,
+                segment.commit_position,
+                segment.begin_ms,
+                segment.end_ms,
+                segment.crc32,
+                _known(segment.begin_offset),
+                _known(segment.end_offset),
+            )
+        ]
 
     def note_recorded(self) -> None:
-        """Call when the transaction around `record_size` is through."""
+        """Call when `record_commit` of what was `unrecorded` is through."""
         if not self.is_empty:
             self.last.recorded_position = self.last.commit_position
 

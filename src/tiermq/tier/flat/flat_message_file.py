@@ -117,13 +117,14 @@ class FlatMessageFile:
             self.log.finish_deletions()
             self.units.finish_deletions()
             base = queue_offset * UNIT_BYTES
+            log_row = None
             with self._metadata.transaction():
                 if self.log.is_empty:
-                    self._metadata.add_segment(self.queue.segment(SegmentType.COMMIT_LOG, 0))
-                self._metadata.add_segment(self.queue.segment(SegmentType.CONSUME_QUEUE, base))
-            if self.log.is_empty:
-                self.log.create_segment(0)
-            self.units.create_segment(base)
+                    log_row = self._metadata.add_segment(self.queue.segment(SegmentType.COMMIT_LOG, 0))
+                units_row = self._metadata.add_segment(self.queue.segment(SegmentType.CONSUME_QUEUE, base))
+            if log_row is not None:
+                self.log.create_segment(0, log_row)
+            self.units.create_segment(base, units_row)
             self._recovered = self.compared = True
 
     def write(self, collected: CollectedRecords) -> bool:
@@ -204,14 +205,11 @@ class FlatMessageFile:
         with self.lock:
             if not self.log.write_pending() or not self.units.write_pending():
                 return False
-            if self.log.is_recorded and self.units.is_recorded and not self._uncommitted:
+            sizes = [*self.log.unrecorded(), *self.units.unrecorded()]
+            if not sizes and not self._uncommitted:
                 return True
             entry = self._new_time_entry()
-            with self._metadata.transaction():
-                self.log.record_size()
-                self.units.record_size()
-                if entry is not None:
-                    self._metadata.add_time_entries(self.queue, [entry])
+            self._metadata.record_commit(self.queue, sizes, [] if entry is None else [entry])
             self.log.note_recorded()
             self.units.note_recorded()
             self._last_entry = entry or self._last_entry

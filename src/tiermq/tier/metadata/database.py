@@ -3,16 +3,21 @@
 The file is in WAL mode with `synchronous=FULL`: when a transaction's block is left, its changes are on disk; a process
 that dies inside the block leaves the state from before it. Readers never wait for a writer's sync.
 
+    thread A   together(a) ── lock ── BEGIN a COMMIT ── sync ─┐
+    thread B   together(b) ── waits for the lock ─────────────┼── BEGIN b c d COMMIT ── one sync for three
+    C and D    together(c), together(d) ── wait ──────────────┘
+
 Threads: any thread may call anything. A transaction belongs to the thread that began it; that thread reads its own
-changes, every other thread reads the last committed state.
+changes, every other thread reads the last committed state. What is written `together` is run by whichever of the
+waiting threads gets the lock first.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Sequence
 from os import PathLike, fspath
 from typing import Any
 
@@ -38,8 +43,8 @@ class Database:
         self.path = fspath(path)
         self._write_lock = threading.RLock()
         self._read_lock = threading.Lock()
-        self._depth = 0
         self._owner: int | None = None
+        self._members: deque[_Member] = deque()
         self._closed = False
         with self._translated():
             self._writer = self._connect()
@@ -82,29 +87,70 @@ class Database:
             self._writer.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             self._writer.execute(f"PRAGMA user_version = {len(migrations)}")
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self) -> _Transaction:
         """Everything written inside becomes durable together on leaving, or not at all if an error leaves the block.
 
         A transaction inside a transaction joins the outer one. Raises DiskFull, StoreLocked, StoreDamaged.
         """
-        with self._write_lock, self._translated():
-            if self._depth:
-                yield
-                return
+        return _Transaction(self)
+
+    def together(self, work: Callable[[], None]) -> None:
+        """Run `work` in a transaction that it may share with others who come meanwhile; durable on return.
+
+        `work` writes here and does nothing else: another thread may run it, and when one of those who share fails,
+        everybody's is run again alone. Raises what this one's raised; nothing of it is there then, all of the others'.
+        """
+        if self._owner == threading.get_ident():
+            work()
+            return
+        mine = _Member(work)
+        self._members.append(mine)
+        with self._write_lock:
+            if not mine.is_done:
+                self._run_members()
+        if mine.error is not None:
+            raise mine.error
+
+    def _run_members(self) -> None:
+        """Under the lock: everybody who waits, in one transaction, or each alone when that fails."""
+        members = [self._members.popleft() for _ in range(len(self._members))]
+        try:
+            _run(self, members)
+            if len(members) > 1 and members[0].error is not None:
+                for member in members:
+                    _run(self, [member])
+        except BaseException:  # An interrupt of this thread: the others do their own work when they get the lock.
+            self._members.extendleft(member for member in reversed(members) if not member.is_done)
+            raise
+
+    def _begin(self) -> bool:
+        """Take the lock and begin; False when this thread's transaction is joined."""
+        self._write_lock.acquire()
+        if self._owner is not None:
+            return False
+        try:
             self._require_open()
             self._writer.execute("BEGIN IMMEDIATE")
-            self._depth, self._owner = 1, threading.get_ident()
-            try:
-                yield
+        except BaseException:
+            self._write_lock.release()
+            raise
+        self._owner = threading.get_ident()
+        return True
+
+    def _end(self, outermost: bool, commit: bool) -> None:
+        """Commit or roll back if this block began the transaction, and let go of the lock."""
+        try:
+            if outermost and commit:
                 self._writer.execute("COMMIT")
-            except BaseException:
-                # SQLite has already rolled back when the disk was full.
-                if self._writer.in_transaction:
-                    self._writer.execute("ROLLBACK")
-                raise
-            finally:
-                self._depth, self._owner = 0, None
+        finally:
+            if outermost:
+                try:
+                    # SQLite has already rolled back when the disk was full.
+                    if self._writer.in_transaction:
+                        self._writer.execute("ROLLBACK")
+                finally:
+                    self._owner = None
+            self._write_lock.release()
 
     def write(self, statement: str, values: Sequence[object] = ()) -> int:
         """Run one statement, durably unless a transaction is open. Returns the number of rows it changed."""
@@ -148,6 +194,49 @@ class Database:
 
     def _translated(self) -> _Translated:
         return _Translated(self.path)
+
+
+class _Member:
+    """Somebody's part of a shared transaction."""
+
+    __slots__ = ("error", "is_done", "work")
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.work = work
+        self.is_done = False
+        self.error: Exception | None = None
+
+
+def _run(database: Database, members: Sequence[_Member]) -> None:
+    error: Exception | None = None
+    try:
+        with database.transaction():
+            for member in members:
+                member.work()
+    except Exception as found:  # noqa: BLE001 - it is raised again in the thread that it belongs to
+        error = found
+    for member in members:
+        member.is_done, member.error = True, error
+
+
+class _Transaction:
+    """A block of `Database.transaction`. A class, because a generator takes several times as long."""
+
+    __slots__ = ("_database", "_outermost")
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._outermost = False
+
+    def __enter__(self) -> None:
+        with self._database._translated():
+            self._outermost = self._database._begin()
+
+    def __exit__(self, kind: object, error: BaseException | None, _at: object) -> None:
+        with self._database._translated():
+            self._database._end(self._outermost, kind is None)
+        if isinstance(error, sqlite3.Error):
+            raise _translate(error, self._database.path) from error
 
 
 class _Translated:

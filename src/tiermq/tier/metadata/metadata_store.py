@@ -3,10 +3,10 @@
 It is a cache of what the tier itself says (manifests and listings), kept so that a start needs no request to the tier
 and a commit costs a fixed number of statements. When the file is lost, `restore` builds it anew.
 
-    with store.transaction():                      # one sync for all of it, or nothing
-        store.update_size(log_key, ...)
-        store.update_size(queue_key, ...)
-        store.add_time_entries(queue, entries)
+    store.record_commit(queue, sizes, entries)     # one sync for all of it, or nothing; shared with other queues
+    with store.transaction():                      # the same for whatever else belongs together
+        store.add_topic(...)
+        store.add_queue(...)
 """
 
 from __future__ import annotations

@@ -12,12 +12,13 @@ still to be done (`segments_being_deleted`), never a row of a live segment whose
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from tiermq.clock import Clock
 from tiermq.errors import IllegalTransition, SegmentConflict, SegmentMissing
 from tiermq.tier.metadata.database import Database, Row
-from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus
+from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus, TimeEntry
 from tiermq.tier.metadata.queue_rows import QueueRows, queue_values
 from tiermq.tier.names import QueueKey, SegmentKey, SegmentType
 
@@ -29,11 +30,27 @@ _THIS_QUEUE = " WHERE topic = ? AND queue_id = ? AND broker = ? AND cluster = ?"
 _THIS_SEGMENT = _THIS_QUEUE + " AND type = ? AND base = ?"
 _LIVE = f" AND status <> {SegmentStatus.DELETED:d}"
 _IN_ORDER = " ORDER BY topic, queue_id, broker, cluster, type, base"
+_SET_SIZE = (
+    "UPDATE segment SET size = ?, begin_ms = ?, end_ms = ?, crc32 = ?, "
+    "begin_offset = coalesce(?, begin_offset), end_offset = coalesce(?, end_offset)" + _THIS_SEGMENT + _LIVE
+)
 
 
 def segment_values(key: SegmentKey) -> tuple[str, int, str, str, int, int]:
     """The key in the order of the table's primary key."""
     return key.topic, key.queue_id, key.broker, key.cluster, int(key.type), key.base
+
+
+class SegmentSize(NamedTuple):
+    """What a commit made of a segment. Offsets are queue offsets of a commit log's messages; None: as they were."""
+
+    key: SegmentKey
+    size: int
+    begin_ms: int
+    end_ms: int
+    crc32: int | None = None
+    begin_offset: int | None = None
+    end_offset: int | None = None
 
 
 class SegmentRows(QueueRows):
@@ -101,15 +118,38 @@ class SegmentRows(QueueRows):
         Raises SegmentMissing when there is no such segment, or when it is being deleted.
         """
         with self._database.transaction():
-            changed = self._database.write(
-                "UPDATE segment SET size = ?, begin_ms = ?, end_ms = ?, crc32 = ?, "
-                "begin_offset = coalesce(?, begin_offset), end_offset = coalesce(?, end_offset)"
-                + _THIS_SEGMENT
-                + _LIVE,
-                (size, begin_ms, end_ms, crc32, begin_offset, end_offset, *segment_values(key)),
-            )
-            self._require_changed(changed, key, "a live row")
+            self._set_size(SegmentSize(key, size, begin_ms, end_ms, crc32, begin_offset, end_offset))
             self._offsets_changed(key)
+
+    def record_commit(self, queue: QueueKey, sizes: Sequence[SegmentSize], entries: Sequence[TimeEntry] = ()) -> None:
+        """What a commit made of a queue: its segments, its offsets, its time index; all of it durable, or nothing.
+
+        Commits of several queues that come at the same time share one sync. Raises SegmentMissing as `update_size`.
+        """
+
+        def work() -> None:
+            for size in sizes:
+                self._set_size(size)
+            self.refresh_offsets(queue)
+            if entries:
+                self.add_time_entries(queue, entries)
+
+        self._database.together(work)
+
+    def _set_size(self, new: SegmentSize) -> None:
+        changed = self._database.write(
+            _SET_SIZE,
+            (
+                new.size,
+                new.begin_ms,
+                new.end_ms,
+                new.crc32,
+                new.begin_offset,
+                new.end_offset,
+                *segment_values(new.key),
+            ),
+        )
+        self._require_changed(changed, new.key, "a live row")
 
     def seal_segment(self, key: SegmentKey, sealed_ms: int | None = None) -> Segment:
         """No more bytes will come. Sealing again changes nothing. Raises SegmentMissing, IllegalTransition."""
