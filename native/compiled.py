@@ -25,6 +25,7 @@ from cython.cimports.native import (
     crc_inside,
     crc_of,
     crc_prepare,
+    find_tag,
     head_t,
     load16,
     load32,
@@ -36,6 +37,7 @@ from cython.cimports.native import (
     plain_record,
     prefetch_ahead,
     prefetch_read,
+    prefetch_records,
     prefetch_write,
     publish,
     publish32,
@@ -57,9 +59,15 @@ from tiermq.message.record import decode_records
 from tiermq.status import GetStatus, PutStatus
 
 __all__ = [
+    "COLUMN_SHAPES",
+    "TIME_MAX_MS",
+    "TIME_MIN_MS",
     "Appender",
     "Builder",
+    "Check",
     "Collected",
+    "ColumnRequest",
+    "DecodedColumns",
     "Disagreement",
     "GetPage",
     "IndexTail",
@@ -70,6 +78,7 @@ __all__ = [
     "QueueTail",
     "Refusal",
     "Segments",
+    "Shape",
     "Stop",
     "Tail",
     "TransferLimits",
@@ -77,6 +86,7 @@ __all__ = [
     "check_window",
     "collect_for_tier",
     "crc32",
+    "decode_columns",
     "key_hashes",
     "put_tier_keys",
     "read_page",
@@ -85,6 +95,16 @@ __all__ = [
     "take_window",
 ]
 
+from tiermq.kernel.column_values import (  # noqa: E402
+    COLUMN_SHAPES,
+    TIME_MAX_MS,
+    TIME_MIN_MS,
+    Check,
+    ColumnRequest,
+    DecodedColumns,
+    Shape,
+)
+from tiermq.kernel.decoding import decode_columns  # noqa: E402
 from tiermq.kernel.reasons import Disagreement, Refusal, Stop  # noqa: E402
 
 crc_prepare(1)
@@ -1889,33 +1909,41 @@ def check_window(units, data, tier_offset: int64_t, queue_offset: int64_t, check
 def check_record(unit: cython.pointer(cython.const[u8]), record: cython.pointer(cython.const[u8]), available: int64_t,
                  tier_offset: int64_t, queue_offset: int64_t, topic: cython.pointer(cython.const[u8]),
                  topic_length: int64_t, queue_id: int32_t, head: cython.pointer(head_t)) -> cython.int:  # fmt: skip
-    """CHECK_END when the record is all that its unit and its queue promise; `head` is then filled in."""
+    """CHECK_END when the record is all that its unit and its queue promise; `head` then has its size and store time."""
     size: int64_t = cython.cast(int32_t, load32(unit + 8))
     code: int64_t = cython.cast(int64_t, load64(unit + 12))
-    named: named_t
+    tag: cython.pointer(cython.const[u8]) = cython.NULL
     if cython.cast(int64_t, load64(unit)) != tier_offset:
         return CHECK_PLACE
     if size < FIXED_BYTES:
         return CHECK_UNIT
     if size > available:
         return CHECK_ROOM
-    if parse_head(record, available, head) != STOP_END or head.physical_offset != tier_offset:
-        return CHECK_RECORD
-    if not body_holds(record, head, 1):
-        return CHECK_RECORD
-    if head.total != size or head.queue_offset != queue_offset:
+    head.total = cython.cast(int32_t, plain_record(record, available, tier_offset, 1))
+    if head.total:
+        head.topic_at = 89 + cython.cast(int32_t, load32(record + 84))
+        head.topic_length = record[head.topic_at - 1]
+        head.properties_at = head.topic_at + head.topic_length + 2
+        head.properties_length = head.total - head.properties_at
+        head.store_ms = cython.cast(int64_t, load64(record + 56))
+    else:
+        if parse_head(record, available, head) != STOP_END or head.physical_offset != tier_offset:
+            return CHECK_RECORD
+        if not body_holds(record, head, 1):
+            return CHECK_RECORD
+    if head.total != size or cython.cast(int64_t, load64(record + 20)) != queue_offset:
         return CHECK_UNIT
-    if head.queue_id != queue_id or head.topic_length != topic_length:
+    if cython.cast(int32_t, load32(record + 12)) != queue_id or head.topic_length != topic_length:
         return CHECK_OWNER
     if not same_bytes(record + head.topic_at, topic, cython.cast(int32_t, topic_length)):
         return CHECK_OWNER
-    scan_properties(
-        record + head.properties_at, head.properties_length, available - head.properties_at, cython.address(named)
+    length: int64_t = find_tag(
+        record + head.properties_at, head.properties_length, available - head.properties_at, cython.address(tag)
     )
-    if not ascii_only(named.tags, named.tags_length):
+    if not ascii_only(tag, length):
         return CHECK_TAG
     # Below every 32-bit hash lie the addresses of ext units, which say nothing about the tag.
-    if code >= -2147483648 and code != cython.cast(int32_t, hash_on(0, named.tags, named.tags_length)):
+    if code >= -2147483648 and code != cython.cast(int32_t, hash_on(0, tag, length)):
         return CHECK_TAG
     return CHECK_END
 
@@ -1947,6 +1975,7 @@ def check_records(units, data, tier_offset: int64_t, queue_offset: int64_t, topi
     newest_ms: int64_t = 0
     with cython.nogil:
         while done < count:
+            prefetch_records(record + position, cython.cast(int32_t, load32(unit + 8)))
             ended = check_record(unit, record + position, available - position, tier_offset + position,
                                  queue_offset + done, name, length, queue_id, cython.address(head))  # fmt: skip
             if ended != CHECK_END:

@@ -141,3 +141,7 @@ class DataLoss(TierMQError):
 
 class BadHistory(TierMQError, ValueError):
     """The places of a history do not fit together, or a queue or topic that was named is in none of them."""
+
+
+class UnknownColumn(TierMQError, ValueError):
+    """A column that messages do not have."""

@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from tiermq.kernel.appending import Appender, QueueHandle
 from tiermq.kernel.building import Builder, IndexTail, key_hashes, scan
+from tiermq.kernel.column_values import (
+    COLUMN_SHAPES,
+    TIME_MAX_MS,
+    TIME_MIN_MS,
+    Check,
+    ColumnRequest,
+    DecodedColumns,
+    Shape,
+)
+from tiermq.kernel.decoding import decode_columns
 from tiermq.kernel.gathering import GetPage, TransferLimits, read_page
 from tiermq.kernel.reasons import Disagreement, Refusal, Stop
 from tiermq.kernel.tails import QueueTail, Segments, Tail
@@ -20,9 +30,15 @@ from tiermq.kernel.values import Message, PutResult, PutResults
 from tiermq.message.crc import crc32
 
 __all__ = [
+    "COLUMN_SHAPES",
+    "TIME_MAX_MS",
+    "TIME_MIN_MS",
     "Appender",
     "Builder",
+    "Check",
     "Collected",
+    "ColumnRequest",
+    "DecodedColumns",
     "Disagreement",
     "GetPage",
     "IndexTail",
@@ -33,6 +49,7 @@ __all__ = [
     "QueueTail",
     "Refusal",
     "Segments",
+    "Shape",
     "Stop",
     "Tail",
     "TransferLimits",
@@ -40,6 +57,7 @@ __all__ = [
     "check_window",
     "collect_for_tier",
     "crc32",
+    "decode_columns",
     "key_hashes",
     "put_tier_keys",
     "read_page",

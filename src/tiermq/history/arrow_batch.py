@@ -1,0 +1,203 @@
+"""Runs of records to Arrow batches. The kernel writes the buffers of columns; here they become arrays, uncopied.
+
+Invariants: a batch has exactly the schema of `arrow_schema(columns)`; rows come in the order of the run; a damaged
+record is a row that says so in `_corrupt`, or a CorruptRecord error, as told, but never passes for a message and is
+never left out. A batch holds at most `max_rows` rows and, beyond its first row, about `max_bytes` bytes, so that
+offsets of 32 bits always suffice.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from tiermq.config import StoreConfig
+from tiermq.errors import CorruptRecord
+from tiermq.history.arrow_schema import ALIASES, COLUMNS, arrow_schema
+from tiermq.history.row_filter import RowFilter
+from tiermq.history.scan_values import RecordRun, ScanRequest, Side
+from tiermq.kernel import COLUMN_SHAPES, Check, ColumnRequest, DecodedColumns, Shape, decode_columns
+
+MAX_BYTES = 64 << 20
+LOG_APPEND_TIME = 1
+"""What Kafka calls a timestamp that the broker set, as a store time is."""
+DELAYS_MS = StoreConfig().delay_levels_ms
+"""RocketMQ's default delay levels: a record holds the number of its level only."""
+_SAME_AS = {"value": "body", "offset": "queueOffset", "timestamp": "storeTimestamp", "headers": "properties"}
+"""Kafka's names for columns of the kernel."""
+
+
+class OnCorrupt(enum.Enum):
+    """What becomes of a record that is damaged."""
+
+    ROW = "row"  # A row with its place and the reason in `_corrupt`.
+    RAISE = "raise"
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """What is the same in each row of a run, by column."""
+
+    values: dict[str, str | int]
+
+    @classmethod
+    def of(cls, run: RecordRun) -> Constants:
+        queue = run.queue
+        return cls(
+            {
+                "topic": queue.topic,
+                "brokerName": queue.broker,
+                "queueId": queue.queue_id,
+                "tier": str(run.side.value),
+                "segment": run.segment,
+                "partition": queue.queue_id,
+                "timestampType": LOG_APPEND_TIME,
+            }
+        )
+
+
+def decode_run(
+    run: RecordRun,
+    columns: Sequence[str],
+    request: ScanRequest,
+    *,
+    decompress: bool = True,
+    max_rows: int = 8192,
+    max_bytes: int = MAX_BYTES,
+    on_corrupt: OnCorrupt = OnCorrupt.ROW,
+    check_crc: bool = True,
+) -> Iterator[pa.RecordBatch]:
+    """The messages of `run` that `request` wants, as batches; no batch is empty.
+
+    Raises UnknownColumn at once for a column that does not exist, and CorruptRecord for a damaged record if told so.
+    Without `request.include_body`, `body` (and `value`) is null.
+    """
+    schema = arrow_schema(columns)
+    wanted = ColumnRequest(
+        columns=_kernel_columns(schema.names, include_body=request.include_body),
+        topic=run.queue.topic.encode(),
+        queue_id=run.queue.queue_id,
+        log_base=run.log_base,
+        first_offset=-1 if run.first_offset is None else run.first_offset,
+        check=_check_of(run.side, check_crc=check_crc),
+        decompress=decompress,
+        delays_ms=DELAYS_MS,
+        **_filter_fields(RowFilter.of(request)),
+    )
+    return _batches(run, wanted, schema, max_rows, max_bytes, on_corrupt)
+
+
+def _batches(
+    run: RecordRun, wanted: ColumnRequest, schema: pa.Schema, max_rows: int, max_bytes: int, on_corrupt: OnCorrupt
+) -> Iterator[pa.RecordBatch]:
+    constants = Constants.of(run).values
+    index = 0
+    while index < len(run.starts):
+        decoded = decode_columns(run.buffer, run.starts, run.sizes, wanted, index, max_rows, max_bytes)
+        if decoded.corrupt and on_corrupt is OnCorrupt.RAISE:
+            queue = run.queue
+            raise CorruptRecord(
+                f"topic {queue.topic!r}, queue {queue.queue_id}, {run.side.value} segment {run.segment!r}: "
+                f"{decoded.corrupt[0][2]}; verify the history, or let damaged records pass as rows with `_corrupt`"
+            )
+        if decoded.next_index <= index:
+            raise ValueError(f"a batch needs room for one row: max_rows is {max_rows}, max_bytes is {max_bytes}")
+        index = decoded.next_index
+        if decoded.rows:
+            arrays = [_array(field, decoded, constants) for field in schema]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _kernel_columns(names: Sequence[str], *, include_body: bool) -> tuple[str, ...]:
+    """What the kernel must read for these columns, each once."""
+    needed = dict.fromkeys(_SAME_AS.get(name, name) for name in names)
+    return tuple(name for name in needed if name in COLUMN_SHAPES and (include_body or name != "body"))
+
+
+def _check_of(side: Side, *, check_crc: bool) -> Check:
+    """In a tier offsets were rewritten, so there the CRC property of a whole record says nothing any more."""
+    if not check_crc:
+        return Check.NOTHING
+    return Check.BODY_AND_PROPERTY if side is Side.HOT else Check.BODY
+
+
+def _filter_fields(rows: RowFilter) -> dict[str, Any]:
+    return {"begin_ms": rows.begin_ms, "end_ms": rows.end_ms, "tags": rows.tags, "keys": rows.keys}
+
+
+def _array(field: pa.Field, decoded: DecodedColumns, constants: dict[str, str | int]) -> pa.Array:
+    rows, name = decoded.rows, field.name
+    if name in constants:
+        return constant(constants[name], field.type, rows)
+    if name == "_corrupt":
+        return _reasons(decoded)
+    kernel_name = _SAME_AS.get(name, name)
+    buffers = decoded.buffers.get(kernel_name)
+    if buffers is None:  # Bodies that nobody wants.
+        return _nulls(field.type, rows)
+    return _WRAPPERS[COLUMN_SHAPES[kernel_name]](
+        field.type, rows, [None if b is None else pa.py_buffer(b) for b in buffers]
+    )
+
+
+def _reasons(decoded: DecodedColumns) -> pa.Array:
+    if not decoded.corrupt:
+        return _nulls(pa.string(), decoded.rows)
+    reasons: list[str | None] = [None] * decoded.rows
+    for row, _, reason in decoded.corrupt:
+        reasons[row] = reason
+    return pa.array(reasons, pa.string())
+
+
+@lru_cache(maxsize=64)
+def _nulls(kind: pa.DataType, rows: int) -> pa.Array:
+    return pa.nulls(rows, kind)
+
+
+@lru_cache(maxsize=256)
+def constant(value: str | int, kind: pa.DataType, rows: int) -> pa.Array:
+    """`rows` times the same value. Kept, since all batches of a run but the last have the same number of rows."""
+    return pa.repeat(pa.scalar(value, kind), rows)
+
+
+def _wrap_flat(kind: pa.DataType, rows: int, buffers: list[pa.Buffer | None]) -> pa.Array:
+    return pa.Array.from_buffers(kind, rows, buffers)
+
+
+def _wrap_list(kind: pa.DataType, rows: int, buffers: list[pa.Buffer | None]) -> pa.Array:
+    validity, offsets, child_offsets, child_data = buffers
+    count = _count(child_offsets)
+    child = pa.Array.from_buffers(kind.value_type, count, [None, child_offsets, child_data])
+    return pa.Array.from_buffers(kind, rows, [validity, offsets], children=[child])
+
+
+def _wrap_map(kind: pa.DataType, rows: int, buffers: list[pa.Buffer | None]) -> pa.Array:
+    """A map, or the same as a list of structs: both lie alike in memory."""
+    validity, offsets, name_offsets, name_data, value_offsets, value_data = buffers
+    count = _count(name_offsets)
+    entry = pa.struct([kind.key_field, kind.item_field]) if pa.types.is_map(kind) else kind.value_type
+    names = pa.Array.from_buffers(entry.field(0).type, count, [None, name_offsets, name_data])
+    values = pa.Array.from_buffers(entry.field(1).type, count, [None, value_offsets, value_data])
+    entries = pa.Array.from_buffers(entry, count, [None], children=[names, values])
+    return pa.Array.from_buffers(kind, rows, [validity, offsets], children=[entries])
+
+
+def _count(offsets: pa.Buffer | None) -> int:
+    return 0 if offsets is None else offsets.size // 4 - 1
+
+
+_WRAPPERS: dict[Shape, Callable[[pa.DataType, int, list[pa.Buffer | None]], pa.Array]] = {
+    Shape.I64: _wrap_flat,
+    Shape.I32: _wrap_flat,
+    Shape.TEXT: _wrap_flat,
+    Shape.BYTES: _wrap_flat,
+    Shape.LIST: _wrap_list,
+    Shape.MAP: _wrap_map,
+}
+_KNOWN_ELSEWHERE = {"topic", "brokerName", "queueId", "tier", "segment", "partition", "timestampType", "_corrupt"}
+assert {*COLUMNS, *ALIASES} == {*COLUMN_SHAPES, *_SAME_AS, *_KNOWN_ELSEWHERE}
