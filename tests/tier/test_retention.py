@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from tier.retention_world import Broker
 from tier.tier_world import BROKER, CLUSTER, HOUR_MS, TierWorld
 from tiermq.errors import StaleWriter, TierCredentials, TierError, TierUnavailable
+from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.faulty import Down, FaultyDriver
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.metadata.manifest_policy import ManifestCause
@@ -375,3 +378,75 @@ def test_a_name_that_was_given_again_meanwhile_is_not_deleted(broker: Broker) ->
     assert broker.world.readable() == [0, 1, 2]
     assert not report_before.failures
     assert file.commit_offset == 3
+
+
+class WatchedDelete:
+    """A driver that does something in the middle of a `delete`."""
+
+    def __init__(self, driver: TierDriver, step: Callable[[], object]) -> None:
+        self._driver = driver
+        self._step = step
+
+    def delete(self, key: SegmentKey) -> None:
+        self._step()
+        self._driver.delete(key)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._driver, name)
+
+
+def finish_a_deletion_of_an_unopened_queue(broker: Broker, in_delete: Callable[[], object]) -> RetentionReport:
+    broker.world.write(9)
+    marked = broker.world.segments(LOG)[0]
+    broker.world.metadata.mark_deleted(marked.key)
+    del broker.world.files._files["orders", 0]
+    broker.retention._driver = cast(TierDriver, WatchedDelete(broker.world.driver, in_delete))
+    report = RetentionReport()
+    broker.retention._finish(marked, report)
+    return report
+
+
+def test_a_back_end_that_is_slow_to_delete_keeps_nobody_from_the_metadata_or_from_other_queues(broker: Broker) -> None:
+    def other_thread() -> None:
+        broker.world.metadata.add_topic("payments")
+        broker.world.files.find_or_create("payments", 0).init(42)
+
+    def in_delete() -> None:
+        thread = threading.Thread(target=other_thread, daemon=True)
+        thread.start()
+        thread.join(30)
+        assert not thread.is_alive()
+
+    assert finish_a_deletion_of_an_unopened_queue(broker, in_delete).finished_count == 1
+    assert broker.world.file("payments").commit_offset == 42
+
+
+def test_nobody_opens_a_queue_while_a_segment_of_its_name_is_deleted(broker: Broker) -> None:
+    files = broker.world.files
+    found: list[object] = []
+    opening = threading.Thread(target=lambda: found.append(files.find_or_create("orders", 0)), daemon=True)
+
+    def in_delete() -> None:
+        opening.start()
+        assert files.name_lock("orders", 0).locked()
+        assert files.find("orders", 0) is None
+
+    report = finish_a_deletion_of_an_unopened_queue(broker, in_delete)
+    opening.join()
+    assert report.finished_count == 1
+    assert found == [files.find("orders", 0)]
+    assert not files.name_lock("orders", 0).locked()
+
+
+def test_a_queue_that_was_opened_since_the_lock_was_chosen_is_left_to_the_next_round(broker: Broker) -> None:
+    file = broker.world.write(9)
+    marked = broker.world.segments(LOG)[0]
+    broker.world.metadata.mark_deleted(marked.key)
+    files = broker.world.files
+    answers = iter([None])
+    with pytest.MonkeyPatch.context() as late:
+        late.setattr(files, "find", lambda *_: next(answers, file))
+        report = RetentionReport()
+        broker.retention._finish(marked, report)
+    assert report.finished_count == 0
+    assert marked.key in broker.world.listed()

@@ -281,9 +281,12 @@ class Retention:
 
     def _finish(self, row: Segment, report: RetentionReport) -> None:
         """The object, then the row; not if the name was given to a new segment meanwhile."""
-        file = self._files.find(row.key.topic, row.key.queue_id)
-        # A queue that is not open has no lock of its own; nobody can begin one while the metadata is held.
-        with file.lock if file is not None else self._metadata.transaction():
+        name = row.key.topic, row.key.queue_id
+        file = self._files.find(*name)
+        # A queue that is not open has no lock of its own. The metadata stay free: the back end may be slow to answer.
+        with file.lock if file is not None else self._files.name_lock(*name):
+            if self._files.find(*name) is not file:
+                return  # Opened or closed meanwhile; the next round takes the right lock.
             known = self._metadata.segment(row.key)
             if known is not None and known.status is SegmentStatus.DELETED:
                 self._driver.delete(row.key)

@@ -2,7 +2,7 @@
 
 Opening it reads the metadata and asks the tier nothing, so a back end that is down does not keep a store from starting;
 each queue compares itself with the tier before its first write (`recover`), or when `recover_all` is run.
-Threads: any thread may find or create; the map is replaced under `_lock`.
+Threads: any thread may find or create; the maps are changed under `_lock`, and a queue is opened under its `name_lock`.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class FlatFileStore:
         self._log_segment_bytes = log_segment_bytes
         self._queue_segment_bytes = queue_segment_bytes
         self._lock = threading.Lock()
+        self._name_locks: dict[tuple[str, int], threading.Lock] = {}
         self._files: dict[tuple[str, int], FlatMessageFile] = {}
         self.damaged: dict[tuple[str, int], CorruptSegment] = {}
         for queue in metadata.queues():
@@ -72,12 +73,18 @@ class FlatFileStore:
         found = self.find(topic, queue_id)
         if found is not None:
             return found
-        with self._lock:
-            found = self._files.get((topic, queue_id))
+        with self.name_lock(topic, queue_id):
+            found = self.find(topic, queue_id)
             if found is None:
                 found = self._open(QueueKey(self.cluster, self.broker, topic, queue_id))
-                self._files[(topic, queue_id)] = found
+                with self._lock:
+                    self._files[(topic, queue_id)] = found
         return found
+
+    def name_lock(self, topic: str, queue_id: int) -> threading.Lock:
+        """The lock of a queue that has no file to lock: while it is held, nobody opens one of that name."""
+        with self._lock:
+            return self._name_locks.setdefault((topic, queue_id), threading.Lock())
 
     def __iter__(self) -> Iterator[FlatMessageFile]:
         return iter(list(self._files.values()))
