@@ -1,0 +1,174 @@
+"""Options as values: what a user asked of the source or the sink, read and free of contradictions.
+
+Invariant: options that contradict each other are refused, never ranked.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from tiermq.errors import BadOption
+from tiermq.history.scan_values import HistoryPlace, StorePlace
+from tiermq.spark.known_options import HINTS, SINK_OPTIONS, SOURCE_OPTIONS
+from tiermq.spark.offsets_json import Edge, QueueNumber
+from tiermq.spark.option_table import Use, read_given
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a user asked of the source, read and free of contradictions."""
+
+    tier: str | None
+    stores: tuple[str, ...]
+    broker_names: tuple[str, ...]
+    cluster_name: str | None
+    topics: tuple[str, ...]
+    topic_pattern: str | None
+    assigned: tuple[QueueNumber, ...] | None
+    queue_ids: tuple[int, ...]
+    starting_offsets: Edge | tuple[QueueNumber, ...] | None
+    ending_offsets: Edge | tuple[QueueNumber, ...] | None
+    starting_ms: int | None
+    ending_ms: int | None
+    starting_times: tuple[QueueNumber, ...] | None
+    ending_times: tuple[QueueNumber, ...] | None
+    keys: tuple[str, ...]
+    tags: tuple[str, ...]
+    columns: tuple[str, ...]
+    include_body: bool
+    include_properties: bool
+    kafka_columns: bool
+    decompress: bool
+    fail_on_data_loss: bool
+    min_partitions: int
+    partition_bytes: int
+    max_offsets: int | None
+    max_bytes: int | None
+    min_offsets: int | None
+    trigger_delay_ms: int | None
+
+    @classmethod
+    def of(cls, given: Mapping[str, str], use: Use) -> Self:
+        """Read what was given. Raises BadOption."""
+        options = cls(**read_given(SOURCE_OPTIONS, given, use, HINTS))
+        options._check_place()
+        options._check_topics()
+        options._check_ranges()
+        options._check_rest()
+        return options
+
+    @property
+    def place(self) -> HistoryPlace:
+        """Where history lies. Paths are made absolute here, as tasks run in other directories."""
+        names = self.broker_names or ("",)
+        brokers = names if len(names) == len(self.stores) else names[:1] * len(self.stores)
+        stores = (
+            StorePlace(os.path.abspath(os.path.expanduser(path)), self.cluster_name or "", broker)
+            for path, broker in zip(self.stores, brokers, strict=True)
+        )
+        return HistoryPlace(self.tier, tuple(stores))
+
+    def _check_place(self) -> None:
+        if self.tier is None and not self.stores:
+            raise BadOption(
+                "expected to be told where messages lie: option tier (a URL such as s3://bucket/prefix or "
+                "file:///directory), option store (a store directory), or both"
+            )
+        if self.tier is not None and not re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:", self.tier):
+            raise BadOption(
+                f"option tier: expected a URL, found {self.tier!r}; a tier in a directory is file://{self.tier}, "
+                "a store directory is given with store"
+            )
+        if self.stores and len(self.broker_names) not in (0, 1, len(self.stores)):
+            raise BadOption(
+                f"option brokerName: expected one name, or one for each of the {len(self.stores)} stores, "
+                f"found {len(self.broker_names)}"
+            )
+
+    def _check_topics(self) -> None:
+        _at_most_one(
+            {"subscribe": self.topics, "subscribePattern": self.topic_pattern, "assign": self.assigned},
+            "say which topics in one way",
+        )
+        _at_most_one({"assign": self.assigned, "queueIds": self.queue_ids}, "assign names queues already")
+        if self.topic_pattern is not None:
+            try:
+                re.compile(self.topic_pattern)
+            except re.error as error:
+                raise BadOption(
+                    f"option subscribePattern: expected a regular expression, found {self.topic_pattern!r}: {error}"
+                ) from None
+
+    def _check_ranges(self) -> None:
+        _at_most_one(
+            {
+                "startingOffsets": self.starting_offsets,
+                "startingTimestamp": self.starting_ms,
+                "startingOffsetsByTimestamp": self.starting_times,
+            },
+            "say where to begin in one way",
+        )
+        _at_most_one(
+            {
+                "endingOffsets": self.ending_offsets,
+                "endingTimestamp": self.ending_ms,
+                "endingOffsetsByTimestamp": self.ending_times,
+            },
+            "say where to end in one way",
+        )
+        if self.ending_offsets is Edge.EARLIEST:
+            raise BadOption("option endingOffsets: expected latest or JSON, found earliest, which would read nothing")
+        if self.starting_ms is not None and self.ending_ms is not None and self.ending_ms < self.starting_ms:
+            raise BadOption(
+                f"expected endingTimestamp at or after startingTimestamp, found {self.ending_ms} and {self.starting_ms}"
+            )
+
+    def _check_rest(self) -> None:
+        if self.min_offsets is not None and self.max_offsets is not None and self.min_offsets > self.max_offsets:
+            raise BadOption(
+                f"expected minOffsetsPerTrigger of at most maxOffsetsPerTrigger, found {self.min_offsets} and "
+                f"{self.max_offsets}"
+            )
+        if self.trigger_delay_ms is not None and self.min_offsets is None:
+            raise BadOption("option maxTriggerDelay limits the waiting of minOffsetsPerTrigger: give that one, too")
+        if self.columns and self.kafka_columns:
+            raise BadOption("options columns and kafkaColumns both say which columns there are: give one of them")
+        hidden = {"body", "value"} if not self.include_body else set()
+        hidden |= {"properties", "headers"} if not self.include_properties else set()
+        wanted = sorted(hidden & set(self.columns))
+        if wanted:
+            raise BadOption(f"option columns asks for {', '.join(wanted)}, and another option leaves that out")
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """What a user asked of the sink."""
+
+    store: str
+    topic: str | None
+    staging: str
+    queue_count: int
+    batch_name: str | None
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Self:
+        """Read what was given. Raises BadOption."""
+        values: dict[str, Any] = read_given(SINK_OPTIONS, given, Use.WRITE)
+        if values["store"] is None:
+            raise BadOption("expected option store: the store directory to put messages into")
+        del values["checkpoint"]
+        values["store"] = os.path.abspath(os.path.expanduser(values["store"]))
+        # Beside and not inside: a broker looks at every directory of its store.
+        staging = values["staging"] or values["store"].rstrip("/") + ".staging"
+        values["staging"] = os.path.abspath(os.path.expanduser(staging))
+        return cls(**values)
+
+
+def _at_most_one(given: Mapping[str, Any], why: str) -> None:
+    names = [name for name, value in given.items() if value not in (None, ())]
+    if len(names) > 1:
+        raise BadOption(f"options {' and '.join(names)} contradict each other: {why}")

@@ -1,0 +1,71 @@
+"""Options as values, and which of them contradict each other."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tiermq.errors import BadOption
+from tiermq.history.scan_values import HistoryPlace, StorePlace
+from tiermq.spark.option_table import Use
+from tiermq.spark.options import SinkOptions, SourceOptions
+
+
+def source(use: Use = Use.BATCH, **given: str) -> SourceOptions:
+    return SourceOptions.of(given, use)
+
+
+def test_a_place_has_absolute_paths_and_names_for_its_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = source(tier="s3://bucket/prefix", store="a,/b", brokerName="x,y", clusterName="c")
+    stores = (StorePlace(os.path.join(tmp_path, "a"), "c", "x"), StorePlace("/b", "c", "y"))
+    assert options.place == HistoryPlace("s3://bucket/prefix", stores)
+    assert source(store="/a,/b", brokerName="x").place.stores == (StorePlace("/a", "", "x"), StorePlace("/b", "", "x"))
+    assert source(store="/a").place == HistoryPlace(None, (StorePlace("/a"),))
+    assert source(tier="s3://b", brokerName="x,y,z").place == HistoryPlace("s3://b")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "where messages lie"),
+        ({"tier": "/some/dir"}, "is file:///some/dir"),
+        ({"store": "/a,/b,/c", "brokerName": "x,y"}, "one for each of the 3 stores, found 2"),
+        ({"tier": "s3://b", "subscribe": "a", "subscribePattern": "b"}, "subscribe and subscribePattern"),
+        ({"tier": "s3://b", "subscribe": "a", "assign": '{"a":[0]}'}, "subscribe and assign"),
+        ({"tier": "s3://b", "queueIds": "0", "assign": '{"a":[0]}'}, "assign and queueIds"),
+        ({"tier": "s3://b", "subscribePattern": "("}, "a regular expression, found '('"),
+        ({"tier": "s3://b", "startingOffsets": "latest", "startingTimestamp": "5"}, "where to begin in one way"),
+        ({"tier": "s3://b", "endingOffsets": "latest", "endingTimestamp": "5"}, "where to end in one way"),
+        ({"tier": "s3://b", "endingOffsets": "earliest"}, "would read nothing"),
+        ({"tier": "s3://b", "startingTimestamp": "5", "endingTimestamp": "4"}, "found 4 and 5"),
+        ({"tier": "s3://b", "columns": "body", "includeBody": "false"}, "asks for body"),
+        ({"tier": "s3://b", "columns": "headers", "includeProperties": "false"}, "asks for headers"),
+        ({"tier": "s3://b", "columns": "body", "kafkaColumns": "true"}, "columns and kafkaColumns"),
+        ({"tier": "s3://b", "startingOffsets": '{"a":'}, "option startingOffsets: expected JSON (Expecting value"),
+        ({"tier": "s3://b", "nameServer": "x"}, "without a broker; use tier and store"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(given: dict[str, str], expected: str) -> None:
+    with pytest.raises(BadOption) as raised:
+        source(**given)
+    assert expected in str(raised.value)
+
+
+def test_limits_of_a_trigger_must_leave_room() -> None:
+    with pytest.raises(BadOption, match="found 6 and 5"):
+        source(Use.STREAM, tier="s3://b", minOffsetsPerTrigger="6", maxOffsetsPerTrigger="5")
+    with pytest.raises(BadOption, match="maxTriggerDelay limits the waiting of minOffsetsPerTrigger"):
+        source(Use.STREAM, tier="s3://b", maxTriggerDelay="5s")
+
+
+def test_the_sink_stages_beside_its_store_unless_told_otherwise(tmp_path: Path) -> None:
+    options = SinkOptions.of({"store": f"{tmp_path}/store/", "checkpointLocation": "/c"})
+    assert (options.store, options.staging) == (f"{tmp_path}/store", f"{tmp_path}/store.staging")
+    assert SinkOptions.of({"path": "/s", "staging": "/t"}).staging == "/t"
+    with pytest.raises(BadOption, match="expected option store"):
+        SinkOptions.of({"topic": "a"})
+    with pytest.raises(BadOption, match="no option subscribe; there are store, topic"):
+        SinkOptions.of({"subscribe": "a"})
