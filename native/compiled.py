@@ -44,10 +44,12 @@ from cython.cimports.native import (
     queue_t,
     same_bytes,
     scan_properties,
+    settle_vectors,
     spread,
     store16,
     store32,
     store64,
+    tag_memo_t,
     tail_t,
     u8,
 )
@@ -55,7 +57,7 @@ from cython.cimports.native import (
 from tiermq.errors import CorruptRecord
 from tiermq.kernel.message_values import offset_message_id, prepare_message, properties_of
 from tiermq.message.java_hash import key_hash
-from tiermq.message.record import decode_records
+from tiermq.message.record import CrcPropertyCheck, decode_records
 from tiermq.status import GetStatus, PutStatus
 
 __all__ = [
@@ -81,7 +83,9 @@ __all__ = [
     "Shape",
     "Stop",
     "Tail",
+    "TierPage",
     "TransferLimits",
+    "WindowPages",
     "check_records",
     "check_window",
     "collect_for_tier",
@@ -92,7 +96,6 @@ __all__ = [
     "read_page",
     "rearrange_index",
     "scan",
-    "take_window",
 ]
 
 from tiermq.kernel.column_values import (  # noqa: E402
@@ -125,6 +128,7 @@ CLOSED = cython.declare(object, Refusal.CLOSED)
 UNBOUND = cython.declare(object, Refusal.UNBOUND)
 SPECIAL = cython.declare(object, Refusal.SPECIAL)
 FOUND = cython.declare(object, GetStatus.FOUND)
+IGNORE_CRC_PROPERTY = cython.declare(object, CrcPropertyCheck.IGNORE)
 MESSAGE_WAS_REMOVING = cython.declare(object, GetStatus.MESSAGE_WAS_REMOVING)
 OFFSET_FOUND_NULL = cython.declare(object, GetStatus.OFFSET_FOUND_NULL)
 OFFSET_OVERFLOW_BADLY = cython.declare(object, GetStatus.OFFSET_OVERFLOW_BADLY)
@@ -1825,33 +1829,117 @@ def collect_for_tier(queue: Segments, log: Segments, offset: int64_t, max_count:
     return made
 
 
-def take_window(units: bytes, data, log_offset: int64_t, index: int64_t, count: int64_t, max_bytes: int64_t) -> tuple:
-    """Whole records of a plain window from unit `index` on: at most `count`, at most `max_bytes`, but one.
+@cython.final
+@cython.cclass
+class TierPage:
+    """What one get from a tier found: the shape of a GetPage, but a CRC property of records is not looked at."""
 
-    (bytes, how many). The units must be those of `data`, as `check_window` found them.
+    status = cython.declare(object, visibility="readonly")
+    data = cython.declare(bytes, visibility="readonly")
+    next_offset = cython.declare(int64_t, visibility="readonly")
+    min_offset = cython.declare(int64_t, visibility="readonly")
+    max_offset = cython.declare(int64_t, visibility="readonly")
+    count = cython.declare(int64_t, visibility="readonly")
+    suggest_slave = cython.declare(cython.bint, visibility="readonly")
+    decoded: object
+
+    def __init__(self, status, next_offset, min_offset=0, max_offset=0, data=b"", count=0):
+        self.status = status
+        self.next_offset = next_offset
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+        self.data = data
+        self.count = count
+
+    @property
+    def messages(self):
+        if self.decoded is None:
+            self.decoded = list(decode_records(self.data, crc_property=IGNORE_CRC_PROPERTY))
+        return self.decoded
+
+    def __repr__(self):
+        return f"TierPage(status={self.status.name}, count={self.count}, next_offset={self.next_offset})"
+
+
+@cython.final
+@cython.cclass
+class WindowPages:
+    """Cuts pages out of a window whose every unit is followed by exactly its record, as `check_window` found it.
+
+    Both buffers are held as long as it lives.
     """
-    view: cython.Py_buffer
-    total: int64_t = PyBytes_GET_SIZE(units) // UNIT_BYTES
-    unit: cython.pointer(cython.const[u8]) = cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(units))
-    if index < 0 or index >= total or count < 1:
-        return b"", 0
-    if count > total - index:
-        count = total - index
-    PyObject_GetBuffer(data, cython.address(view), PyBUF_SIMPLE)
-    try:
-        start: int64_t = cython.cast(int64_t, load64(unit + UNIT_BYTES * index)) - log_offset
-        end: int64_t = view.len
-        if index + count < total:
-            end = cython.cast(int64_t, load64(unit + UNIT_BYTES * (index + count))) - log_offset
+
+    units: cython.Py_buffer
+    data: cython.Py_buffer
+    held: cython.int
+    log_offset: int64_t
+    first_offset: int64_t
+    total: int64_t
+
+    def __cinit__(self, units, data, log_offset: int64_t, first_offset: int64_t):
+        PyObject_GetBuffer(units, cython.address(self.units), PyBUF_SIMPLE)
+        self.held = 1
+        PyObject_GetBuffer(data, cython.address(self.data), PyBUF_SIMPLE)
+        self.held = 2
+        self.log_offset = log_offset
+        self.first_offset = first_offset
+        self.total = self.units.len // UNIT_BYTES
+
+    def __dealloc__(self):
+        if self.held > 1:
+            PyBuffer_Release(cython.address(self.data))
+        if self.held > 0:
+            PyBuffer_Release(cython.address(self.units))
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def end_of(self, index: int64_t) -> int64_t:
+        """Where the records of the first `index` units end in the data."""
+        if index >= self.total:
+            return self.data.len
+        unit: cython.pointer(cython.const[u8]) = cython.cast(cython.pointer(cython.const[u8]), self.units.buf)
+        return cython.cast(int64_t, load64(unit + UNIT_BYTES * index)) - self.log_offset
+
+    @cython.cfunc
+    def cut(self, index: int64_t, count: int64_t, max_bytes: int64_t, taken: cython.pointer(int64_t)) -> bytes:
+        taken[0] = 0
+        if index < 0 or index >= self.total or count < 1:
+            return b""
+        if count > self.total - index:
+            count = self.total - index
+        start: int64_t = self.end_of(index)
+        end: int64_t = self.end_of(index + count)
         while end - start > max_bytes and count > 1:
             count -= 1
-            end = cython.cast(int64_t, load64(unit + UNIT_BYTES * (index + count))) - log_offset
-        if start < 0 or end < start or end > view.len:
+            end = self.end_of(index + count)
+        if start < 0 or end < start or end > self.data.len:
             raise CorruptRecord("the units of a window do not fit its records")
-        taken: bytes = PyBytes_FromStringAndSize(cython.cast(cython.p_char, view.buf) + start, end - start)
-    finally:
-        PyBuffer_Release(cython.address(view))
-    return taken, count
+        taken[0] = count
+        return PyBytes_FromStringAndSize(cython.cast(cython.p_char, self.data.buf) + start, end - start)
+
+    def take(self, offset: int64_t, count: int64_t, max_bytes: int64_t) -> tuple:
+        """Whole records from queue offset `offset` on: at most `count`, at most `max_bytes`, but one.
+
+        (bytes, how many, where to go on).
+        """
+        taken: int64_t = 0
+        data: bytes = self.cut(offset - self.first_offset, count, max_bytes, cython.address(taken))
+        return data, taken, offset + taken
+
+    def page(self, offset: int64_t, count: int64_t, max_bytes: int64_t, low: int64_t, high: int64_t) -> TierPage:
+        """The same as a page of a queue that has messages [low, high); None when `count` would pass the window."""
+        if offset < self.first_offset or offset - self.first_offset > self.total - count:
+            return None
+        taken: int64_t = 0
+        page: TierPage = TierPage.__new__(TierPage)
+        page.data = self.cut(offset - self.first_offset, count, max_bytes, cython.address(taken))
+        page.status = FOUND
+        page.next_offset = offset + taken
+        page.min_offset = low
+        page.max_offset = high
+        page.count = taken
+        return page
 
 
 def check_window(units, data, tier_offset: int64_t, queue_offset: int64_t, check_crc: cython.bint = True) -> int:
@@ -1908,7 +1996,8 @@ def check_window(units, data, tier_offset: int64_t, queue_offset: int64_t, check
 @cython.exceptval(check=False)
 def check_record(unit: cython.pointer(cython.const[u8]), record: cython.pointer(cython.const[u8]), available: int64_t,
                  tier_offset: int64_t, queue_offset: int64_t, topic: cython.pointer(cython.const[u8]),
-                 topic_length: int64_t, queue_id: int32_t, head: cython.pointer(head_t)) -> cython.int:  # fmt: skip
+                 topic_length: int64_t, queue_id: int32_t, head: cython.pointer(head_t),
+                 memo: cython.pointer(tag_memo_t)) -> cython.int:  # fmt: skip
     """CHECK_END when the record is all that its unit and its queue promise; `head` then has its size and store time."""
     size: int64_t = cython.cast(int32_t, load32(unit + 8))
     code: int64_t = cython.cast(int64_t, load64(unit + 12))
@@ -1940,10 +2029,14 @@ def check_record(unit: cython.pointer(cython.const[u8]), record: cython.pointer(
     length: int64_t = find_tag(
         record + head.properties_at, head.properties_length, available - head.properties_at, cython.address(tag)
     )
-    if not ascii_only(tag, length):
-        return CHECK_TAG
+    if length != memo.length or not same_bytes(tag, memo.tag, cython.cast(int32_t, length)):
+        if not ascii_only(tag, length):
+            return CHECK_TAG
+        memo.tag = tag
+        memo.length = length
+        memo.hash = cython.cast(int32_t, hash_on(0, tag, length))
     # Below every 32-bit hash lie the addresses of ext units, which say nothing about the tag.
-    if code >= -2147483648 and code != cython.cast(int32_t, hash_on(0, tag, length)):
+    if code >= -2147483648 and code != memo.hash:
         return CHECK_TAG
     return CHECK_END
 
@@ -1968,16 +2061,21 @@ def check_records(units, data, tier_offset: int64_t, queue_offset: int64_t, topi
     name: cython.pointer(cython.const[u8]) = cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(topic))
     length: int64_t = PyBytes_GET_SIZE(topic)
     head: head_t
+    memo: tag_memo_t
+    memo.tag = name
+    memo.length = 0
+    memo.hash = 0
     ended: cython.int = CHECK_END
     done: int64_t = 0
     position: int64_t = 0
     oldest_ms: int64_t = 0
     newest_ms: int64_t = 0
     with cython.nogil:
+        settle_vectors()
         while done < count:
             prefetch_records(record + position, cython.cast(int32_t, load32(unit + 8)))
             ended = check_record(unit, record + position, available - position, tier_offset + position,
-                                 queue_offset + done, name, length, queue_id, cython.address(head))  # fmt: skip
+                                 queue_offset + done, name, length, queue_id, cython.address(head), cython.address(memo))  # fmt: skip
             if ended != CHECK_END:
                 break
             if done == 0 or head.store_ms < oldest_ms:

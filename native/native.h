@@ -200,6 +200,13 @@ static inline int64_t find_tag(const u8 *p, int64_t length, int64_t readable, co
     return found;
 }
 
+/* The last tag of a walk and its hash: a queue has few tags, and the next record nearly always has the same. */
+typedef struct {
+    const u8 *tag;
+    int64_t length;
+    int32_t hash;
+} tag_memo_t;
+
 static uint32_t crc_table[8][256];
 static int crc_has_clmul = 0;
 
@@ -282,7 +289,21 @@ static uint32_t crc_by_clmul(const u8 *p, int64_t n) { return ~crc_by_table(0xFF
 static inline int clmul_supported(void) { return 0; }
 #endif
 
+/* Others' checksums may leave the upper halves of the vector registers in use, and then every SSE instruction of ours
+ * waits for them: a loop takes twice as long. To be called before long loops. */
+#if defined(__x86_64__)
+static int has_avx = 0;
+__attribute__((target("avx"))) static void clear_upper_halves(void) { _mm256_zeroupper(); }
+static inline void settle_vectors(void) { if (has_avx) clear_upper_halves(); }
+#else
+static inline void settle_vectors(void) {}
+#endif
+
 static void crc_prepare(int allow_clmul) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    has_avx = __builtin_cpu_supports("avx");
+#endif
     for (uint32_t i = 0; i < 256; i++) {
         uint32_t c = i;
         for (int k = 0; k < 8; k++) c = c & 1 ? c >> 1 ^ 0xEDB88320u : c >> 1;

@@ -70,8 +70,13 @@ cdef extern from "native.h" nogil:
         int64_t unique_length
         int special
     void scan_properties(const u8 *p, int64_t length, int64_t readable, named_t *out)
+    ctypedef struct tag_memo_t:
+        const u8 *tag
+        int64_t length
+        int32_t hash
     int64_t find_tag(const u8 *p, int64_t length, int64_t readable, const u8 **tag)
     void prefetch_ahead(const u8 *p, int64_t length)
+    void settle_vectors()
     void prefetch_records(const u8 *p, int64_t length)
     int64_t plain_record(const u8 *p, int64_t available, int64_t physical, int check_body)
 
