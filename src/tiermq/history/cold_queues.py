@@ -1,0 +1,232 @@
+"""The cold half of a catalogue: what the tier holds of each queue, kept up to date with one listing.
+
+    listing ─► queues whose segments changed ─► manifest ─► units behind the manifest (or behind what was known)
+
+A queue whose listing shows the same segments, sizes and seals as before is not looked at again: every message, gap and
+expiry changes one of them. Of a queue that changed, the manifest is read, and only those units that neither it nor the
+last look has seen. So an idle refresh is one listing, however many queues there are.
+
+A tier without manifests (RocketMQ's) is read the same way; its first look reads all units once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+
+from tiermq.clock import Clock
+from tiermq.errors import BadHistory, FutureManifest
+from tiermq.history.counted_tier import CountedTier
+from tiermq.tier.driver.contract import SegmentInfo
+from tiermq.tier.metadata.document import CorruptManifest
+from tiermq.tier.metadata.manifest import QueueManifest, decode_manifest, manifest_name, queue_of_manifest
+from tiermq.tier.metadata.metadata_values import Gap, Segment, SegmentStatus, TimeEntry, TopicStatus
+from tiermq.tier.metadata.queue_survey import QueueSurvey, survey_queue
+from tiermq.tier.metadata.restore_report import Finding, Remark
+from tiermq.tier.names import INDEX_TOPIC, QueueKey, SegmentType
+
+Fingerprint = tuple[tuple[int, int, int, bool], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ColdQueue:
+    """One queue in the tier: messages [min_offset, max_offset) less the gaps. Segments ascend."""
+
+    key: QueueKey
+    min_offset: int
+    max_offset: int
+    logs: tuple[Segment, ...] = ()
+    units: tuple[Segment, ...] = ()
+    time_entries: tuple[TimeEntry, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    topic_id: int = -1
+    is_deleted: bool = False
+    remarks: tuple[Remark, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return self.max_offset <= max(0, self.min_offset)
+
+
+class ColdQueues:
+    """What one tier holds. Changed by `refresh` only, which one thread calls."""
+
+    def __init__(self, tier: CountedTier, wanted: Callable[[QueueKey], bool], clock: Clock, pool: Executor) -> None:
+        self._tier = tier
+        self._wanted = wanted
+        self._clock = clock
+        self._pool = pool
+        self._manifest_names: set[str] | None = None  # What the first listing of objects found.
+        self._seen: dict[QueueKey, Fingerprint] = {}
+        self.queues: dict[QueueKey, ColdQueue] = {}
+        self.index_infos: dict[tuple[str, str], list[SegmentInfo]] = {}
+        self.brokers: list[tuple[str, str]] = []
+        self.segment_count = 0
+        self.stored_bytes = 0
+
+    def refresh(self) -> bool:
+        """Look again. True when anything changed. Raises what the driver raises, and FutureManifest."""
+        infos: defaultdict[QueueKey, list[SegmentInfo]] = defaultdict(list)
+        brokers: set[tuple[str, str]] = set()
+        index: defaultdict[tuple[str, str], list[SegmentInfo]] = defaultdict(list)
+        self.segment_count = self.stored_bytes = 0
+        for info in self._tier.list_segments():
+            queue = info.key.queue
+            brokers.add((queue.cluster, queue.broker))
+            self.segment_count += 1
+            self.stored_bytes += info.size
+            if queue.topic == INDEX_TOPIC:
+                index[queue.cluster, queue.broker].append(info)
+            elif self._wanted(queue):
+                infos[queue].append(info)
+        if self._manifest_names is None:
+            self._note_manifests(infos, brokers)
+        self.brokers = sorted(brokers)
+        self.index_infos = dict(index)
+        changed = {queue: found for queue, found in infos.items() if self._seen.get(queue) != _fingerprint(found)}
+        gone = self.queues.keys() - infos.keys() - {key for key, queue in self.queues.items() if queue.is_empty}
+        for queue in gone:
+            # Its topic was deleted, or everything of it expired; the manifest, if one is left, tells which.
+            changed[queue] = []
+        looked = self._pool.map(lambda each: self._look(*each), changed.items())
+        for (queue, found), survey in zip(changed.items(), list(looked), strict=True):
+            self._seen[queue] = _fingerprint(found)
+            if survey is None:
+                self.queues.pop(queue, None)
+            else:
+                self.queues[queue] = survey
+        return bool(changed)
+
+    def _note_manifests(self, infos: defaultdict[QueueKey, list[SegmentInfo]], brokers: set[tuple[str, str]]) -> None:
+        """Know by one listing which queues have manifests, and of queues that have nothing else any more."""
+        self._manifest_names = set(self._tier.list_objects())
+        for name in self._manifest_names:
+            queue = queue_of_manifest(name)
+            if queue is None:
+                continue
+            brokers.add((queue.cluster, queue.broker))
+            if queue.topic != INDEX_TOPIC and self._wanted(queue):
+                infos[queue] += []
+
+    def _look(self, queue: QueueKey, infos: Sequence[SegmentInfo]) -> ColdQueue | None:
+        before = self.queues.get(queue)
+        is_first_look = before is None and self._manifest_names is not None
+        may_have_manifest = not is_first_look or manifest_name(queue) in (self._manifest_names or ())
+        # A queue that came after the first listing has no name in it: its manifest is asked for.
+        may_have_manifest = may_have_manifest or queue in self._seen or bool(self._seen)
+        found, remarks = read_manifest(self._tier, queue) if may_have_manifest else (None, [])
+        if found is None and not infos:
+            return None
+        return look_at_queue(self._tier, queue, infos, found, self._clock.now_ms(), before, remarks)
+
+
+def look_at_queue(
+    tier: CountedTier,
+    queue: QueueKey,
+    infos: Sequence[SegmentInfo],
+    manifest: QueueManifest | None,
+    now_ms: int,
+    before: ColdQueue | None = None,
+    remarks: Iterable[Remark] = (),
+) -> ColdQueue:
+    """One queue as its listing, its manifest and its units show it; `before` saves reading what was known."""
+    base = manifest
+    if before is not None and _goes_on(before, infos, manifest):
+        base = _as_manifest(before, manifest)
+    survey = survey_queue(tier, queue, infos, base, now_ms)
+    return _cold_queue(survey, manifest, remarks)
+
+
+def find_cold_queue(tier: CountedTier, queue: QueueKey, now_ms: int) -> ColdQueue | None:
+    """One queue, looked up now: for a task whose plan is out of date. None when the tier has nothing of it."""
+    infos = [info for info in tier.list_segments(queue.directory + "/") if info.key.queue == queue]
+    manifest, remarks = read_manifest(tier, queue)
+    if manifest is None and not infos:
+        return None
+    return look_at_queue(tier, queue, infos, manifest, now_ms, None, remarks)
+
+
+def read_manifest(tier: CountedTier, queue: QueueKey) -> tuple[QueueManifest | None, list[Remark]]:
+    """The queue's manifest. One that is damaged is done without, one of a newer version is not: it may mean more."""
+    name = manifest_name(queue)
+    stored = tier.get_object(name)
+    if stored is None:
+        return None, []
+    try:
+        manifest = decode_manifest(stored.data, name)
+    except FutureManifest as error:
+        raise FutureManifest(f"{tier.url}: {error}") from error
+    except CorruptManifest as error:
+        return None, [Remark(Finding.CORRUPT_MANIFEST, name, str(error))]
+    if manifest.key != queue:
+        return None, [Remark(Finding.MISPLACED_MANIFEST, name, f"it is of {manifest_name(manifest.key)}")]
+    return manifest, []
+
+
+def _fingerprint(infos: Iterable[SegmentInfo]) -> Fingerprint:
+    return tuple(sorted((int(info.key.type), info.key.base, info.size, info.sealed) for info in infos))
+
+
+def _goes_on(before: ColdQueue, infos: Sequence[SegmentInfo], manifest: QueueManifest | None) -> bool:
+    """Whether the queue only grew since, so that what was known still holds, and more than its manifest says."""
+    if manifest is not None and (
+        manifest.topic_id != before.topic_id
+        or manifest.max_offset >= before.max_offset
+        or manifest.min_offset > before.min_offset
+    ):
+        return False
+    sizes = {(info.key.type, info.key.base): info.size for info in infos}
+    for segments in (before.logs, before.units):
+        for segment in segments:
+            if sizes.pop((segment.key.type, segment.key.base), -1) < segment.size:
+                return False
+    ends = {
+        SegmentType.COMMIT_LOG: max((segment.end for segment in before.logs), default=0),
+        SegmentType.CONSUME_QUEUE: max((segment.end for segment in before.units), default=0),
+    }
+    return all(base >= ends.get(kind, 0) for kind, base in sizes)
+
+
+def _as_manifest(before: ColdQueue, manifest: QueueManifest | None) -> QueueManifest:
+    known = manifest if manifest is not None else QueueManifest(before.key, topic_id=before.topic_id)
+    return replace(
+        known,
+        min_offset=before.min_offset,
+        max_offset=before.max_offset,
+        segments=before.logs + before.units,
+        time_index=before.time_entries,
+        gaps=before.gaps,
+    )
+
+
+def _cold_queue(survey: QueueSurvey, manifest: QueueManifest | None, remarks: Iterable[Remark]) -> ColdQueue:
+    live = [segment for segment in survey.segments if segment.status is not SegmentStatus.DELETED and segment.size]
+
+    def of(kind: SegmentType) -> tuple[Segment, ...]:
+        return tuple(sorted((s for s in live if s.key.type is kind), key=lambda segment: segment.key.base))
+
+    return ColdQueue(
+        survey.queue.key,
+        survey.queue.min_offset,
+        survey.queue.max_offset,
+        of(SegmentType.COMMIT_LOG),
+        of(SegmentType.CONSUME_QUEUE),
+        tuple(survey.time_entries),
+        tuple(survey.gaps),
+        manifest.topic_id if manifest is not None else -1,
+        manifest is not None and manifest.topic_status == TopicStatus.DELETING,
+        (*remarks, *survey.remarks),
+    )
+
+
+def require_one_broker(brokers: Sequence[tuple[str, str]], url: str, store: str) -> tuple[str, str]:
+    """The only broker of a tier, whose store must then be meant. Raises BadHistory when there are several."""
+    if len(brokers) == 1:
+        return brokers[0]
+    names = ", ".join(f"{broker} of {cluster}" for cluster, broker in brokers)
+    raise BadHistory(
+        f"{store}: expected to know whose store this is, found {len(brokers)} brokers in {url} ({names}); "
+        "say cluster and broker of the store"
+    )

@@ -1,0 +1,190 @@
+"""The cold side of a task: units and records through the driver, the next bytes on their way while these are used.
+
+    units of 65,536 messages ─► wanted ones ─► ranges of the log: one segment, up to 4 MiB, small gaps read along
+
+Blank units stand for nothing and are passed over; recorded gaps were told by the plan already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import numpy as np
+
+from tiermq.consumequeue.unit import UNIT_BYTES
+from tiermq.history.losses import corrupt
+from tiermq.history.open_history import OpenHistory
+from tiermq.history.scan_values import Loss, RecordRun, ScanCounters, ScanTask, SegmentSpan, Side
+from tiermq.history.unit_array import (
+    CODA_BYTES,
+    Bools,
+    Int64s,
+    UnitArray,
+    claimed_offsets,
+    decode_units,
+    locate,
+    units_of_places,
+)
+from tiermq.history.wanted_units import wanted_by_tags
+from tiermq.tier.names import SegmentKey, SegmentType
+
+UNITS_AT_ONCE = 65_536
+RUN_BYTES = 4 << 20
+GAP_BYTES = 64 << 10
+"""Unwanted bytes between two records that are read along, because one request costs more than they do."""
+
+
+@dataclass(slots=True)
+class _Range:
+    """Bytes of one segment, and the units whose records lie in them."""
+
+    span: SegmentSpan
+    begin: int
+    end: int
+    units: UnitArray
+
+
+class ColdReader:
+    """Reads one task once. `next_offset` is where to go on when it was interrupted."""
+
+    def __init__(
+        self,
+        history: OpenHistory,
+        task: ScanTask,
+        counters: ScanCounters,
+        lose: Callable[[Loss], None],
+        unit_spans: Sequence[SegmentSpan],
+        log_spans: Sequence[SegmentSpan],
+    ) -> None:
+        self._history = history
+        self._task = task
+        self._counters = counters
+        self._lose = lose
+        self._unit_spans = sorted(unit_spans, key=lambda span: span.base)
+        self._log_spans = sorted(log_spans, key=lambda span: span.base)
+        self._log_bases = [span.base for span in self._log_spans]
+        self.next_offset = task.from_offset
+
+    def runs(self, begin: int, end: int) -> Iterator[RecordRun]:
+        """The records of [begin, end), or of the task's exact places."""
+        self.next_offset = begin
+        places = self._task.places
+        ranges = self._ranges(begin, end) if places is None else self._joined(units_of_places(places))
+        for one, data in self._read_ahead(ranges):
+            run = self._run(one, data)
+            if len(one.units):
+                self.next_offset = int(one.units.queue_offsets[-1]) + 1
+            if run is not None:
+                self._counters.rows_read += len(run.starts)
+                yield run
+
+    # Which bytes
+
+    def _ranges(self, begin: int, end: int) -> Iterator[_Range]:
+        for span in self._unit_spans:
+            at, stop = max(begin, span.base // UNIT_BYTES), min(end, span.end // UNIT_BYTES)
+            while at < stop:
+                count = min(UNITS_AT_ONCE, stop - at)
+                units = decode_units(self._read_units(span, at, count), at)
+                sound = units.is_sound
+                self._tell(units, ~sound & ~units.is_blank, "the unit points at no record")
+                units = units.choose(sound)
+                yield from self._joined(units.choose(wanted_by_tags(units, self._task.request.tags)))
+                at += count
+
+    def _joined(self, units: UnitArray) -> Iterator[_Range]:
+        """Neighbouring records as ranges to read."""
+        if not len(units):
+            return
+        numbers: Int64s = np.searchsorted(np.array(self._log_bases, dtype=np.int64), units.places, side="right") - 1
+        ends = units.ends
+        span_ends = np.array([span.end for span in self._log_spans] or [0], dtype=np.int64)
+        outside = (numbers < 0) | (ends > span_ends[np.maximum(numbers, 0)])
+        # Each record lies behind the one before, or a unit is wrong.
+        backwards: Bools = np.zeros(len(units), dtype=bool)
+        if len(units) > 1:
+            backwards[1:] = units.places[1:] < np.maximum.accumulate(ends[:-1])
+        self._tell(units, outside, "the unit points behind the log's segments, or before them")
+        keep = ~outside
+        units, numbers, ends, backwards = units.choose(keep), numbers[keep], ends[keep], backwards[keep]
+        if not len(units):
+            return
+        cut: Bools = np.ones(len(units), dtype=bool)
+        cut[1:] = (numbers[1:] != numbers[:-1]) | (units.places[1:] - ends[:-1] > GAP_BYTES) | backwards[1:]
+        firsts = np.flatnonzero(cut)
+        for first, behind in zip(firsts, [*firsts[1:], len(units)], strict=True):
+            yield from self._pieces(units.choose(slice(int(first), int(behind))), int(numbers[first]))
+
+    def _pieces(self, units: UnitArray, number: int) -> Iterator[_Range]:
+        """A range cut to pieces of at most RUN_BYTES, but a record at least."""
+        span = self._log_spans[number]
+        ends = units.ends
+        first = 0
+        while first < len(units):
+            begin = int(units.places[first])
+            behind = max(first + 1, int(np.searchsorted(ends, begin + RUN_BYTES, side="right")))
+            # A last record behind an end mark reaches a little farther than its unit says.
+            end = min(int(ends[behind - 1]) + CODA_BYTES, span.end)
+            yield _Range(span, begin, end, units.choose(slice(first, behind)))
+            first = behind
+
+    # Bytes
+
+    def _read_units(self, span: SegmentSpan, offset: int, count: int) -> memoryview:
+        key = self._task.queue.segment(SegmentType.CONSUME_QUEUE, span.base)
+        return self._read(key, offset * UNIT_BYTES - span.base, count * UNIT_BYTES)
+
+    def _read(self, key: SegmentKey, position: int, length: int) -> memoryview:
+        data = self._history.tier.read(key, position, length)
+        self._counters.requests += 1
+        self._counters.bytes_read += length
+        self._counters.cold_bytes_read += length
+        return data
+
+    def _read_range(self, one: _Range) -> memoryview:
+        key = self._task.queue.segment(SegmentType.COMMIT_LOG, one.span.base)
+        return self._read(key, one.begin - one.span.base, one.end - one.begin)
+
+    def _read_ahead(self, ranges: Iterator[_Range]) -> Iterator[tuple[_Range, memoryview]]:
+        if not self._history.reads_ahead:
+            for one in ranges:
+                yield one, self._read_range(one)
+            return
+        pending: tuple[_Range, Future[memoryview]] | None = None
+        try:
+            for one in ranges:
+                following = (one, self._history.pool.submit(self._read_range, one))
+                if pending is not None:
+                    current, pending = pending, following
+                    yield current[0], current[1].result()
+                pending = following
+            if pending is not None:
+                current, pending = pending, None
+                yield current[0], current[1].result()
+        finally:
+            if pending is not None:
+                pending[1].cancel()
+
+    # Records
+
+    def _run(self, one: _Range, data: memoryview) -> RecordRun | None:
+        task, queue = self._task, self._task.queue
+        is_exact = task.places is not None
+        starts, good = locate(one.units, data, one.begin, queue.queue_id, trust_offsets=is_exact)
+        if is_exact:
+            # What an index says is a promise: a record that is not there, or out of the range, is none of ours.
+            offsets = claimed_offsets(data, starts, good)
+            good &= (offsets >= task.from_offset) & (offsets < task.to_offset)
+        else:
+            self._tell(one.units, ~good, "the record is not the one of its unit")
+        if not good.any():
+            return None
+        segment = queue.segment(SegmentType.COMMIT_LOG, one.span.base)
+        return RecordRun(queue, Side.COLD, data, starts[good], one.units.sizes[good], one.begin, segment.path)
+
+    def _tell(self, units: UnitArray, bad: Bools, why: str) -> None:
+        if self._task.places is None:
+            for begin, end in units.runs(bad):
+                self._lose(corrupt(self._task.queue, begin, end, why))

@@ -1,0 +1,120 @@
+"""HotStore: a store directory as history reads it: bounds, units as bytes, records in their mapped files.
+
+Nothing is locked or written, and a broker may run on the directory meanwhile. Maps of the log are handed out as they
+are: they live as long as somebody holds a view of them, also after the broker has deleted the file. After a refresh
+a deleted file is not found any more, and the tier has to answer for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tiermq.consumequeue.unit import UNIT_BYTES
+from tiermq.store.read_only_store import ReadOnlyStore
+from tiermq.store.store_files import ReadOnlyMap
+
+SAMPLES = 64
+"""So many units tell how large a queue's records are, about."""
+
+
+class UnitPiece(NamedTuple):
+    """Units in a row, the first of which is that of queue offset `first_offset`."""
+
+    first_offset: int
+    data: bytes
+
+
+class LogPiece(NamedTuple):
+    """A mapped file of the commit log, which begins at physical offset `base`."""
+
+    base: int
+    data: memoryview
+    name: str
+
+
+class HotStore:
+    """One directory. Any thread may ask."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._lock = threading.RLock()
+        self._store = ReadOnlyStore.open(path)
+        self._maps: dict[int, ReadOnlyMap] = {}
+
+    def refresh(self) -> None:
+        """See what was written and deleted since."""
+        with self._lock:
+            self._store.refresh()
+            there = {view.base for view in self._store.log.views}
+            # Whoever reads one of the others holds it himself.
+            self._maps = {base: each for base, each in self._maps.items() if base in there}
+
+    def require_recovered(self) -> None:
+        """Raises StoreNotRecovered when the store's process died and nobody has opened the directory since."""
+        with self._lock:
+            self._store.require_recovered()
+
+    def queues(self) -> list[tuple[str, int]]:
+        """Topics and queue ids of simple queues."""
+        with self._lock:
+            return self._store.queues()
+
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """The messages [min, max) that can be read of a queue; (0, 0) of none."""
+        with self._lock:
+            low, high = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
+            return min(low, high), high
+
+    def units(self, topic: str, queue_id: int, from_offset: int, to_offset: int, at_once: int) -> Iterator[UnitPiece]:
+        """The units of [from, to) that are there, so many at a time; what is missing is passed over."""
+        with self._lock:
+            segments = self._store.units(topic, queue_id)
+        for view in segments.views:
+            first = view.base // UNIT_BYTES
+            begin, end = max(from_offset, first), min(to_offset, first + view.position // UNIT_BYTES)
+            while begin < end:
+                count = min(at_once, end - begin)
+                data = view.read((begin - first) * UNIT_BYTES, count * UNIT_BYTES)
+                if data is None:
+                    break
+                yield UnitPiece(begin, data)
+                begin += count
+
+    def store_ms_of(self, topic: str, queue_id: int, offset: int) -> int:
+        """When a message was stored; -1 when it cannot be read."""
+        with self._lock:
+            return self._store.store_time_of(topic, queue_id, offset)
+
+    def log_file(self, physical_offset: int) -> LogPiece | None:
+        """The file that covers an offset of the log; None when it is not there."""
+        with self._lock:
+            view = self._store.log.find(physical_offset)
+            if view is None:
+                return None
+            name = f"commitlog/{view.base:020d}"
+            found = self._maps.get(view.base)
+            if found is None:
+                try:
+                    found = ReadOnlyMap(Path(self.path).expanduser() / name)
+                except FileNotFoundError:
+                    return None  # Deleted by the broker since the last look.
+                self._maps[view.base] = found
+            return LogPiece(view.base, found.view, name)
+
+    def find_key(self, topic: str, key: str, begin_ms: int, end_ms: int) -> list[int]:
+        """Physical offsets of records that may have the key, by the store's index files, newest first."""
+        with self._lock:
+            return self._store.index.find(topic, key, begin_ms, end_ms)
+
+    @property
+    def index_file_count(self) -> int:
+        return self._store.index.file_count
+
+    def close(self) -> None:
+        """Let go of everything. Views that somebody holds stay valid."""
+        with self._lock:
+            self._maps.clear()
+            self._store.close()
