@@ -9,8 +9,8 @@ Nothing is locked or written. What a look has seen stays as it is until the next
 deleted by their owner: records of maps that are still held stay readable.
 
 * `refresh` costs a few `stat` calls; a queue is looked at when it is first asked for after it.
-* `flush` makes every record that was seen durable, whoever wrote it: a file has one page cache, so a sync by this process
-  writes what the other one has put there.
+* `flush` makes every record that was seen durable, whoever wrote it: a file has one page cache, so syncing it here
+  writes what the other process has put there.
 * A store whose process died is not to be believed (see `store_state`): `require_recovered` says so.
 
 Queues are listed as the directory has them; their writer makes a file with the first message. Not safe to share between
