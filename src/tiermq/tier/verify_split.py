@@ -19,6 +19,7 @@ from tiermq.tier.unit_cursor import UnitRow
 
 TASK_BYTES = 256 * 1024 * 1024
 PROBE_UNITS = 64
+PROBE_UNITS_MAX = 65_536
 
 
 def cuts_of(
@@ -63,19 +64,22 @@ def _cut_at(
 
 
 def _first_unit(driver: TierDriver, units: Sequence[SegmentInfo], offset: int, behind: int) -> UnitRow | None:
-    """The first unit in [offset, behind) that is not blank, among those that one small read gives."""
-    info = next((i for i in units if 0 <= offset * UNIT_BYTES - i.key.base < i.size // UNIT_BYTES * UNIT_BYTES), None)
-    if info is None:
-        return None
-    position = offset * UNIT_BYTES - info.key.base
-    count = min(PROBE_UNITS, behind - offset, (info.size - position) // UNIT_BYTES)
-    try:
-        data = driver.read(info.key, position, count * UNIT_BYTES)
-    except (SegmentMissing, IllegalRange, CorruptSegment):
-        return None
-    for number, (place, size, code) in enumerate(UNIT.iter_unpack(data)):
-        if size != PRE_BLANK_SIZE:
-            return UnitRow(offset + number, place, size, code)
+    """The first unit in [offset, behind) that is not blank. Reads a few, and more and more while all are blank."""
+    wanted = PROBE_UNITS
+    while offset < behind:
+        info = next((i for i in units if 0 <= offset * UNIT_BYTES - i.key.base <= i.size - UNIT_BYTES), None)
+        if info is None:
+            return None
+        position = offset * UNIT_BYTES - info.key.base
+        count = min(wanted, behind - offset, (info.size - position) // UNIT_BYTES)
+        try:
+            data = driver.read(info.key, position, count * UNIT_BYTES)
+        except (SegmentMissing, IllegalRange, CorruptSegment):
+            return None
+        for number, (place, size, code) in enumerate(UNIT.iter_unpack(data)):
+            if size != PRE_BLANK_SIZE:
+                return UnitRow(offset + number, place, size, code)
+        offset, wanted = offset + count, min(wanted * 4, PROBE_UNITS_MAX)
     return None
 
 
