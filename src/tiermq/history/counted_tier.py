@@ -7,7 +7,7 @@ segment still consists of parts.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NoReturn
 
 from tiermq.errors import TierError
@@ -72,6 +72,9 @@ class CountedTier:
 
     def delete(self, key: SegmentKey) -> None:
         self._refuse(f"delete {key}")
+
+    def replace(self, key: SegmentKey, pieces: Iterable[Buffer], aside: str) -> str | None:  # noqa: ARG002
+        self._refuse(f"replace {key}")
 
     def put_object(self, name: str, data: bytes, *, expected: Expected = ANY) -> str:  # noqa: ARG002
         self._refuse(f"put {name}")

@@ -210,6 +210,50 @@ class SegmentConformance:
         driver.write(key, 4, [b"other"])
         assert place.open().read(key, 0, 9) == b"keepother"
 
+    @pytest.mark.parametrize("is_sealed", [False, True])
+    def test_a_segment_is_replaced_whole_and_stays_what_it_was(self, place: Place, is_sealed: bool) -> None:
+        key, old, new = fresh_segment(), pattern(90), pattern(120, salt=3)
+        driver = place.open()
+        for start in (0, 30, 60):
+            driver.write(key, start, [old[start : start + 30]])
+        if is_sealed:
+            driver.seal(key)
+        # The new bytes may come from the old ones, which are there until the new ones are whole.
+        pieces = [new[:60], driver.read(key, 0, 30), new[90:]]
+        for _ in range(2):  # Again, as after a crash that nobody was told the end of.
+            kept = driver.replace(key, pieces, "damaged-17")
+            assert kept is not None and kept.startswith(f"{key.path}.damaged-17")
+        expected = new[:60] + old[:30] + new[90:]
+        for each in (driver, place.open()):
+            assert each.size(key) == 120
+            assert each.read(key, 0, 120) == expected
+            assert each.is_sealed(key) == is_sealed
+        (info,) = driver.list_segments(key.queue.directory)
+        assert (info.key, info.size, info.sealed, info.damage) == (key, 120, is_sealed, None)
+        assert driver.list_objects(key.queue.directory) == []
+        if is_sealed:
+            with pytest.raises(SegmentSealed):
+                driver.write(key, 120, [b"more"])
+        else:
+            driver.write(key, 120, [b"more"])
+            assert place.open().read(key, 118, 6) == expected[118:] + b"more"
+
+    def test_a_segment_that_is_not_there_is_made_by_replacing_it(self, place: Place) -> None:
+        key, driver = fresh_segment(), place.open()
+        assert driver.replace(key, [b"made"], "damaged-17") is None
+        driver.write(key, 4, [b" anew"])
+        assert place.open().read(key, 0, 9) == b"made anew"
+
+    def test_nothing_replaces_nothing_and_a_name_that_could_be_mistaken_is_refused(self, driver: TierDriver) -> None:
+        key = fresh_segment()
+        driver.write(key, 0, [b"old"])
+        with pytest.raises(IllegalRange):
+            driver.replace(key, [], "damaged-17")
+        for aside in ("", "sealed", "parts/00000000000000000000", "damaged-1/../x"):
+            with pytest.raises(BadTierName):
+                driver.replace(key, [b"new"], aside)
+        assert driver.read(key, 0, 3) == b"old"
+
     def test_listing_is_sorted_and_keeps_to_its_prefix(self, driver: TierDriver) -> None:
         queue = fresh_queue()
         other = QueueKey(queue.cluster, queue.broker, "orders-2", 3)

@@ -21,12 +21,13 @@ Every method may raise TierUnavailable and TierCredentials.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol, TypeAlias
 
-from tiermq.errors import IllegalRange
+from tiermq.errors import BadTierName, IllegalRange
 from tiermq.tier.names import SegmentKey
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -110,6 +111,17 @@ class TierDriver(Protocol):
         """Remove everything under the segment's name. Idempotent."""
         ...
 
+    def replace(self, key: SegmentKey, pieces: Iterable[Buffer], aside: str) -> str | None:
+        """Give a damaged segment other bytes; what it had is kept as `<path>.<aside>`, which no listing shows.
+
+        The new bytes are staged whole before anything changes, so `pieces` may read the segment itself; it may be gone
+        through more than once. A sealed segment stays sealed, an open one open, one that is not there is made. A sealed
+        one, and any one in a directory, has the old bytes or the new ones at every moment; an open one in an object
+        store loses its parts before it gets its new one. The caller must be the segment's one writer. Returns the path
+        of what was kept; None when there was nothing. Raises IllegalRange when there are no bytes.
+        """
+        ...
+
     def list_segments(self, prefix: str = "") -> Iterator[SegmentInfo]:
         """Segments whose path begins with `prefix`, sorted by path. Foreign files are passed over in silence."""
         ...
@@ -146,6 +158,17 @@ def check_read(key: SegmentKey, position: int, length: int) -> None:
     """Refuse what cannot be a range before anyone is asked for it."""
     if position < 0 or length <= 0:
         raise IllegalRange(f"{key}: expected a position >= 0 and a length > 0, found {position} and {length}")
+
+
+def check_aside(aside: str) -> str:
+    """What is kept aside must not look like a segment, a part, a mark or a small object."""
+    if not re.fullmatch(r"damaged-[0-9]+", aside):
+        raise BadTierName(f"expected a name such as damaged-1700000000000 to keep a segment under, found {aside!r}")
+    return aside
+
+
+def no_bytes(key: SegmentKey) -> IllegalRange:
+    return IllegalRange(f"{key}: expected bytes to replace it with, found none. To remove a segment, delete it.")
 
 
 def past_the_end(key: SegmentKey, position: int, length: int, size: int) -> IllegalRange:

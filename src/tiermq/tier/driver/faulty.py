@@ -155,6 +155,9 @@ class FaultyDriver:
         self._call("delete", lambda: self.inner.delete(key))
         self._before_newest.pop(key, None)
 
+    def replace(self, key: SegmentKey, pieces: Iterable[Buffer], aside: str) -> str | None:
+        return self._call("replace", lambda: self.inner.replace(key, pieces, aside))
+
     def list_segments(self, prefix: str = "") -> Iterator[SegmentInfo]:
         fault = self._next("list_segments")
         if fault is None:

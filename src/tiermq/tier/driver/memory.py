@@ -6,7 +6,7 @@ Two drivers of the same name share their bytes, as two processes share a bucket.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tiermq.clock import Clock, SystemClock
@@ -18,8 +18,10 @@ from tiermq.tier.driver.contract import (
     Expected,
     SegmentInfo,
     StoredObject,
+    check_aside,
     check_read,
     joined,
+    no_bytes,
     past_the_end,
 )
 from tiermq.tier.names import SegmentKey, check_object_name
@@ -39,6 +41,7 @@ class _Place:
     lock: threading.Lock = field(default_factory=threading.Lock)
     segments: dict[SegmentKey, _Segment] = field(default_factory=dict)
     objects: dict[str, StoredObject] = field(default_factory=dict)
+    asides: dict[str, bytes] = field(default_factory=dict)
     version: int = 0
 
 
@@ -116,6 +119,19 @@ class MemoryDriver:
     def delete(self, key: SegmentKey) -> None:
         with self._place.lock:
             self._place.segments.pop(key, None)
+
+    def replace(self, key: SegmentKey, pieces: Iterable[Buffer], aside: str) -> str | None:
+        path = f"{key.path}.{check_aside(aside)}"
+        data = bytearray().join(pieces)
+        if not data:
+            raise no_bytes(key)
+        with self._place.lock:
+            old = self._place.segments.get(key)
+            self._place.segments[key] = _Segment(data, old is not None and old.sealed, self._clock.now_ms())
+            if old is None:
+                return None
+            self._place.asides.setdefault(path, bytes(old.data))
+            return path
 
     def list_segments(self, prefix: str = "") -> Iterator[SegmentInfo]:
         with self._place.lock:

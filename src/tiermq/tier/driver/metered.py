@@ -12,7 +12,7 @@ A refusal (conflict, sealed, missing) is an answer, so its call counts as one th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from tiermq.clock import Clock, SystemClock
@@ -112,6 +112,9 @@ class MeteredDriver:
 
     def delete(self, key: SegmentKey) -> None:
         self._call("delete", key, lambda: self.inner.delete(key))
+
+    def replace(self, key: SegmentKey, pieces: Iterable[Buffer], aside: str) -> str | None:
+        return self._call("replace", key, lambda: self.inner.replace(key, pieces, aside))
 
     def list_segments(self, prefix: str = "") -> Iterator[SegmentInfo]:
         return iter(self._call("list_segments", None, lambda: list(self.inner.list_segments(prefix))))

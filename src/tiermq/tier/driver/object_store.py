@@ -2,6 +2,7 @@
 
     <path>                  the canonical object: a sealed segment, whole
     <path>.parts/<position> the parts of an open one (see `part_log`), and the seal mark, which stays
+    <path>.damaged-N        what a repair has replaced, or `<path>.damaged-N.parts/<position>`
 
 One write is one object, created only where none is: the name is the fence. The listing is the truth about the tail; a
 writer lists once and then knows its own writes, and forgets what it knows whenever a request fails. An answer that was
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -35,8 +36,10 @@ from tiermq.tier.driver.contract import (
     Expected,
     SegmentInfo,
     StoredObject,
+    check_aside,
     check_read,
     joined,
+    no_bytes,
     past_the_end,
 )
 from tiermq.tier.driver.object_errors import PastTheEnd
@@ -47,6 +50,7 @@ from tiermq.tier.names import OBJECT_SUFFIX, SegmentKey, check_object_name
 
 READ_CHUNK_BYTES = 8 << 20  # Longer ranges of one object are asked for in pieces of this, at the same time.
 VIEWS_MAX = 16_384  # Segments whose shape is remembered; forgetting one costs a listing.
+STAGED_SUFFIX = ".replacing"
 _LOCKS = 512
 _LOOKS_MAX = 3
 
@@ -298,6 +302,43 @@ class ObjectStoreDriver:
             self.requests.delete(data)
             self.requests.delete(marks)
             self.requests.delete([path])
+
+    def replace(self, key: SegmentKey, pieces: Iterable[Buffer], aside: str) -> str | None:
+        path = key.path
+        kept, staged = f"{path}.{check_aside(aside)}", path + STAGED_SUFFIX
+        with self._lock(key):
+            self._stage(key, staged, pieces)
+            self._forget(key)
+            rows = sorted(self._rows(key), reverse=True)
+            canonical = self.requests.head(path)
+            if canonical is not None or any(length == 0 for _, length in rows):
+                found = canonical is not None and (
+                    self.requests.head(kept) is not None or self.requests.copy(path, kept)
+                )
+                self._keep_parts(path, kept, rows)
+                self.requests.copy(staged, path)
+                self.requests.delete([part_path(path, position) for position, length in rows if length])
+            else:
+                found = False
+                self._keep_parts(path, kept, rows)
+                self.requests.delete([part_path(path, position) for position, _ in rows])
+                self.requests.copy(staged, part_path(path, 0))
+            self._forget(key)
+            self.requests.delete([staged])
+        return kept if found else parts_directory(kept) if rows else None
+
+    def _stage(self, key: SegmentKey, staged: str, pieces: Iterable[Buffer]) -> None:
+        self.requests.upload(staged, (memoryview(piece) for piece in pieces if piece))
+        made = self.requests.head(staged)
+        if made is None or made.size == 0:
+            self.requests.delete([staged])
+            raise no_bytes(key)
+
+    def _keep_parts(self, path: str, kept: str, rows: Sequence[tuple[int, int]]) -> None:
+        """Each part by itself: they may not fit together any more, and nothing of them shall be lost."""
+        for position, length in rows:
+            if length and self.requests.head(part_path(kept, position)) is None:
+                self.requests.copy(part_path(path, position), part_path(kept, position))
 
     # -- small objects -------------------------------------------------------------------------------------------------
 

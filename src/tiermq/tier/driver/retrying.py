@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -112,6 +112,9 @@ class RetryingDriver:
 
     def delete(self, key: SegmentKey) -> None:
         self._call(lambda: self.inner.delete(key))
+
+    def replace(self, key: SegmentKey, pieces: Iterable[Buffer], aside: str) -> str | None:
+        return self._call(lambda: self.inner.replace(key, pieces, aside))
 
     def list_segments(self, prefix: str = "") -> Iterator[SegmentInfo]:
         return iter(self._call(lambda: list(self.inner.list_segments(prefix))))
