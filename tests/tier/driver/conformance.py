@@ -222,7 +222,8 @@ class SegmentConformance:
         pieces = [new[:60], driver.read(key, 0, 30), new[90:]]
         for _ in range(2):  # Again, as after a crash that nobody was told the end of.
             kept = driver.replace(key, pieces, "damaged-17")
-            assert kept is not None and kept.startswith(f"{key.path}.damaged-17")
+            assert kept is not None
+            assert kept.startswith(f"{key.path}.damaged-17")
         expected = new[:60] + old[:30] + new[90:]
         for each in (driver, place.open()):
             assert each.size(key) == 120

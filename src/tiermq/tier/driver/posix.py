@@ -2,6 +2,7 @@
 
     <root>/<path of the segment>             the bytes, exactly
     <root>/<path of the segment>.sealed      empty; its presence means that no write is accepted any more
+    <root>/<path of the segment>.damaged-N   what a repair has replaced; nobody but people looks at it
     <root>/<name>.tiermq.json                a small object; replaced by rename
     <root>/<directory>/.tiermq.lock          held while small objects of that directory are replaced
 
@@ -19,7 +20,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,8 +40,10 @@ from tiermq.tier.driver.contract import (
     Expected,
     SegmentInfo,
     StoredObject,
+    check_aside,
     check_read,
     joined,
+    no_bytes,
     past_the_end,
 )
 from tiermq.tier.driver.posix_calls import PosixCalls, locked, opened
@@ -191,6 +194,38 @@ class PosixDriver:
                 _unlink(path + SEALED_SUFFIX)
             if os.path.isdir(os.path.dirname(path)):
                 self._calls.sync_directory(os.path.dirname(path))
+
+    def replace(self, key: SegmentKey, pieces: Iterable[Buffer], aside: str) -> str | None:
+        kept = f"{key.path}.{check_aside(aside)}"
+        path, target = self._path(key), f"{self._root}/{kept}"
+        with self._translated("replace", path):
+            self._make_directories(os.path.dirname(path))
+            size = self._stage(path + PART_SUFFIX, key, pieces)
+            try:
+                with locked(path, os.O_RDWR):
+                    # A second name for the old bytes, then the old name for the new ones: a crash loses neither.
+                    if not os.path.exists(target):
+                        os.link(path, target)
+                    os.replace(path + PART_SUFFIX, path)
+            except FileNotFoundError:
+                os.replace(path + PART_SUFFIX, path)
+                kept = ""
+            self._calls.sync_directory(os.path.dirname(path))
+            self._durable[path] = size
+        return kept or None
+
+    def _stage(self, path: str, key: SegmentKey, pieces: Iterable[Buffer]) -> int:
+        """All pieces in a file of their own, synced; its size."""
+        size = 0
+        with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
+            for piece in pieces:
+                self._write_all(descriptor, memoryview(piece), size)
+                size += len(piece)
+            if size == 0:
+                _unlink(path)
+                raise no_bytes(key)
+            self._calls.sync_data(descriptor)
+        return size
 
     def list_segments(self, prefix: str = "") -> Iterator[SegmentInfo]:
         with self._translated("list", self._root):
