@@ -145,3 +145,11 @@ class BadHistory(TierMQError, ValueError):
 
 class UnknownColumn(TierMQError, ValueError):
     """A column that messages do not have."""
+
+
+class RemotingError(TierMQError):
+    """Something about talking to a peer."""
+
+
+class BadFrame(RemotingError):
+    """Bytes from the network that are no frame of the protocol; the connection is closed."""

@@ -1,0 +1,1 @@
+"""RocketMQ's remoting: frames, headers, a server and a client."""
