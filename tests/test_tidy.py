@@ -77,6 +77,8 @@ def standing_alone() -> set[str]:
 
 def room_of(path: Path) -> str:
     """The room that a source file belongs to, or the module's own name when it stands alone."""
+    if SOURCE not in path.parents:
+        return "__init__"  # `pyspark_tiermq`, the name by which Spark finds us: a front door like the package's own.
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
