@@ -152,26 +152,6 @@ def test_an_index_file_that_cannot_be_is_refused(kernel: ModuleType) -> None:
         kernel.rearrange_index(negative, 5, 20)
 
 
-def test_a_piece_of_a_window_is_whole_records_within_the_limits_but_one_in_any_case(kernel: ModuleType) -> None:
-    bodies = [b"a" * (10 * number) for number in range(8)]
-    queue, log = queue_and_log(kernel, bodies)
-    got = kernel.collect_for_tier(queue, log, 0, 100, 1 << 20, 700)
-    sizes = [size for _, size, _ in UNIT.iter_unpack(got.units)]
-    for index in range(8):
-        for count in (1, 3, 100):
-            for limit in (1, sum(sizes[index : index + 2]), 1 << 20):
-                data, taken = kernel.take_window(got.units, memoryview(got.data), 700, index, count, limit)
-                most = min(count, 8 - index)
-                assert 1 <= taken <= most
-                assert [message.body for message in decode_records(data)] == bodies[index : index + taken]
-                assert taken == 1 or len(data) <= limit
-                assert taken == most or len(data) + sizes[index + taken] > limit
-    assert kernel.take_window(got.units, got.data, 700, 8, 1, 100) == (b"", 0)
-    assert kernel.take_window(b"", b"", 0, 0, 1, 100) == (b"", 0)
-    with pytest.raises(CorruptRecord):
-        kernel.take_window(got.units, got.data, 10_000, 0, 1, 100)
-
-
 def tagged(kernel: ModuleType, tags: list[str | None], tier_offset: int = 300) -> tuple[bytearray, bytearray]:
     """Records of topic T, queue 3, and their units, from queue offset 10 on."""
     data, units = bytearray(), bytearray()

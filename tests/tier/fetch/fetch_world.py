@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +18,7 @@ from tiermq.message import encode_record
 from tiermq.message.java_hash import java_hash
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.memory import MemoryDriver
+from tiermq.tier.fetch.back_end_pace import BackEndPace
 from tiermq.tier.fetch.fetch_config import FetchConfig
 from tiermq.tier.fetch.fetcher import TierFetcher
 from tiermq.tier.flat.flat_file_store import FlatFileStore
@@ -126,6 +128,16 @@ class IdlePool:
             self.waiting.pop(0)()
 
 
+def slow_pace() -> BackEndPace:
+    """Of a back end whose every fetch waits, as it is with networks."""
+    return BackEndPace(itertools.count().__next__)
+
+
+def quick_pace() -> BackEndPace:
+    """Of a back end where nobody ever waits."""
+    return BackEndPace(lambda: 0)
+
+
 class FetchWorld:
     """A tier with queues, and a fetcher on it."""
 
@@ -135,6 +147,7 @@ class FetchWorld:
         *,
         driver: TierDriver | None = None,
         pool: Any = None,
+        pace: BackEndPace | None = None,
         log_bytes: int = 1 << 30,
         unit_bytes: int = 1 << 20,
         **config: Any,
@@ -147,11 +160,12 @@ class FetchWorld:
             log_segment_bytes=log_bytes, queue_segment_bytes=unit_bytes,
         )  # fmt: skip
         self.pool = pool or InlinePool()
-        self.fetcher = TierFetcher(self.files, FetchConfig(**config), self.clock, self.pool)
+        self.pace = pace or slow_pace()
+        self.fetcher = TierFetcher(self.files, FetchConfig(**config), self.clock, self.pool, self.pace)
 
     def refetch(self, pool: Any = None, **config: Any) -> TierFetcher:
         """Another fetcher over the same tier, nothing in its cache."""
-        self.fetcher = TierFetcher(self.files, FetchConfig(**config), self.clock, pool or self.pool)
+        self.fetcher = TierFetcher(self.files, FetchConfig(**config), self.clock, pool or self.pool, self.pace)
         self.driver.reads.clear()
         return self.fetcher
 
@@ -211,5 +225,5 @@ def mails(count: int, **values: Any) -> list[Mail]:
 
 __all__ = [
     "CODA", "QUEUE_ID", "TOPIC", "UNIT_BYTES", "FetchWorld", "IdlePool", "InlinePool", "Mail", "Run", "WatchedDriver",
-    "mails", "unit_of",
+    "mails", "quick_pace", "slow_pace", "unit_of",
 ]  # fmt: skip

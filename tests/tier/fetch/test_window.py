@@ -176,6 +176,12 @@ def test_a_window_weighs_its_bytes_and_what_surrounds_them() -> None:
     assert sys.getsizeof(place) + sum(map(sys.getsizeof, place)) <= PLACE_BYTES
 
 
+def test_a_window_also_weighs_the_memory_that_its_views_keep_but_do_not_show() -> None:
+    run = Run.of(mails(10), 0, 0)
+    block = memoryview(bytearray(run.data) + bytearray(500))
+    assert Window(0, run.units, block[: len(run.data)], 0).weight == Window(0, run.units, run.data, 0).weight + 500
+
+
 def test_units_of_an_odd_length_count_as_whole_units_only() -> None:
     run = Run.of(mails(2), 0, 0)
     assert Window(0, run.units[: UNIT_BYTES * 2], run.data, 0).count == 2

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tier.fetch.fetch_world import CODA, TOPIC, FetchWorld, Mail, Run, mails, unit_of
+from tier.fetch.fetch_world import CODA, TOPIC, FetchWorld, Mail, Run, mails, quick_pace, unit_of
 from tiermq.consumequeue.unit import PRE_BLANK, UNIT, UNIT_BYTES
 from tiermq.errors import TierUnavailable
 from tiermq.tier.fetch.window_loader import Loaded, WindowLoader, fetch_window
@@ -37,8 +37,8 @@ def test_a_window_is_as_long_as_its_bytes_allow_and_holds_one_message_at_least(w
 def test_bytes_that_a_window_does_not_serve_are_not_kept_in_memory(world: FetchWorld) -> None:
     file = world.write([Mail(body=bytes(1000))] * 20)
     window = fetch_window(file, 0, 20, 3 * unit_of(file, 0)[1])
-    assert isinstance(window.units, bytes)
     assert len(window.units) == 3 * UNIT_BYTES
+    assert memoryview(window.units.obj).nbytes == len(window.units)
     assert window.data.nbytes == 3 * unit_of(file, 0)[1]
     assert memoryview(window.data.obj).nbytes == window.data.nbytes
 
@@ -195,3 +195,13 @@ def test_a_fetch_ends_where_another_that_is_under_way_begins(world: FetchWorld) 
         world.driver.gate.set()
         assert before.result().window.end_offset == 50
         assert behind.result().window.end_offset == 70
+
+
+def test_only_who_fetches_for_himself_says_how_quick_the_back_end_is(world: FetchWorld) -> None:
+    file = world.write(mails(100))
+    pace = quick_pace()
+    loader = WindowLoader(world.fetcher.cache, pace=pace)
+    loader.load(file, 0, 10, 1 << 20, "g", read=False)
+    assert pace.is_slow
+    loader.load(file, 10, 10, 1 << 20, "g")
+    assert not pace.is_slow

@@ -12,6 +12,8 @@ Bytes that are already there when a write is repeated are synced too, because wh
 doing so; for the same reason `size` syncs what it counts. A crash in the middle of a write leaves a torn tail, which
 `size` counts as it is: where records end is known above, and `trim` cuts.
 Reads are `pread` loops on descriptors of their own: no shared seek position, no short answers, no file made by reading.
+They copy into memory of ours and never map the file: a disk or a network that fails under a map kills the process, and
+a copy into memory that was used before (`recycled_memory`) costs no more than the entries of a map.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 from tiermq.errors import (
@@ -47,11 +50,13 @@ from tiermq.tier.driver.contract import (
     past_the_end,
 )
 from tiermq.tier.driver.posix_calls import PosixCalls, locked, opened
+from tiermq.tier.driver.recycled_memory import RecycledMemory
 from tiermq.tier.names import OBJECT_SUFFIX, SegmentKey, check_object_name, segment_at
 
 SEALED_SUFFIX = ".sealed"
 PART_SUFFIX = ".part"
 LOCK_NAME = ".tiermq.lock"
+PATHS_MAX = 4_096  # Segments whose paths are remembered.
 _NO_PERMISSION = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _IMPOSSIBLE_NAME = frozenset({errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.ENOTDIR, errno.EISDIR})
 
@@ -66,6 +71,7 @@ class PosixDriver:
         # Sizes known to be on the disk and directories whose entries are; only ever a shortcut past another sync.
         self._durable: dict[str, int] = {}
         self._durable_directories: set[str] = set()
+        self._memory = RecycledMemory()
 
     def write(self, key: SegmentKey, position: int, data: Sequence[Buffer]) -> None:
         body = joined(data)
@@ -110,28 +116,31 @@ class PosixDriver:
     def read(self, key: SegmentKey, position: int, length: int) -> memoryview:
         check_read(key, position, length)
         path = self._path(key)
-        with self._translated("read", path):
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                with opened(path, os.O_RDONLY) as descriptor:
-                    data = self._read_all(descriptor, position, length)
-                    if len(data) < length:
-                        raise past_the_end(key, position, length, os.fstat(descriptor).st_size)
-            except FileNotFoundError as error:
-                raise SegmentMissing(f"{path}: expected a segment, found no file") from error
+                data = self._read_all(descriptor, position, length)
+                if len(data) < length:
+                    raise past_the_end(key, position, length, os.fstat(descriptor).st_size)
+            finally:
+                os.close(descriptor)
+        except FileNotFoundError as error:
+            raise SegmentMissing(f"{path}: expected a segment, found no file") from error
+        except OSError as error:
+            raise _translation("read", path, error) from error
         return data.toreadonly()
 
     def _read_all(self, descriptor: int, position: int, length: int) -> memoryview:
         """Up to `length` bytes: fewer only where the file ends. The length is checked first: it may be nonsense."""
         available = max(0, min(length, os.fstat(descriptor).st_size - position))
-        parts: list[bytes] = []
+        data = self._memory.lease(available)
         filled = 0
         while filled < available:
-            part = self._calls.pread(descriptor, available - filled, position + filled)
-            if not part:
+            count = self._calls.pread(descriptor, data[filled:], position + filled)
+            if count == 0:
                 break  # Cut by its writer since we looked.
-            parts.append(part)
-            filled += len(part)
-        return memoryview(joined(parts))
+            filled += count
+        return data[:filled]
 
     def size(self, key: SegmentKey) -> int:
         path = self._path(key)
@@ -287,7 +296,7 @@ class PosixDriver:
         """Nothing is held open between calls."""
 
     def _path(self, key: SegmentKey) -> str:
-        return f"{self._root}/{key.path}"
+        return f"{self._root}/{_path_of(key)}"
 
     def _files(self, prefix: str) -> Iterator[str]:
         """Names below the root that begin with `prefix`; only directories that can hold such names are entered."""
@@ -321,12 +330,23 @@ class PosixDriver:
         except TierError:
             raise
         except OSError as error:
-            text = f"{path}: could not {action}: {error.strerror}"
-            if error.errno in _NO_PERMISSION:
-                raise TierCredentials(f"{text}. Run as a user who may, or mount the file system writable.") from error
-            if error.errno in _IMPOSSIBLE_NAME:
-                raise BadTierName(f"{text}. The name cannot be a file of this file system.") from error
-            raise TierUnavailable(f"{text}. Check space and health of the file system, then try again.") from error
+            raise _translation(action, path, error) from error
+
+
+def _translation(action: str, path: str, error: OSError) -> TierError:
+    """What a failed call means to whoever asked for `action`."""
+    text = f"{path}: could not {action}: {error.strerror}"
+    if error.errno in _NO_PERMISSION:
+        return TierCredentials(f"{text}. Run as a user who may, or mount the file system writable.")
+    if error.errno in _IMPOSSIBLE_NAME:
+        return BadTierName(f"{text}. The name cannot be a file of this file system.")
+    return TierUnavailable(f"{text}. Check space and health of the file system, then try again.")
+
+
+@lru_cache(maxsize=PATHS_MAX)
+def _path_of(key: SegmentKey) -> str:
+    """Remembered: a path takes two digests, and is needed at every call."""
+    return key.path
 
 
 def _check_trim(key: SegmentKey, size: int, end: int) -> None:

@@ -14,8 +14,8 @@ class PosixCalls:
     def pwrite(self, descriptor: int, data: memoryview, position: int) -> int:
         return os.pwrite(descriptor, data, position)
 
-    def pread(self, descriptor: int, length: int, position: int) -> bytes:
-        return os.pread(descriptor, length, position)
+    def pread(self, descriptor: int, buffer: memoryview, position: int) -> int:
+        return os.preadv(descriptor, [buffer], position)
 
     def truncate(self, descriptor: int, size: int) -> None:
         os.ftruncate(descriptor, size)

@@ -8,6 +8,9 @@ A get makes progress: `next_offset` lies behind `offset` in both of the last cas
 that is out of reach raises TierUnavailable, and the caller decides whether the local store can answer. A damaged record
 is skipped, counted and logged; it is never returned.
 
+Read-ahead is for back ends that one has to wait for. Where a fetch is all work (`back_end_pace`), a group fetches for
+itself when it gets there.
+
 Memory: what is kept is bounded by the cache, to the byte. A group fetches windows of at most a quarter of its share of
 the cache, and at most half of the share ahead, so its read-ahead does not push out what it is reading. Beyond that
 there are the fetches under way: one for each thread that gets, and one for each thread of `pool`.
@@ -24,6 +27,7 @@ from tiermq.clock import Clock
 from tiermq.errors import IllegalRange, SegmentMissing, TierError
 from tiermq.message.message_filter import MessageFilter
 from tiermq.status import GetStatus
+from tiermq.tier.fetch.back_end_pace import BackEndPace
 from tiermq.tier.fetch.fetch_config import FetchConfig, FetchCounts
 from tiermq.tier.fetch.queue_reader import QueueReader
 from tiermq.tier.fetch.tier_page import TierPage
@@ -41,7 +45,11 @@ AHEAD_FACTOR = 8
 AHEAD_BYTES_MAX = 8 * 1024 * 1024
 """And this many bytes: what object stores serve best with one request."""
 
+QUICK_BYTES_MAX = 4 * 1024 * 1024
+"""What a group fetches at once where nobody waits: enough to forget the calls, little enough for a cache."""
+
 HISTORY_BYTES = 16 * 1024 * 1024  # What a group may keep of what it has read, unless others need it or it is re-read.
+QUICK_HISTORY_BYTES = 4 * 1024 * 1024  # The same where fetching again is no more than copying again.
 READERS_MAX = 65_536  # Groups times queues whose progress is remembered.
 FOUND = GetStatus.FOUND
 NO_MATCHED_MESSAGE = GetStatus.NO_MATCHED_MESSAGE
@@ -50,10 +58,19 @@ NO_MATCHED_MESSAGE = GetStatus.NO_MATCHED_MESSAGE
 class TierFetcher:
     """See the module."""
 
-    def __init__(self, files: FlatFileStore, config: FetchConfig, clock: Clock, pool: Executor) -> None:
+    def __init__(
+        self,
+        files: FlatFileStore,
+        config: FetchConfig,
+        clock: Clock,
+        pool: Executor,
+        pace: BackEndPace | None = None,
+    ) -> None:
         self.config = config
+        self._transfer_bytes, self._transfer_count = config.transfer_bytes, config.transfer_count
+        self.pace = pace or BackEndPace()
         self.cache = WindowCache(config.cache_bytes, config.cache_expire_ms, clock, self._note_unread)
-        self.loader = WindowLoader(self.cache, self._note_fetch)
+        self.loader = WindowLoader(self.cache, self._note_fetch, self.pace)
         self._find_file = files.find
         self._files = files
         self._pool = pool
@@ -81,35 +98,36 @@ class TierFetcher:
         low, high = reader.bounds()
         if offset < low or offset >= high:
             return _outside(offset, low, high)
-        config = self.config
-        limit_bytes = config.transfer_bytes if max_bytes is None else min(max_bytes, config.transfer_bytes)
-        count = max(1, min(max_messages, config.transfer_count))
+        limit_bytes = self._transfer_bytes
+        if max_bytes is not None and max_bytes < limit_bytes:
+            limit_bytes = max(0, max_bytes)
+        count = max_messages
+        if not 1 <= count <= self._transfer_count:
+            count = max(1, min(count, self._transfer_count))
         kept = reader.kept
         window = None if kept is None else kept.window
-        if (
-            kept is not None
-            and window is not None
-            and message_filter is None
-            and window.first_offset <= offset <= window.end_offset - count
-            and window.places is None
-        ):
-            # The common case: the next page of the window that this group reads.
-            kept.fresh = True
-            data, count, next_offset = window.take(offset, count, limit_bytes)
-            ahead = reader.ahead
-            ahead.on_read(offset, next_offset)
-            if next_offset >= ahead.plan_at and ahead.is_sequential:
-                self._read_ahead(reader, window, next_offset)
-            reader.hit_count += 1
-        else:
-            try:
-                data, count, next_offset = self._read(reader, offset, count, limit_bytes, message_filter)
-            except (SegmentMissing, IllegalRange):
-                # Retention may have taken the messages meanwhile; then that is the answer.
-                low, high = reader.bounds()
-                if low <= offset < high:
-                    raise
-                return _outside(offset, low, high)
+        if kept is not None and window is not None and window.pages is not None and message_filter is None:
+            page = window.pages.page(offset, count, limit_bytes, low, high)
+            if page is not None:
+                # The common case: the next page of the window that this group reads.
+                kept.fresh = True
+                next_offset = page.next_offset
+                ahead = reader.ahead
+                ahead.on_read(offset, next_offset)
+                if next_offset >= ahead.plan_at and ahead.is_sequential and self.pace.is_slow:
+                    self._read_ahead(reader, window, next_offset)
+                reader.hit_count += 1
+                reader.served_bytes += len(page.data)
+                reader.served_count += page.count
+                return page
+        try:
+            data, count, next_offset = self._read(reader, offset, count, limit_bytes, message_filter)
+        except (SegmentMissing, IllegalRange):
+            # Retention may have taken the messages meanwhile; then that is the answer.
+            low, high = reader.bounds()
+            if low <= offset < high:
+                raise
+            return _outside(offset, low, high)
         reader.served_bytes += len(data)
         reader.served_count += count
         return TierPage(FOUND if count else NO_MATCHED_MESSAGE, next_offset, low, high, data, count)
@@ -117,7 +135,7 @@ class TierFetcher:
     def _read(
         self, reader: QueueReader, offset: int, count: int, limit_bytes: int, chosen: MessageFilter | None
     ) -> Piece:
-        """Fill a page window by window. For one that has something already, nothing is fetched any more."""
+        """Fill a page window by window. For one that has something already, nothing is waited for any more."""
         if not self.config.cache_enable:
             return self._read_directly(reader, offset, count, limit_bytes, chosen)
         scan_end = min(offset + self.config.message_count_threshold, reader.file.commit_offset)
@@ -125,7 +143,12 @@ class TierFetcher:
         total = found = 0
         at = offset
         while True:
-            window = self._window_at(reader, at, count, wait=not found)
+            try:
+                window = self._window_at(reader, at, count, fetch=not found or not self.pace.is_slow)
+            except TierError:
+                if not found:
+                    raise
+                window = None  # What there is, is given; who asks for the rest meets the error.
             if window is None:
                 break
             data, taken, next_offset = _take(window, at, count - found, limit_bytes - total, chosen)
@@ -138,7 +161,8 @@ class TierFetcher:
             if found >= count or at < window.end_offset or at >= scan_end:
                 break
         reader.ahead.on_read(offset, at)
-        if reader.ahead.is_sequential and window is not None and at >= reader.ahead.plan_at:
+        ahead = reader.ahead
+        if ahead.is_sequential and window is not None and at >= ahead.plan_at and self.pace.is_slow:
             self._read_ahead(reader, window, at)
         return (parts[0] if len(parts) == 1 else b"".join(parts)), found, at
 
@@ -151,39 +175,45 @@ class TierFetcher:
         self._note_fetch(reader.file, window)
         return _take(window, offset, count, limit_bytes, chosen)
 
-    def _window_at(self, reader: QueueReader, offset: int, count: int, *, wait: bool) -> Window | None:
-        """The window that holds `offset`; None when it would have to be fetched and `wait` is false."""
+    def _window_at(self, reader: QueueReader, offset: int, count: int, *, fetch: bool) -> Window | None:
+        """The window that holds `offset`; None when it would have to be fetched and `fetch` is false."""
         kept = self.cache.find(reader.file, offset)
         if kept is not None and kept.window is not None:
             reader.hit_count += 1
             self._enter(reader, kept)
             return kept.window
-        if not wait:
+        if not fetch:
             return None
         reader.ahead.on_miss(offset)
         reader.miss_count += 1
-        wanted = min(reader.ahead.size_for(count), self.config.message_count_threshold)
-        loaded = self.loader.load(reader.file, offset, wanted, self._window_bytes(), reader.group)
+        wanted, bytes_max = reader.ahead.size_for(count), self._window_bytes()
+        if self.pace.is_slow:
+            wanted = min(wanted, self.config.message_count_threshold)
+        else:
+            wanted = min(wanted * AHEAD_FACTOR, reader.ahead.max_window) if reader.ahead.is_sequential else wanted
+            bytes_max = min(bytes_max, QUICK_BYTES_MAX)
+        loaded = self.loader.load(reader.file, offset, wanted, bytes_max, reader.group)
         self._enter(reader, loaded.kept)
         return loaded.window
 
     def _enter(self, reader: QueueReader, kept: Kept | None) -> None:
         """The group goes on to another window.
 
-        A group that holds much lets go of the oldest that it has read, when no other is still to come to it: memory
-        that is used again soon is warm, and fresh pages cost more than the fetch.
+        A group that holds much lets go of the oldest that it has read, as long as no other is still to come to it:
+        memory that is used again soon is warm, and fresh pages cost more than the fetch.
         """
         if kept is reader.kept:
             return
         reader.kept = kept
-        if not reader.ahead.is_sequential or self.cache.bytes_of(reader.group) <= HISTORY_BYTES:
-            return
-        oldest = self.cache.oldest_read(reader.group)
-        window = None if oldest is None else oldest.window
-        if oldest is None or window is None:
-            return
-        others = self._by_file.get(oldest.queue, ())  # type: ignore[call-overload]
-        if not any(other.is_before(window.end_offset) for other in others):
+        history_bytes = HISTORY_BYTES if self.pace.is_slow else QUICK_HISTORY_BYTES
+        while reader.ahead.is_sequential and self.cache.bytes_of(reader.group) > history_bytes:
+            oldest = self.cache.oldest_read(reader.group)
+            window = None if oldest is None else oldest.window
+            if oldest is None or window is None or oldest is kept:
+                return
+            others = self._by_file.get(oldest.queue, ())  # type: ignore[call-overload]
+            if any(other.is_before(window.end_offset) for other in others):
+                return
             self.cache.release(oldest)
 
     def _window_bytes(self) -> int:

@@ -17,7 +17,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 
 from tiermq.consumequeue.unit import UNIT, UNIT_BYTES, is_ext_address
-from tiermq.kernel import check_window, take_window
+from tiermq.kernel import WindowPages, check_window
 from tiermq.message.message_filter import MessageFilter
 from tiermq.tier.fetch.record_split import Place, split
 
@@ -32,23 +32,25 @@ Piece = tuple[bytes, int, int]
 
 
 class Window:
-    """See the module. Immutable after it is made.
+    """See the module. Immutable after it is made. `pages` cuts pages out of a plain window, None of any other."""
 
-    Its buffers are as long as what they hold: a view of something larger would keep memory that nobody counts.
-    """
-
-    __slots__ = ("corrupt_count", "count", "data", "end_offset", "first_offset", "log_offset", "places", "units")
+    __slots__ = (
+        "corrupt_count", "count", "data", "end_offset", "first_offset", "log_offset", "pages", "places", "units",
+    )  # fmt: skip
 
     def __init__(self, first_offset: int, units: bytes | memoryview, data: bytes | memoryview, log_offset: int) -> None:
         self.first_offset = first_offset
-        self.units = bytes(units)
+        self.units = memoryview(units)
         self.data = memoryview(data)
         self.log_offset = log_offset
         self.count = len(units) // UNIT_BYTES
         self.end_offset = first_offset + self.count
         self.corrupt_count = 0
         self.places: list[Place] | None = None
-        if check_window(units, data, log_offset, first_offset) != self.count:
+        self.pages: WindowPages | None = None
+        if check_window(units, data, log_offset, first_offset) == self.count:
+            self.pages = WindowPages(units, data, log_offset, first_offset)
+        else:
             self.places, self.corrupt_count = split(units, self.data, log_offset, first_offset)
 
     @property
@@ -57,18 +59,15 @@ class Window:
 
     @property
     def weight(self) -> int:
-        """The bytes that keeping this window costs."""
+        """The bytes that keeping this window costs: of memory that its views keep, also what they do not show."""
         places = 0 if self.places is None else len(self.places) * PLACE_BYTES
-        return len(self.units) + len(self.data) + places + OVERHEAD_BYTES
+        return _held_bytes(self.units) + _held_bytes(self.data) + places + OVERHEAD_BYTES
 
     def take(self, offset: int, max_messages: int, max_bytes: int) -> Piece:
         """Messages from `offset` on, as many as the limits allow, the first one in any case."""
-        if self.places is not None:
-            return self._collect(self._places_from(offset), max_messages, max_bytes, None)
-        data, count = take_window(
-            self.units, self.data, self.log_offset, offset - self.first_offset, max_messages, max_bytes
-        )
-        return data, count, offset + count
+        if self.pages is not None:
+            return self.pages.take(offset, max_messages, max_bytes)
+        return self._collect(self._places_from(offset), max_messages, max_bytes, None)
 
     def _end_of(self, index: int) -> int:
         """Where the records of the first `index` units end in the data of a plain window."""
@@ -109,7 +108,7 @@ class Window:
     def _plain_places(self, offset: int) -> Iterator[Place]:
         start = (offset - self.first_offset) * UNIT_BYTES
         log_offset = self.log_offset
-        for number, (place, size, tags_code) in enumerate(UNIT.iter_unpack(memoryview(self.units)[start:]), offset):
+        for number, (place, size, tags_code) in enumerate(UNIT.iter_unpack(self.units[start:]), offset):
             yield Place(number, place - log_offset, size, tags_code)
 
     # Times
@@ -147,6 +146,11 @@ class Window:
         """Where the store time stands depends on the shape of the born host."""
         at = start + (68 if self.data[start + SYS_FLAG_LOW_BYTE_AT] & BORN_HOST_V6 else 56)
         return int(_FIRST_LONG.unpack_from(self.data, at)[0])
+
+
+def _held_bytes(view: memoryview) -> int:
+    """The length of the memory that a view is a view of."""
+    return memoryview(view.obj).nbytes
 
 
 def _queue_offset(place: Place) -> int:

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from tiermq.consumequeue.unit import UNIT, UNIT_BYTES
+from tiermq.tier.fetch.back_end_pace import BackEndPace
 from tiermq.tier.fetch.record_split import CODA_BYTES, Reach, careful_reach, points_to_coda, quick_reach
 from tiermq.tier.fetch.window import Window
 from tiermq.tier.fetch.window_cache import Kept, WindowCache
@@ -40,9 +41,13 @@ class WindowLoader:
     """See the module."""
 
     def __init__(
-        self, cache: WindowCache, note_fetch: Callable[[FlatMessageFile, Window], None] = lambda _file, _window: None
+        self,
+        cache: WindowCache,
+        note_fetch: Callable[[FlatMessageFile, Window], None] = lambda _file, _window: None,
+        pace: BackEndPace | None = None,
     ) -> None:
         self._cache = cache
+        self._pace = pace or BackEndPace()
         self._note_fetch = note_fetch
         self._lock = threading.Lock()
         self._flights: dict[FlatMessageFile, list[Flight]] = {}
@@ -75,7 +80,10 @@ class WindowLoader:
 
     def _fly(self, file: FlatMessageFile, flight: Flight, bytes_max: int, owner: str, read: bool) -> Loaded:
         try:
+            begun = self._pace.begin()
             window = fetch_window(file, flight.first, flight.end - flight.first, bytes_max)
+            if read:
+                self._pace.end(begun)
             loaded = Loaded(window, self._cache.put(file, window, owner, read=read))
         except BaseException as error:
             self._land(file, flight)
