@@ -9,12 +9,45 @@ Sharing. `tail_t` and `queue_t` live inside their Python objects; a Builder keep
 structs its table points to. A Tail that is pinned keeps its buffer until it is unpinned, whatever `detach` says.
 """
 
+from array import array
+
 import cython
-from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cython.cimports.columns import (
+    C_COUNT,
+    C_FIRST_TEXT,
+    C_KEYS,
+    C_PROPERTIES,
+    D_END,
+    D_ODD,
+    PAIRS_MAX,
+    append_corrupt,
+    append_row,
+    column_prepare,
+    column_t,
+    decode_free,
+    decode_some,
+    decode_t,
+    find_properties,
+    guess_bytes,
+    names_add,
+    names_prepare,
+    names_t,
+    out_give,
+    out_t,
+    pair_t,
+    row_t,
+)
+from cython.cimports.cpython.buffer import (
+    PyBUF_SIMPLE,
+    PyBUF_WRITABLE,
+    PyBuffer_FillInfo,
+    PyBuffer_Release,
+    PyObject_GetBuffer,
+)
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t
-from cython.cimports.libc.stdlib import calloc, free, malloc
-from cython.cimports.libc.string import memcmp, memcpy
+from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
+from cython.cimports.libc.string import memcmp, memcpy, memset
 from cython.cimports.native import (
     PyUnicode_AsUTF8AndSize,
     PyUnicode_IS_COMPACT_ASCII,
@@ -89,9 +122,11 @@ __all__ = [
     "check_records",
     "check_window",
     "collect_for_tier",
+    "collect_tier_keys",
     "crc32",
     "decode_columns",
     "key_hashes",
+    "put_collected_keys",
     "put_tier_keys",
     "read_page",
     "rearrange_index",
@@ -107,7 +142,7 @@ from tiermq.kernel.column_values import (  # noqa: E402
     DecodedColumns,
     Shape,
 )
-from tiermq.kernel.decoding import decode_columns  # noqa: E402
+from tiermq.kernel.decoding import take_row  # noqa: E402
 from tiermq.kernel.reasons import Disagreement, Refusal, Stop  # noqa: E402
 
 crc_prepare(1)
@@ -2266,6 +2301,148 @@ def put_tier_keys(buffer, slots: int64_t, capacity: int64_t, item_limit: int64_t
     return done, put, oldest_ms
 
 
+def collect_tier_keys(units, data, first: int64_t, log_offset: int64_t, topic: str) -> tuple:
+    """The keys of the records of `units`, from unit `first` on, as `put_tier_keys` would put them.
+
+    `data` holds the records from tier offset `log_offset` on. Gives (records done, collected keys of 24 bytes). Ends
+    early, before a record that needs the slow path: too many keys, keys or a topic beyond ASCII, not a record.
+    """
+    if not topic.isascii():
+        return 0, b""
+    unit_view: cython.const[cython.uchar][::1] = units
+    data_view: cython.const[cython.uchar][::1] = data
+    available: int64_t = data_view.shape[0]
+    unit_count: int64_t = unit_view.shape[0] // UNIT_BYTES
+    if first < 0 or first >= unit_count or available == 0:
+        return 0, b""
+    unit: cython.pointer(cython.const[u8]) = cython.address(unit_view[0]) + UNIT_BYTES * first
+    record: cython.pointer(cython.const[u8])
+    prefix_text: bytes = (topic + "#").encode()
+    prefix: uint32_t = hash_on(
+        0, cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(prefix_text)), PyBytes_GET_SIZE(prefix_text)
+    )
+    hashes: int32_t[64]
+    head: head_t
+    named: named_t
+    room: int64_t = 2 * (unit_count - first) + 64
+    made: cython.pointer(u8) = cython.cast(cython.pointer(u8), malloc(room * 24))
+    grown: cython.pointer(u8)
+    item: cython.pointer(u8)
+    done: int64_t = 0
+    count: int64_t = 0
+    place: int64_t
+    size: int64_t
+    found: cython.int
+    i: cython.int
+    if made == cython.NULL:
+        raise MemoryError
+    with cython.nogil:
+        while first + done < unit_count:
+            place = cython.cast(int64_t, load64(unit))
+            size = cython.cast(int32_t, load32(unit + 8))
+            if place < log_offset or size < FIXED_BYTES or place - log_offset > available - size:
+                break
+            record = cython.address(data_view[0]) + (place - log_offset)
+            if parse_head(record, size, cython.address(head)) != STOP_END or head.total != size or head.store_ms < 0:
+                break
+            scan_properties(record + head.properties_at, head.properties_length,
+                            available - (place - log_offset) - head.properties_at, cython.address(named))  # fmt: skip
+            found = distinct_keys(cython.address(named), prefix, cython.address(hashes[0]))
+            if found < 0:
+                break
+            if count + found > room:
+                room = 2 * room
+                grown = cython.cast(cython.pointer(u8), realloc(made, room * 24))
+                if grown == cython.NULL:
+                    break
+                made = grown
+            item = made + 24 * count
+            for i in range(found):
+                store32(item, hashes[i])
+                store64(item + 4, place)
+                store32(item + 12, cython.cast(uint32_t, size))
+                store64(item + 16, head.store_ms)
+                item += 24
+            count += found
+            unit += UNIT_BYTES
+            done += 1
+    try:
+        return done, PyBytes_FromStringAndSize(cython.cast(cython.p_char, made), 24 * count)
+    finally:
+        free(made)
+
+
+def put_collected_keys(buffer, slots: int64_t, capacity: int64_t, item_limit: int64_t, keys, first: int64_t,
+                       topic_id: int32_t, queue_id: int32_t) -> tuple:  # fmt: skip
+    """Put collected keys, from key number `first` on, into an open tier index file.
+
+    Gives (keys put, least store time of them). Ends early, before a record whose keys do not all fit below `capacity`
+    and `item_limit`, or one that no record can be (a negative hash, offset, size or time).
+    """
+    top: int64_t = capacity if capacity < item_limit else item_limit
+    file_view: cython.uchar[::1] = buffer
+    key_view: cython.const[cython.uchar][::1] = keys
+    count: int64_t = key_view.shape[0] // 24
+    if slots < 1 or first < 0 or file_view.shape[0] < 28 or top < 1:
+        return 0, 0
+    if file_view.shape[0] < 28 + 8 * slots + 32 * top:
+        raise ValueError("the buffer is smaller than the tier index file that it should hold")
+    if first >= count:
+        return 0, 0
+    file: cython.pointer(u8) = cython.address(file_view[0])
+    start: cython.pointer(cython.const[u8]) = cython.address(key_view[0])
+    key: cython.pointer(cython.const[u8])
+    ring: pending_t[256]
+    sizes: int32_t[256]
+    at: int64_t = first
+    end: int64_t
+    items: int64_t = cython.cast(int32_t, load32(file + 24))
+    oldest_ms: int64_t = 0
+    place: int64_t
+    store_ms: int64_t
+    size: int32_t
+    lowest: int64_t
+    waiting: cython.int = 0
+    i: int64_t
+    with cython.nogil:
+        while at < count:
+            key = start + 24 * at
+            place = cython.cast(int64_t, load64(key + 4))
+            size = cython.cast(int32_t, load32(key + 12))
+            store_ms = cython.cast(int64_t, load64(key + 16))
+            lowest = place if place < store_ms else store_ms
+            lowest = lowest if lowest < size else size
+            end = at
+            while end < count and cython.cast(int64_t, load64(start + 24 * end + 4)) == place:
+                if cython.cast(int32_t, load32(start + 24 * end)) < 0:
+                    lowest = -1
+                end += 1
+            if items < 0 or items + (end - at) >= top or lowest < 0:
+                break
+            for i in range(at, end):
+                if waiting == TIER_PENDING_MAX:
+                    put_tier_items(
+                        file, slots, capacity, cython.address(ring[0]), cython.address(sizes[0]), waiting, topic_id, queue_id
+                    )
+                    waiting = 0
+                ring[waiting].hash = cython.cast(int32_t, load32(start + 24 * i))
+                ring[waiting].slot = ring[waiting].hash % slots
+                ring[waiting].physical_offset = place
+                ring[waiting].store_ms = store_ms
+                sizes[waiting] = size
+                prefetch_write(file + 28 + 8 * cython.cast(int64_t, ring[waiting].slot))
+                waiting += 1
+            if at == first or store_ms < oldest_ms:
+                oldest_ms = store_ms
+            items += end - at
+            at = end
+        if waiting:
+            put_tier_items(
+                file, slots, capacity, cython.address(ring[0]), cython.address(sizes[0]), waiting, topic_id, queue_id
+            )
+    return at - first, oldest_ms
+
+
 def rearrange_index(buffer, slots: int64_t, items: int64_t) -> bytes:
     """The compacted form of a whole open tier index file: slots of (position, length), items grouped by slot.
 
@@ -2321,3 +2498,217 @@ def rearrange_index(buffer, slots: int64_t, items: int64_t) -> bytes:
     if bad:
         raise CorruptRecord("an index item has a negative key hash")
     return out
+
+
+@cython.final
+@cython.cclass
+class ColumnBytes:
+    """The memory of one buffer of a column: read-only, freed with the last array that lies in it."""
+
+    data: cython.pointer(u8)
+    size: cython.Py_ssize_t
+    capacity: int64_t
+
+    def __dealloc__(self):
+        if self.data != cython.NULL:
+            out_give(self.data, self.capacity)
+
+    def __len__(self):
+        return self.size
+
+    def __getbuffer__(self, view: cython.pointer(cython.Py_buffer), flags: cython.int):
+        PyBuffer_FillInfo(view, self, self.data, self.size, 1, flags)
+
+
+@cython.cfunc
+def column_bytes(out: cython.pointer(out_t)) -> ColumnBytes:
+    """Hand the memory of an output over, without what it did not need."""
+    made: ColumnBytes = ColumnBytes.__new__(ColumnBytes)
+    if out.capacity > 2 * out.size + 65536:
+        shrunk: cython.pointer(u8) = cython.cast(cython.pointer(u8), realloc(out.data, out.size + 64))
+        if shrunk != cython.NULL:
+            out.data = shrunk
+            out.capacity = out.size + 64
+    made.data = out.data
+    made.size = out.size
+    made.capacity = out.capacity
+    out.data = cython.NULL
+    return made
+
+
+@cython.cfunc
+def column_buffers(column: cython.pointer(column_t), number: cython.int, rows: int64_t) -> tuple:
+    validity: object = None
+    if column.nulls:
+        column.validity.size = (rows + 7) // 8
+        validity = column_bytes(cython.address(column.validity))
+    values: ColumnBytes = column_bytes(cython.address(column.values))
+    if number < C_FIRST_TEXT:
+        return validity, values
+    data: ColumnBytes = column_bytes(cython.address(column.data_a))
+    if number < C_KEYS:
+        return validity, values, data
+    offsets: ColumnBytes = column_bytes(cython.address(column.offsets_a))
+    if number == C_KEYS:
+        return validity, values, offsets, data
+    offsets_b: ColumnBytes = column_bytes(cython.address(column.offsets_b))
+    return validity, values, offsets, data, offsets_b, column_bytes(cython.address(column.data_b))
+
+
+COLUMN_NUMBERS = cython.declare(dict, {name: number for number, name in enumerate(COLUMN_SHAPES)})
+# Columns that no look at the properties is needed for.
+HEAD_COLUMNS = cython.declare(frozenset, frozenset(
+    name for name, shape in COLUMN_SHAPES.items() if shape in (Shape.I64, Shape.I32)
+) - {"tagsCode", "deliverTime"} | {"bornHost", "storeHost", "offsetMsgId", "transactionState", "body"})  # fmt: skip
+assert len(COLUMN_SHAPES) == C_COUNT and COLUMN_NUMBERS["tags"] == C_FIRST_TEXT
+assert COLUMN_NUMBERS["keys"] == C_KEYS and COLUMN_NUMBERS["properties"] == C_PROPERTIES
+assert [int(value) for value in Check] == [0, 1, 2]
+
+
+@cython.cfunc
+def fill_names(set_: cython.pointer(names_t), values: tuple) -> cython.bint:
+    """Names point into `values`, which must outlive them."""
+    value: bytes
+    if not names_prepare(set_, len(values)):
+        return False
+    for value in values:
+        names_add(set_, cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(value)), PyBytes_GET_SIZE(value))
+    return True
+
+
+@cython.cfunc
+def prepare_columns(d: cython.pointer(decode_t), request: object) -> cython.bint:
+    """Ask for the columns of a request, with room for what the next records may need of it."""
+    rows: int64_t = d.end - d.index
+    total: int64_t = 0
+    bodies: int64_t = 0
+    properties: int64_t = 0
+    guess: int64_t
+    number: cython.int
+    i: int64_t
+    if rows > d.max_rows:
+        rows = d.max_rows
+    if rows < 0:
+        rows = 0
+    for i in range(d.index, d.index + rows):
+        if d.sizes[i] > 0 and total < d.max_bytes:
+            total += d.sizes[i]
+    if total > d.max_bytes or d.tags.count or d.keys.count:
+        total = 65536  # Few of these records may be wanted, or they are large: let it grow.
+    guess_bytes(d, rows, total, cython.address(bodies), cython.address(properties))
+    for name in request.columns:
+        number = COLUMN_NUMBERS[name]
+        guess = bodies if name == "body" else properties if number == C_PROPERTIES else 36 * rows
+        if not d.columns[number].wanted and not column_prepare(cython.address(d.columns[number]), number, rows, guess):
+            return False
+        if name not in HEAD_COLUMNS:
+            d.scans_properties = 1
+    if d.tags.count or d.keys.count:
+        d.scans_properties = 1
+    return True
+
+
+@cython.cfunc
+def append_odd(d: cython.pointer(decode_t), made: object, record: cython.pointer(cython.const[u8]), corrupt: list) -> cython.bint:
+    """Append what the pure twin made of a record. False when there is no memory."""
+    row: row_t
+    memset(cython.address(row), 0, cython.sizeof(row_t))
+    row.log_offset = made.log_offset
+    if made.queue_offset is not None:
+        row.queue_offset = made.queue_offset
+        row.has_queue_offset = 1
+    if made.reason is not None:
+        corrupt.append((d.rows, made.index, made.reason))
+        append_corrupt(d, cython.address(row))
+        return True
+    body: bytes = made.body
+    properties: bytes = made.properties
+    length: int64_t = PyBytes_GET_SIZE(properties)
+    at: cython.pointer(cython.const[u8]) = cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(properties))
+    find_properties(d, at, length, at + length)
+    row.record = record
+    row.body = cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(body))
+    row.body_length = PyBytes_GET_SIZE(body)
+    row.body_limit = row.body + row.body_length
+    row.properties_length = length
+    if not append_row(d, cython.address(row), at + length):
+        return False
+    d.bytes += len(made.message.encoded_properties) - length
+    return True
+
+
+def decode_columns(buffer, starts, sizes, request, first: int64_t = 0, max_rows: int64_t = 8192,
+                   max_bytes: int64_t = 67108864):  # fmt: skip
+    """The rows of the records from number `first` on, until `max_rows` are found or bodies and properties of
+    `max_bytes` are reached (but one row). Damage is never an error here: `corrupt` of the answer tells it.
+    """
+    start_view: cython.const[int64_t][::1] = starts
+    size_view: cython.const[int64_t][::1] = sizes
+    delays: object = array("q", request.delays_ms)
+    delay_view: cython.const[int64_t][::1] = delays
+    topic: bytes = request.topic
+    tags: tuple = request.tags
+    keys: tuple = request.keys
+    view: cython.Py_buffer
+    d: cython.pointer(decode_t)
+    ended: cython.int
+    corrupt: list = []
+    buffers: dict = {}
+    if start_view.shape[0] != size_view.shape[0]:
+        raise ValueError(f"a run has a start and a size for each record, found {len(starts)} and {len(sizes)}")
+    if first < 0:
+        raise ValueError(f"the first record of a run is number 0, found {first}")
+    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
+    d = cython.cast(cython.pointer(decode_t), calloc(1, cython.sizeof(decode_t)))
+    if d == cython.NULL:
+        PyBuffer_Release(cython.address(view))
+        raise MemoryError
+    try:
+        d.data = cython.cast(cython.pointer(cython.const[u8]), view.buf)
+        d.data_bytes = view.len
+        d.end = start_view.shape[0]
+        if d.end:
+            d.starts = cython.address(start_view[0])
+            d.sizes = cython.address(size_view[0])
+        d.delay_count = delay_view.shape[0]
+        if d.delay_count:
+            d.delays_ms = cython.address(delay_view[0])
+        d.topic = cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(topic))
+        d.topic_length = PyBytes_GET_SIZE(topic)
+        d.queue_id = request.queue_id
+        d.log_base = request.log_base
+        d.first_offset = request.first_offset
+        d.begin_ms = request.begin_ms
+        d.end_ms = request.end_ms
+        d.check = request.check
+        d.decompress = request.decompress
+        d.max_rows = max_rows
+        d.max_bytes = max_bytes
+        d.index = first
+        d.pairs = cython.cast(cython.pointer(pair_t), malloc(PAIRS_MAX * cython.sizeof(pair_t)))
+        if d.pairs == cython.NULL or not fill_names(cython.address(d.tags), tags):
+            raise MemoryError
+        if not fill_names(cython.address(d.keys), keys) or not prepare_columns(d, request):
+            raise MemoryError
+        while True:
+            with cython.nogil:
+                ended = decode_some(d)
+            if ended == D_END:
+                break
+            if ended != D_ODD:
+                raise MemoryError
+            at: int64_t = d.index
+            made: object = take_row(memoryview(buffer).cast("B"), d.starts[at], d.sizes[at], at, request)
+            d.index += 1
+            if made is not None and not append_odd(d, made, d.data + d.starts[at], corrupt):
+                raise MemoryError
+        for name in request.columns:
+            if name not in buffers:
+                buffers[name] = column_buffers(
+                    cython.address(d.columns[COLUMN_NUMBERS[name]]), COLUMN_NUMBERS[name], d.rows
+                )
+        return DecodedColumns(d.rows, d.index, corrupt, buffers)
+    finally:
+        PyBuffer_Release(cython.address(view))
+        decode_free(d)
+        free(d)

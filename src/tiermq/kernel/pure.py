@@ -14,9 +14,11 @@ from tiermq.kernel.column_values import (
     Shape,
 )
 from tiermq.kernel.decoding import decode_columns
+from tiermq.kernel.fragments import collect_tier_keys, put_collected_keys
 from tiermq.kernel.gathering import GetPage, TransferLimits, read_page
 from tiermq.kernel.reasons import Disagreement, Refusal, Stop
 from tiermq.kernel.tails import QueueTail, Segments, Tail
+from tiermq.kernel.tier_pages import TierPage, WindowPages
 from tiermq.kernel.tiering import (
     Collected,
     check_records,
@@ -24,7 +26,6 @@ from tiermq.kernel.tiering import (
     collect_for_tier,
     put_tier_keys,
     rearrange_index,
-    take_window,
 )
 from tiermq.kernel.values import Message, PutResult, PutResults
 from tiermq.message.crc import crc32
@@ -52,16 +53,19 @@ __all__ = [
     "Shape",
     "Stop",
     "Tail",
+    "TierPage",
     "TransferLimits",
+    "WindowPages",
     "check_records",
     "check_window",
     "collect_for_tier",
+    "collect_tier_keys",
     "crc32",
     "decode_columns",
     "key_hashes",
+    "put_collected_keys",
     "put_tier_keys",
     "read_page",
     "rearrange_index",
     "scan",
-    "take_window",
 ]

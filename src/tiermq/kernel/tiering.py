@@ -83,30 +83,6 @@ def collect_for_tier(
     return Collected(bytes(data), bytes(units), offset + len(times), min(times, default=0), max(times, default=0))
 
 
-def take_window(units: bytes, data: Any, log_offset: int, index: int, count: int, max_bytes: int) -> tuple[bytes, int]:
-    """Whole records of a plain window from unit `index` on: at most `count`, at most `max_bytes`, but one.
-
-    (bytes, how many). The units must be those of `data`, as `check_window` found them.
-    """
-    total = len(units) // UNIT_BYTES
-    if index < 0 or index >= total or count < 1:
-        return b"", 0
-    count = min(count, total - index)
-
-    def end_of(number: int) -> int:
-        if number >= total:
-            return len(data)
-        return int(_I64.unpack_from(units, number * UNIT_BYTES)[0]) - log_offset
-
-    start, end = end_of(index), end_of(index + count)
-    while end - start > max_bytes and count > 1:
-        count -= 1
-        end = end_of(index + count)
-    if not 0 <= start <= end <= len(data):
-        raise CorruptRecord("the units of a window do not fit its records")
-    return bytes(data[start:end]), count
-
-
 def check_window(units: Any, data: Any, tier_offset: int, queue_offset: int, check_crc: bool = True) -> int:
     """How many leading units are followed by exactly their records in `data`, which begins at `tier_offset`.
 
@@ -202,7 +178,7 @@ def put_tier_keys(
     done = put = oldest_ms = 0
     while (first + done + 1) * UNIT_BYTES <= len(units):
         place, size, _ = _UNIT.unpack_from(units, (first + done) * UNIT_BYTES)
-        found = _tier_keys(data, place - log_offset, size)
+        found = tier_keys(data, place - log_offset, size)
         if found is None:
             break
         store_ms, keys = found
@@ -211,14 +187,14 @@ def put_tier_keys(
             if count < 0 or count + len(keys) >= top:
                 break
             hashes = [key_hash(f"{topic}#{key}") for key in keys]
-            _put_tier_items(buffer, slots, capacity, hashes, (topic_id, queue_id, place, size), store_ms)
+            put_tier_items(buffer, slots, capacity, hashes, (topic_id, queue_id, place, size), store_ms)
             oldest_ms = store_ms if put == 0 else min(oldest_ms, store_ms)
             put += len(keys)
         done += 1
     return done, put, oldest_ms
 
 
-def _tier_keys(data: Any, position: int, size: int) -> tuple[int, list[str]] | None:
+def tier_keys(data: Any, position: int, size: int) -> tuple[int, list[str]] | None:
     """The store time of a record and its keys, each once; None when the slow path must look at it."""
     if position < 0 or size < FIXED_BYTES or position > len(data) - size:
         return None
@@ -233,7 +209,7 @@ def _tier_keys(data: Any, position: int, size: int) -> tuple[int, list[str]] | N
     return None if len(pieces) > KEYS_MAX else (head.store_timestamp_ms, [piece.decode() for piece in pieces])
 
 
-def _put_tier_items(
+def put_tier_items(
     buffer: Any, slots: int, capacity: int, hashes: list[int], place: tuple[int, int, int, int], store_ms: int
 ) -> None:
     """Add the items of one record: each item before its slot, the header last."""

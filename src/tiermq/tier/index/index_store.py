@@ -29,6 +29,7 @@ from tiermq.service import Service
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.flat.record_batch import RecordBatch
 from tiermq.tier.index.index_coverage import Coverage, QueueTail
+from tiermq.tier.index.index_fragment import IndexFragment
 from tiermq.tier.index.index_item import CAPACITY_DEFAULT, SLOTS_DEFAULT
 from tiermq.tier.index.index_query import FetchKeys, IndexSearch, QueryAnswer, QueryPool, Question
 from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, recover_files
@@ -232,6 +233,10 @@ class IndexStore:
     def put_batch(self, batch: RecordBatch, topic: str, topic_id: int, queue_id: int) -> PutOutcome:
         """The same for all records of a batch, in order, and faster: SUCCESS or SHUTDOWN. Raises DiskFull."""
         return self._table.put_batch(batch, topic, topic_id, queue_id) if self._is_open else PutOutcome.SHUTDOWN
+
+    def put_fragment(self, fragment: IndexFragment) -> PutOutcome:
+        """The same for records whose keys another process collected: SUCCESS or SHUTDOWN. Raises DiskFull."""
+        return self._table.put_fragment(fragment) if self._is_open else PutOutcome.SHUTDOWN
 
     def sync(self) -> None:
         """Make everything put so far durable."""

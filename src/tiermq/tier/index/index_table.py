@@ -19,6 +19,7 @@ from tiermq.kernel import key_hashes, put_tier_keys
 from tiermq.tier.flat.record_batch import RecordBatch
 from tiermq.tier.index.compacted_index import CompactedIndex
 from tiermq.tier.index.index_coverage import Coverage, CoverageRecord, QueueName, QueueTail
+from tiermq.tier.index.index_fragment import IndexFragment
 from tiermq.tier.index.index_item import distinct
 from tiermq.tier.index.index_state import IndexEntry, IndexState
 from tiermq.tier.index.index_write_file import FileFacts, IndexWriteFile
@@ -157,6 +158,40 @@ class IndexTable:
                     return PutOutcome.SHUTDOWN
                 done += 1
         return PutOutcome.SUCCESS
+
+    def put_fragment(self, fragment: IndexFragment) -> PutOutcome:
+        """Put the keys of committed records that were collected elsewhere, as `put_batch` would put the records.
+
+        What of it is indexed already is passed over, and what no file can take too. Raises DiskFull; after a failure
+        the same fragment can be put again.
+        """
+        while True:
+            with self._lock:
+                if self._is_shut:
+                    return PutOutcome.SHUTDOWN
+                queue = self.coverage.of(fragment.topic, fragment.topic_id, fragment.queue_id)
+                start = max(fragment.start, queue.end)
+                if start >= fragment.end:
+                    return PutOutcome.SUCCESS
+                end = self._put_keys_from(fragment, start)
+                if end > start:
+                    queue.note_put(start, end - start)
+                    self.version += 1
+
+    def _put_keys_from(self, fragment: IndexFragment, start: int) -> int:
+        """Put keys of records from tier offset `start` on; up to where everything is done then."""
+        first = fragment.first_key_from(start)
+        if first == fragment.count:
+            return fragment.end
+        behind = fragment.first_key_from(fragment.place(first) + 1)
+        if behind - first >= self._capacity:
+            done = behind  # More keys than any file has room for.
+        else:
+            done = first + self._writable().put_collected(fragment.keys, first, fragment.topic_id, fragment.queue_id)
+            if done == first:
+                self.seal_current()  # Full; the next round goes on in a new one.
+                return start
+        return fragment.end if done == fragment.count else fragment.place(done)
 
     def _put_run(self, batch: RecordBatch, first: int, topic: str, topic_id: int, queue_id: int) -> int:
         """Let the kernel put what it can of the records from number `first` on, under the lock; where it stopped."""

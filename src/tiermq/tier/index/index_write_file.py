@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 
 from tiermq.errors import CorruptRecord, StoreClosed, StoreDamaged, TierMQError
 from tiermq.files.file_access import FileAccess, Region
-from tiermq.kernel import put_tier_keys, rearrange_index
+from tiermq.kernel import put_collected_keys, put_tier_keys, rearrange_index
+from tiermq.kernel.fragments import COLLECTED_KEY_BYTES
 from tiermq.tier.driver.contract import Buffer
 from tiermq.tier.index import index_repair
 from tiermq.tier.index.index_item import (
@@ -244,6 +245,31 @@ class IndexWriteFile:
                 self._oldest_ms = oldest_ms if before == 0 else min(self._oldest_ms, oldest_ms)
                 self._topic_ids.add(topic_id)
             return done
+
+    def put_collected(self, keys: Buffer, first: int, topic_id: int, queue_id: int) -> int:
+        """Add the items of keys that were collected elsewhere, from key `first` on; how many of them.
+
+        Ends early, where disk blocks must be taken again; 0 when the keys of the next record do not fit any more.
+        Raises DiskFull, with nothing written.
+        """
+        with self._lock:
+            buffer = self._map()
+            topic_id = low_32_bits(topic_id)
+            before = self.header.item_count
+            wanted = before + min(len(keys) // COLLECTED_KEY_BYTES - first, RESERVE_ITEMS)
+            if wanted >= self._item_limit and self._item_limit < self.capacity:
+                self._reserve(wanted)
+            while True:
+                count, oldest_ms = put_collected_keys(
+                    buffer, self.slots, self.capacity, self._item_limit, keys, first, topic_id, queue_id
+                )
+                if count:
+                    self._oldest_ms = oldest_ms if before == 0 else min(self._oldest_ms, oldest_ms)
+                    self._topic_ids.add(topic_id)
+                    return count
+                if self._item_limit >= self.capacity:
+                    return 0
+                self._reserve(self._item_limit)  # For one record with a great many keys.
 
     def select(self, key_hash: int, max_count: int, begin_ms: int, end_ms: int) -> Selected | None:
         """Items of a hash whose records may lie in the time range, newest first; None once the file is closed."""
