@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from scenarios.broker_world import HOUR_MS, BrokerWorld
+from tiermq.tier.dispatch.pace import PaceSettings
 from tiermq.tier.driver.faulty import Down
 from tiermq.tier.metadata.manifest import decode_manifest, manifest_name
 from tiermq.tier.names import QueueKey
@@ -52,6 +53,10 @@ def test_settings_reach_the_parts(tmp_path: Path) -> None:
         tier_dispatch_interval=6,
         tier_upload_threads=7,
         tier_pending_bytes_max=8,
+        tier_pace_put_rate=13,
+        tier_pace_cpu_percent=14,
+        tier_pace_batch_factor=15,
+        tier_pace_sample_interval=16,
         read_ahead_cache_enable=False,
         tier_cache_bytes=9,
         read_ahead_cache_expire_duration=10,
@@ -63,6 +68,7 @@ def test_settings_reach_the_parts(tmp_path: Path) -> None:
     assert (dispatch.group_commit, dispatch.group_commit_timeout_ms, dispatch.group_commit_count) == (False, 1, 2)
     assert (dispatch.group_commit_bytes, dispatch.rolling_interval_hours, dispatch.rolling_minimum_bytes) == (3, 4, 5)
     assert (settings.sweep_interval_ms, settings.worker_count, settings.memory_bytes_max) == (6, 7, 8)
+    assert settings.pace == PaceSettings(put_rate=13, cpu_percent=14, batch_factor=15, sample_ms=16)
     assert (fetch.cache_enable, fetch.cache_bytes, fetch.cache_expire_ms) == (False, 9, 10)
     assert (fetch.message_count_threshold, fetch.message_size_threshold) == (11, 12)
     world.put(20)

@@ -15,6 +15,7 @@ from tiermq.store.local_store import LocalStore
 from tiermq.tier.dispatch.engine import DispatchEngine, EngineSettings
 from tiermq.tier.dispatch.index_rebuild import rebuild_from
 from tiermq.tier.dispatch.local_source import LocalStoreSource
+from tiermq.tier.dispatch.pace import PaceSettings
 from tiermq.tier.dispatch.plan import DispatchConfig
 from tiermq.tier.dispatch.topic_filter import TopicFilter
 from tiermq.tier.dispatch.writer import QueueWriter
@@ -171,6 +172,12 @@ def _engine(
             sweep_interval_ms=config.tier_dispatch_interval,
             worker_count=config.tier_upload_threads,
             memory_bytes_max=config.tier_pending_bytes_max,
+            pace=PaceSettings(
+                config.tier_pace_put_rate,
+                config.tier_pace_cpu_percent,
+                config.tier_pace_batch_factor,
+                config.tier_pace_sample_interval,
+            ),
         ),
         clock=clock,
         registry=registry,

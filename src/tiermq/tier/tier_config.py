@@ -92,6 +92,10 @@ class TierConfig(Configuration):
     tier_pending_bytes_max: int = whole(268_435_456, low=1, high=LONG_MAX)
     tier_dispatch_interval: int = whole(20_000, low=1)
     tier_manifest_interval: int = whole(60_000)
+    tier_pace_put_rate: int = whole(200_000)  # Puts a second above which uploading holds back; 0: it never does.
+    tier_pace_cpu_percent: int = whole(50, low=1, high=100)  # Of one processor, for uploading that holds back.
+    tier_pace_batch_factor: int = whole(4, low=1, high=64)
+    tier_pace_sample_interval: int = whole(20, low=1)
     tier_lease_term: int = whole(60_000, low=3_000)
     tier_close_timeout: int = whole(10_000)
     tier_evict_on_proof: bool = True  # Local files go only once the tier has all of them.

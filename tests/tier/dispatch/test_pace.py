@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from tiermq.tier.dispatch.pace import REST_MAX_S, SAMPLE_S, Pace
+from tiermq.tier.dispatch.pace import REST_MAX_S, Pace, PaceSettings
+
+SETTINGS = PaceSettings(put_rate=1000, cpu_percent=20, batch_factor=3, sample_ms=20)
+SAMPLE_S = 0.02
 
 
 class World:
-    def __init__(self) -> None:
+    def __init__(self, settings: PaceSettings = SETTINGS) -> None:
         self.now_s = 100.0
         self.puts = 0
-        self.pace = Pace(lambda: self.puts, share=0.2, hot_puts_per_s=1000, monotonic=lambda: self.now_s)
+        self.pace = Pace(lambda: self.puts, settings, monotonic=lambda: self.now_s)
 
     def pass_time(self, seconds: float, puts_per_s: float = 0) -> None:
         self.now_s += seconds
@@ -29,7 +32,7 @@ def test_while_many_messages_come_turns_are_taken_one_at_a_time() -> None:
     world = World()
     world.pass_time(2 * SAMPLE_S, puts_per_s=5000)
     assert world.pace.begin() == 0
-    assert world.pace.is_hot
+    assert world.pace.is_paced
     assert world.pace.begin() == REST_MAX_S
 
 
@@ -56,4 +59,30 @@ def test_rests_are_short_enough_to_notice_the_end_and_are_over_once_the_puts_are
     assert world.pace.begin() == REST_MAX_S
     world.pass_time(2 * SAMPLE_S)
     assert world.pace.begin() == 0
-    assert not world.pace.is_hot
+    assert not world.pace.is_paced
+
+
+def test_turns_are_larger_while_many_messages_come() -> None:
+    world = World()
+    assert world.pace.batch_factor == 1
+    world.pass_time(2 * SAMPLE_S, puts_per_s=5000)
+    world.pace.begin()
+    assert world.pace.batch_factor == 3
+    world.pass_time(2 * SAMPLE_S)
+    world.pace.begin()
+    assert world.pace.batch_factor == 1
+
+
+def test_whoever_looks_is_told_of_now_although_no_turn_is_taken() -> None:
+    world = World()
+    world.pass_time(2 * SAMPLE_S, puts_per_s=5000)
+    assert world.pace.is_paced
+    world.pass_time(2 * SAMPLE_S)
+    assert not world.pace.is_paced
+
+
+def test_a_put_rate_of_zero_means_that_nothing_is_ever_held_back() -> None:
+    world = World(PaceSettings(put_rate=0))
+    world.pass_time(2 * SAMPLE_S, puts_per_s=10**7)
+    assert world.pace.begin() == world.pace.begin() == 0
+    assert not world.pace.is_paced

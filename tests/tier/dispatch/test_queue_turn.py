@@ -197,3 +197,24 @@ def test_memory_stays_bounded_while_hundreds_of_queues_fail(tmp_path: Path) -> N
     world.go(120_000)
     assert all(world.tier_offsets(f"T{number}") == list(range(8)) for number in range(100))
     assert world.engine._budget.used_bytes == 0
+
+
+def test_a_turn_takes_more_messages_while_the_engine_holds_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = DispatchWorld(tmp_path, config=DispatchConfig(group_commit=False, group_commit_count=4), settings=SETTINGS)
+    world.put(30)
+    world.engine.tick()
+    world.engine.step()
+    assert world.tier_offsets() == list(range(4))
+    monkeypatch.setattr(type(world.engine), "batch_factor", 3)
+    world.engine.step()
+    assert world.tier_offsets() == list(range(16))
+    world.go()
+    assert world.tier_offsets() == list(range(30))
+    assert world.index.places() == world.places()
+
+
+def test_whether_uploads_hold_back_is_shown(world: DispatchWorld) -> None:
+    assert world.metric("tiermq_dispatch_paced") == 0
+    assert world.engine.status()["paced"] is False

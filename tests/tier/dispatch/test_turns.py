@@ -78,3 +78,22 @@ def test_waiting_ends_when_somebody_comes_or_the_time_is_over() -> None:
     assert turns.busy == 1
     assert not turns.wait_idle(0.001)
     turns.nudge()
+
+
+def test_who_waits_for_queues_to_be_done_is_woken_by_one_that_leaves_and_not_by_every_turn() -> None:
+    turns = Turns()
+    turns.wait_left(60)  # Nobody is there, so nobody will leave.
+    turns.push([A, B])
+    assert turns.take() == A
+    woken = threading.Event()
+    thread = threading.Thread(target=lambda: (turns.wait_left(60), woken.set()))
+    thread.start()
+    turns.done(A, again=True)
+    assert turns.take() == B
+    assert not woken.is_set()
+    while not woken.is_set():  # The thread may not have begun to wait yet: let somebody leave until it has.
+        turns.done(B, again=False)
+        turns.push([B])
+        turns.take()
+        turns.take()
+    thread.join()

@@ -280,3 +280,14 @@ def test_a_queue_whose_deletion_was_cut_short_by_a_crash_finishes_it_before_it_b
     world.write(3)
     assert world.messages() == [0, 1, 2]
     assert file.log.begin_ms != NEVER_MS
+
+
+def test_a_commit_of_several_stretches_has_a_time_entry_for_each(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.file.init(7)
+    world.write(9_000)
+    found = world.file.time_entries()
+    assert [entry.queue_offset for entry in found] == [7, 7 + 4096, 7 + 8192]
+    for entry in found:
+        place = UNIT.unpack(world.file.read_units(entry.queue_offset, 1))[0]
+        assert (entry.store_ms, entry.log_offset) == (1000 + entry.queue_offset, place)

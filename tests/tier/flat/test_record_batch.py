@@ -47,3 +47,16 @@ def test_a_batch_is_parted_between_two_records(records: int, extra: int, room_un
 def test_bug_11_the_store_time_is_found_behind_a_born_host_of_any_shape() -> None:
     for host in ("127.0.0.1:1", "[::1]:1"):
         assert store_time_at(record(3, host=host), 0) == 1003
+
+
+@pytest.mark.parametrize("messages_max", [1, 3, 10, 99])
+@pytest.mark.parametrize("bytes_max", [1, 300, 1_000, 1 << 20])
+def test_stretches_are_whole_records_and_as_long_as_both_limits_allow(messages_max: int, bytes_max: int) -> None:
+    whole = RecordBatch.of(batch(7, 10, START))
+    found = list(whole.stretches(messages_max, bytes_max))
+    assert [first for first, _ in found] + [whole.count] == [0] + [end for _, end in found]
+    for first, end in found:
+        length = whole.end_of(end) - whole.place(first)[0]
+        assert end == first + 1 or (end - first <= messages_max and length <= bytes_max)
+        if end < whole.count and end - first < messages_max:
+            assert whole.end_of(end + 1) - whole.place(first)[0] > bytes_max, "one more would have fitted"

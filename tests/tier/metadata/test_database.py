@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -174,3 +175,75 @@ def test_a_closed_database_says_so(tmp_path: Path) -> None:
         database.read("SELECT 1")
     with pytest.raises(StoreClosed):
         database.write("UPDATE counter SET value = 1")
+
+
+def test_who_writes_together_shares_one_transaction(tmp_path: Path) -> None:
+    statements: list[str] = []
+    database = Database(tmp_path / "tier.db", trace=statements.append)
+    before = counter(database)
+    threads = [
+        threading.Thread(
+            target=database.together, args=(lambda: database.write("UPDATE counter SET value = value + 1"),)
+        )
+        for _ in range(8)
+    ]
+    with database.transaction():  # Whoever comes meanwhile waits.
+        statements.clear()
+        for thread in threads:
+            thread.start()
+        while len(database._members) < len(threads):
+            pass
+    for thread in threads:
+        thread.join()
+    assert counter(database) == before + 8
+    assert [text for text in statements if "UPDATE" not in text] == ["COMMIT", "BEGIN IMMEDIATE", "COMMIT"]
+    database.close()
+
+
+def test_one_who_fails_in_a_shared_transaction_takes_nobody_with_it(tmp_path: Path) -> None:
+    database = Database(tmp_path / "tier.db")
+    found: list[Exception] = []
+    before = counter(database)
+
+    def bad() -> None:
+        database.write("UPDATE counter SET value = value + 100")
+        raise StoreDamaged("one who fails")
+
+    def good() -> None:
+        database.write("UPDATE counter SET value = value + 1")
+
+    def run(work: Callable[[], None]) -> None:
+        try:
+            database.together(work)
+        except StoreDamaged as error:
+            found.append(error)
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in (good, bad, good, bad, good)]
+    with database.transaction():
+        for thread in threads:
+            thread.start()
+        while len(database._members) < len(threads):
+            pass
+    for thread in threads:
+        thread.join()
+    assert counter(database) == before + 3
+    assert [str(error) for error in found] == ["one who fails"] * 2
+    database.close()
+
+
+def test_writing_together_inside_a_transaction_joins_it(tmp_path: Path) -> None:
+    database = Database(tmp_path / "tier.db")
+    before = counter(database)
+    with pytest.raises(StoreDamaged), database.transaction():
+        database.together(lambda: None if database.write("UPDATE counter SET value = 5") else None)
+        assert counter(database) == 5
+        raise StoreDamaged("undo it")
+    assert counter(database) == before
+    database.close()
+
+
+def test_what_is_written_together_is_refused_after_closing(tmp_path: Path) -> None:
+    database = Database(tmp_path / "tier.db")
+    database.close()
+    with pytest.raises(StoreClosed):
+        database.together(lambda: None)

@@ -35,7 +35,7 @@ from tiermq.service import Service
 from tiermq.tier.dispatch.dispatch_metrics import DispatchMetrics
 from tiermq.tier.dispatch.execute import IndexSink, NoIndex
 from tiermq.tier.dispatch.local_source import LocalSource
-from tiermq.tier.dispatch.pace import Pace
+from tiermq.tier.dispatch.pace import Pace, PaceSettings
 from tiermq.tier.dispatch.plan import DispatchConfig
 from tiermq.tier.dispatch.proof import EvictionProof
 from tiermq.tier.dispatch.queue_run import BackOff, MemoryBudget, QueueRun
@@ -63,6 +63,7 @@ class EngineSettings:
     back_off: BackOff = field(default_factory=BackOff)
     breaker_failures_max: int = 8
     breaker_rest_ms: int = 10_000
+    pace: PaceSettings = field(default_factory=PaceSettings)
 
 
 class DispatchEngine:
@@ -94,7 +95,7 @@ class DispatchEngine:
         self._writer = writer
         self._clock = clock or SystemClock()
         self._turns = Turns()
-        self._pace = Pace(put_count)
+        self._pace = Pace(put_count, self.settings.pace)
         self._runs: dict[QueueName, QueueRun] = {}
         self._runs_lock = threading.Lock()
         self._budget = MemoryBudget(self.settings.memory_bytes_max)
@@ -305,6 +306,11 @@ class DispatchEngine:
         """Give those queues a turn as soon as it is theirs."""
         self._turns.push(names)
 
+    @property
+    def batch_factor(self) -> int:
+        """How many times larger than usual the batch of a turn may be."""
+        return self._pace.batch_factor
+
     def _work(self) -> None:
         while not self._stopping:
             version = self._turns.version
@@ -395,6 +401,7 @@ class DispatchEngine:
         lag = self.proof.lag()
         return {
             "paused": self._paused,
+            "paced": self._pace.is_paced,
             "breaker": self._breaker.state.value,
             "lease": self._writer.lease_state,
             "queues": len(runs),
@@ -441,6 +448,10 @@ class DispatchEngine:
             "tiermq_dispatch_backlog_messages": ("Messages that wait, over all queues.", lambda: self._backlog()[0]),
             "tiermq_dispatch_pending_bytes": ("Bytes of batches in memory.", lambda: float(self._budget.used_bytes)),
             "tiermq_dispatch_waiting_queues": ("Queues in line for a turn.", lambda: float(len(self._turns))),
+            "tiermq_dispatch_paced": (
+                "1 while turns are held back because many messages are put.",
+                lambda: float(self._pace.is_paced),
+            ),
             "tiermq_dispatch_breaker_open": (
                 "1 while turns are held back because the back end is down.",
                 lambda: float(self._breaker.state is not BreakerState.CLOSED),

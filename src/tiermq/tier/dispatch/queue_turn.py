@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Protocol
 
 from tiermq.clock import Clock
@@ -45,7 +46,12 @@ _log = logging.getLogger(__name__)
 
 
 class Agenda(Protocol):
-    """Where a turn leaves word for later."""
+    """Where a turn leaves word for later, and hears how large it may be."""
+
+    @property
+    def batch_factor(self) -> int:
+        """How many times larger than usual the batch of a turn may be."""
+        ...
 
     def look_again(self, run: QueueRun, at_ms: int) -> None:
         """Give the queue another turn at that time."""
@@ -199,7 +205,12 @@ class QueueTurn:
             log_bytes=0 if last is None else last.append_position,
             log_created_ms=0 if last is None else last.created_ms,
         )
-        return plan(state, local, self._config, now_ms, force=file.append_offset < run.force_to)
+        decided = plan(state, local, self._config, now_ms, force=file.append_offset < run.force_to)
+        factor = self._agenda.batch_factor
+        if factor > 1 and isinstance(decided, Upload) and local is not None:
+            most = min(local.max_offset - decided.offset, factor * self._config.group_commit_count)
+            decided = replace(decided, max_count=most, max_bytes=factor * decided.max_bytes)
+        return decided
 
     def _rest(self, run: QueueRun, file: FlatMessageFile, decided: Nothing | Hold) -> None:
         run.commit_offset = file.commit_offset

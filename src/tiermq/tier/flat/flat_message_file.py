@@ -30,7 +30,7 @@ from tiermq.tier.flat.queue_recovery import QueueRecovery
 from tiermq.tier.flat.record_batch import CollectedRecords, RecordBatch, store_time_at
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import NEVER_MS, Gap, TimeEntry, Topic
-from tiermq.tier.metadata.time_index import entry_for_commit
+from tiermq.tier.metadata.time_index import DEFAULT_STRETCH, entry_for_commit
 from tiermq.tier.names import QueueKey, SegmentType
 
 BLANK_RUN_UNITS = 65_536
@@ -208,21 +208,30 @@ class FlatMessageFile:
             sizes = [*self.log.unrecorded(), *self.units.unrecorded()]
             if not sizes and not self._uncommitted:
                 return True
-            entry = self._new_time_entry()
-            self._metadata.record_commit(self.queue, sizes, [] if entry is None else [entry])
+            entries = self._new_time_entries()
+            self._metadata.record_commit(self.queue, sizes, entries)
             self.log.note_recorded()
             self.units.note_recorded()
-            self._last_entry = entry or self._last_entry
+            self._last_entry = entries[-1] if entries else self._last_entry
             self.committed.extend(self._uncommitted)
             self._uncommitted.clear()
             return True
 
-    def _new_time_entry(self) -> TimeEntry | None:
-        if not self._uncommitted:
-            return None
-        batch = self._uncommitted[0]
-        first = TimeEntry(batch.first_offset, store_time_at(batch.data, 0), batch.log_offset)
-        return entry_for_commit(self._last_entry, first, self.commit_offset, self.log.commit_offset)
+    def _new_time_entries(self) -> list[TimeEntry]:
+        """Of each stretch of what is being committed, its first message, unless the stretch before has room for all."""
+        entries: list[TimeEntry] = []
+        last = self._last_entry
+        for batch in self._uncommitted:
+            for number, end in batch.stretches(DEFAULT_STRETCH.messages_max, DEFAULT_STRETCH.bytes_max):
+                position = batch.place(number)[0]
+                first = TimeEntry(
+                    batch.first_offset + number, store_time_at(batch.data, position), batch.log_offset + position
+                )
+                entry = entry_for_commit(last, first, batch.first_offset + end, batch.log_offset + batch.end_of(end))
+                if entry is not None:
+                    entries.append(entry)
+                    last = entry
+        return entries
 
     def discard_pending(self) -> int:
         """Forget what waits, to give its memory back; how many bytes. The tier is asked before the next write."""

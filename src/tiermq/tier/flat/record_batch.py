@@ -7,6 +7,7 @@ count up from `first_offset` by one.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -88,6 +89,20 @@ class RecordBatch:
         """(position in `data`, size, tags code) of each record."""
         for place, size, tags_code in UNIT.iter_unpack(self.units):
             yield place - self.log_offset, size, tags_code
+
+    def end_of(self, count: int) -> int:
+        """Where the first `count` records end in `data`."""
+        return len(self.data) if count == self.count else self.place(count)[0]
+
+    def stretches(self, messages_max: int, bytes_max: int) -> Iterator[tuple[int, int]]:
+        """The batch in runs [first, end) of records, each as long as both limits allow, and of one record at least."""
+        count, first = self.count, 0
+        while first < count:
+            limit = self.place(first)[0] + bytes_max
+            fitting = bisect_right(range(count + 1), limit, lo=first + 1, key=self.end_of) - 1
+            end = max(first + 1, min(fitting, first + messages_max))
+            yield first, end
+            first = end
 
     def split(self, room_bytes: int, room_units: int) -> tuple[RecordBatch | None, RecordBatch | None]:
         """The part that fits into so much room, and the rest; None for an empty one."""
