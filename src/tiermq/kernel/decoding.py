@@ -76,7 +76,7 @@ def decode_columns(
     while index < len(starts) and len(rows) < max_rows and taken_bytes < max_bytes:
         row = take_row(view, int(starts[index]), int(sizes[index]), index, request)
         if row is not None:
-            taken_bytes += len(row.body) + len(row.properties)
+            taken_bytes += len(row.body) + (len(row.message.encoded_properties) if row.message else 0)
             rows.append(row)
         index += 1
     corrupt = [(number, row.index, row.reason) for number, row in enumerate(rows) if row.reason is not None]
