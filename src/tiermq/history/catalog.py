@@ -65,7 +65,7 @@ class QueueHistory:
 
     @property
     def min_offset(self) -> int:
-        return self.cold_min if self.has_cold else self.hot_min if self.hot_max > self.hot_min else self.cold_max
+        return self.cold_min if self.has_cold else self.hot_min if self.hot_max > self.hot_min else self.max_offset
 
     @property
     def max_offset(self) -> int:

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tiermq.consumequeue.unit import UNIT_BYTES
+from tiermq.consumequeue.unit import PRE_BLANK_SIZE, UNIT, UNIT_BYTES
+from tiermq.index.index_file import HEADER, HEADER_BYTES
+from tiermq.index.index_name import is_index_name
 from tiermq.store.read_only_store import ReadOnlyStore
 from tiermq.store.store_files import ReadOnlyMap
 
@@ -109,9 +111,44 @@ class HotStore:
         with self._lock:
             return self._store.index.find(topic, key, begin_ms, end_ms)
 
-    @property
-    def index_file_count(self) -> int:
-        return self._store.index.file_count
+    def indexed_range(self) -> tuple[int, int, int]:
+        """Physical offsets [begin, end) that the store's index files cover, and how many files there are.
+
+        Keys are indexed in the order of the log, so everything from the oldest file's first record to before the newest
+        file's last one is indexed; of the last one some keys may still be on their way. (0, 0, 0) without files.
+        """
+        begins, ends = [], []
+        for path in sorted((Path(self.path).expanduser() / "index").glob("*")):
+            if not is_index_name(path.name):
+                continue
+            try:
+                with path.open("rb") as stream:
+                    head = stream.read(HEADER_BYTES)
+            except FileNotFoundError:
+                continue  # Its time was over between the listing and now.
+            if len(head) == HEADER_BYTES:
+                _, _, begin, end, _, count = HEADER.unpack(head)
+                if count > 1:
+                    begins.append(begin)
+                    ends.append(end)
+        return (min(begins), max(ends), len(begins)) if begins else (0, 0, 0)
+
+    def first_unit_from(self, topic: str, queue_id: int, physical_offset: int, low: int, high: int) -> int | None:
+        """The first queue offset of [low, high) whose record lies at or behind a place; `high` when none does.
+
+        None when a blank unit was met on the way: then places do not ascend, and halving proves nothing.
+        """
+        while low < high:
+            middle = (low + high) // 2
+            piece = next(self.units(topic, queue_id, middle, middle + 1, 1), None)
+            if piece is None:
+                low = middle + 1  # Deleted since: what is left is newer.
+                continue
+            place, size, _ = UNIT.unpack(piece.data)
+            if size == PRE_BLANK_SIZE:
+                return None
+            low, high = (middle + 1, high) if place < physical_offset else (low, middle)
+        return low
 
     def close(self) -> None:
         """Let go of everything. Views that somebody holds stay valid."""

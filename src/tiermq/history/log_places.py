@@ -5,9 +5,10 @@ The time index and the segments give exact places for some queue offsets; in bet
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 
 from tiermq.history.catalog import QueueHistory
+from tiermq.history.time_ranges import OffsetRange
 
 
 class LogPlaces:
@@ -51,6 +52,13 @@ class LogPlaces:
         if self._places[at + 1] - place <= slack:
             return self._offsets[at + 1]
         return _between(place, self._places[at], self._places[at + 1], self._offsets[at], self._offsets[at + 1])
+
+    def around(self, begin: int, end: int) -> tuple[OffsetRange, OffsetRange]:
+        """The smallest (queue offsets, log offsets) that hold the log range [begin, end) and begin and end where both
+        are known exactly."""
+        low = max(0, bisect_right(self._places, begin) - 1)
+        high = min(bisect_left(self._places, end), len(self._places) - 1)
+        return (self._offsets[low], self._offsets[high]), (self._places[low], self._places[high])
 
 
 def _between(value: int, low: int, high: int, low_to: int, high_to: int) -> int:

@@ -182,18 +182,42 @@ def _plan_queue(
         cold = subtract(cold, (gap.from_offset, gap.to_offset))
     _count_segments(draft.counters, queue, cold)
     places = LogPlaces(queue) if cold else None
-    for side, ranges in ((Side.COLD, cold), (Side.HOT, hot)):
-        for one in ranges:
-            rest: Iterable[OffsetRange] = (one,)
-            if request.keys and lookup is not None:
-                found = lookup.find(queue, side, one, draft.counters)
-                rest = found.unknown
-                if found.places:
-                    draft.exact.append(_exact_task(place, queue, side, one, found.places, request, loss_is_error))
-            for begin, end in rest:
-                size = places.bytes_of(begin, end) if side is Side.COLD and places is not None else 0
-                size = size if side is Side.COLD else (end - begin) * queue.hot_record_bytes
-                draft.pieces.append(_Piece(queue, side, begin, end, size, places if side is Side.COLD else None))
+    if request.keys and lookup is not None:
+        cold, hot = _look_up(draft, place, queue, cold, hot, request, loss_is_error, lookup)
+    for begin, end in cold:
+        size = places.bytes_of(begin, end) if places is not None else 0
+        draft.pieces.append(_Piece(queue, Side.COLD, begin, end, size, places))
+    for begin, end in hot:
+        draft.pieces.append(_Piece(queue, Side.HOT, begin, end, (end - begin) * queue.hot_record_bytes))
+
+
+def _look_up(
+    draft: _Draft,
+    place: HistoryPlace,
+    queue: QueueHistory,
+    cold: Iterable[OffsetRange],
+    hot: Iterable[OffsetRange],
+    request: ScanRequest,
+    loss_is_error: bool,
+    lookup: KeyLookup,
+) -> tuple[list[OffsetRange], list[OffsetRange]]:
+    """Let an index find exact places; what it does not know is left, as cold and as hot ranges."""
+    still_hot = (queue.hot_min, queue.hot_max)
+    left: dict[Side, list[OffsetRange]] = {Side.COLD: [], Side.HOT: []}
+    waiting = [(Side.HOT, one) for one in hot] + [(Side.COLD, one) for one in cold]
+    while waiting:
+        side, one = waiting.pop()
+        found = lookup.find(queue, side, one, draft.counters)
+        if found.places:
+            draft.exact.append(_exact_task(place, queue, side, one, found.places, request, loss_is_error))
+        for unknown in found.unknown:
+            if side is Side.COLD and queue.store is not None:
+                # The store's index may know what that of the tier does not, as long as the store has the messages.
+                waiting += [(Side.HOT, each) for each in intersect([unknown], still_hot)]
+                left[Side.COLD] += subtract([unknown], still_hot)
+            else:
+                left[side].append(unknown)
+    return sorted(left[Side.COLD]), sorted(left[Side.HOT])
 
 
 def _gap_losses(queue: QueueHistory, cold: Iterable[OffsetRange], whole: OffsetRange) -> list[Loss]:

@@ -59,11 +59,18 @@ class _TaskReading:
             self.on_loss(loss)
 
     def _hot_runs(self) -> Iterator[RecordRun]:
+        missing: Missing | None = None
         for step in HotReader(self.history, self.task, self.counters, self.lose).steps():
             if isinstance(step, Missing):
-                yield from self._instead(step.begin, step.end)
-            else:
-                yield step
+                # Files of units and of records end at different messages: what is missing comes in pieces.
+                missing = step if missing is None else Missing(missing.begin, step.end)
+                continue
+            if missing is not None:
+                yield from self._instead(*missing)
+                missing = None
+            yield step
+        if missing is not None:
+            yield from self._instead(*missing)
 
     def _instead(self, begin: int, end: int) -> Iterator[RecordRun]:
         """Read from the tier what the store has lost since the plan was made."""

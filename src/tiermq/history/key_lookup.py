@@ -1,0 +1,232 @@
+"""Keys become exact places: the tier's uploaded index files for the cold side, the store's own for the hot one.
+
+    topic, key ─► hash ─► every index file, side by side: one slot, one short run of items ─► places in each queue's log
+
+An index finds candidates: hashes collide, and the rows decide. What matters is that it misses none. The companion of
+the newest uploaded index file says how far each queue's log is indexed, and with which holes; what is not covered is
+given back as ranges of offsets, to be scanned. RocketMQ's index files have no companions: without one, nothing is taken
+to be covered. A cold range that the index does not cover is looked up on the hot side, if the store still has it.
+
+Cost of a key: two or three small reads of each index file whose time fits, however many segments there are.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from tiermq.errors import CorruptRecord, CorruptSegment, SegmentMissing
+from tiermq.history.catalog import Catalog, QueueHistory
+from tiermq.history.hot_store import HotStore
+from tiermq.history.log_places import LogPlaces
+from tiermq.history.planning import FoundPlaces, plan_scan
+from tiermq.history.scan_values import RecordPlace, ScanCounters, ScanPlan, ScanRequest, Side
+from tiermq.history.time_ranges import OffsetRange, intersect, subtract
+from tiermq.message.record_head import HeadKind, read_head
+from tiermq.tier.driver.contract import SegmentInfo
+from tiermq.tier.index.compacted_index import CompactedIndex
+from tiermq.tier.index.index_coverage import Coverage
+from tiermq.tier.index.index_item import (
+    COMPACTED_SLOT,
+    HEADER_BYTES,
+    SLOT_BYTES,
+    IndexItem,
+    decode_header,
+    index_hash,
+    low_32_bits,
+)
+from tiermq.tier.metadata.metadata_values import Segment
+
+ITEMS_MAX = 1 << 20
+Broker = tuple[str, str]
+
+
+@dataclass(slots=True)
+class _Uploaded:
+    """The uploaded index of one broker: its files, and what they cover."""
+
+    files: list[CompactedIndex] = field(default_factory=list)
+    coverage: Coverage | None = None
+
+
+class KeyIndex:
+    """Looks the keys of one request up, in the index files that a catalogue knows. Used by one thread.
+
+    Raises what the driver raises. A damaged index file covers nothing, so its messages are scanned for.
+    """
+
+    def __init__(self, catalog: Catalog, request: ScanRequest) -> None:
+        self._catalog = catalog
+        self._history = catalog.history
+        self._request = request
+        self._uploaded: dict[Broker, _Uploaded] = {}
+        self._cold: dict[tuple[str, str, str], dict[int, list[IndexItem]] | None] = {}
+        self._hot: dict[tuple[str, str], dict[int, list[tuple[int, RecordPlace]]]] = {}
+        self._hot_covers: dict[str, tuple[int, int]] = {}
+
+    def find(self, queue: QueueHistory, side: Side, within: OffsetRange, counters: ScanCounters) -> FoundPlaces:
+        """See `planning.KeyLookup`."""
+        if side is Side.HOT:
+            return self._find_hot(queue, within, counters)
+        before = (self._history.tier.requests, self._history.tier.bytes_read)
+        found = self._find_cold(queue, within, counters)
+        counters.requests += self._history.tier.requests - before[0]
+        counters.index_bytes_read += self._history.tier.bytes_read - before[1]
+        return found
+
+    # The tier
+
+    def _find_cold(self, queue: QueueHistory, within: OffsetRange, counters: ScanCounters) -> FoundPlaces:
+        key = queue.key
+        uploaded = self._index_of((key.cluster, key.broker))
+        covered = uploaded.coverage.queues.get((key.topic, key.queue_id)) if uploaded.coverage is not None else None
+        if covered is None or (queue.topic_id >= 0 and covered.topic_id != queue.topic_id):
+            return FoundPlaces((), (within,))
+        by_queue = self._items_of(key.cluster, key.broker, key.topic, uploaded, counters)
+        if by_queue is None:
+            return FoundPlaces((), (within,))
+        places = LogPlaces(queue)
+        log_begin = min((log.key.base for log in queue.logs), default=0)
+        log_end = max((log.end for log in queue.logs), default=0)
+        missing = [(hole.start, min(hole.stop, log_end)) for hole in covered.holes]
+        missing.append((covered.end, log_end))
+        unknown: list[OffsetRange] = []
+        scanned: list[OffsetRange] = []
+        for hole in intersect(missing, (log_begin, log_end)):
+            offsets, log_range = places.around(*hole)
+            unknown += intersect(subtract_all([offsets], unknown), within)
+            scanned.append(log_range)
+        wanted = {low_32_bits(queue.topic_id)} if queue.topic_id >= 0 else None
+        found = {
+            item.tier_offset: item.size
+            for item in by_queue.get(key.queue_id, ())
+            if (wanted is None or item.topic_id in wanted)
+            and log_begin <= item.tier_offset < log_end
+            and not any(begin <= item.tier_offset < end for begin, end in scanned)
+        }
+        exact = tuple(RecordPlace(place, found[place]) for place in sorted(found))
+        return FoundPlaces(exact, tuple(sorted(unknown)))
+
+    def _index_of(self, broker: Broker) -> _Uploaded:
+        found = self._uploaded.get(broker)
+        if found is None:
+            infos = self._catalog.index_segments().get(broker, [])
+            found = self._uploaded[broker] = self._open_index(infos)
+        return found
+
+    def _open_index(self, infos: Sequence[SegmentInfo]) -> _Uploaded:
+        """The index files, and the coverage that the newest whole one of them tells."""
+        newest_first = sorted((info for info in infos if info.size), key=lambda info: info.key.base, reverse=True)
+        opened = list(self._history.pool.map(self._open_file, newest_first))
+        files = [file for file in opened if file is not None]
+        if len(files) < len(newest_first):
+            return _Uploaded(files, None)  # Nobody knows what was in the damaged one.
+        for file in files:
+            try:
+                companion = file.companion()
+            except CorruptSegment:
+                return _Uploaded(files, None)
+            if companion is None:
+                return _Uploaded(files, None)
+            coverage = companion.coverage()
+            if coverage.is_base_known:
+                return _Uploaded(files, coverage)
+        return _Uploaded(files, None)
+
+    def _open_file(self, info: SegmentInfo) -> CompactedIndex | None:
+        """One index file: its start tells its begin time and how many slots it has. None when it is none."""
+        try:
+            start = self._history.tier.read(info.key, 0, HEADER_BYTES + SLOT_BYTES)
+            header = decode_header(start)
+        except (CorruptRecord, SegmentMissing, ValueError):
+            return None
+        slots = (int(COMPACTED_SLOT.unpack_from(start, HEADER_BYTES)[0]) - HEADER_BYTES) // SLOT_BYTES
+        if slots < 1 or HEADER_BYTES + SLOT_BYTES * slots > info.size:
+            return None
+        segment = Segment(info.key, info.size, begin_ms=header.begin_ms, end_ms=header.end_ms)
+        return CompactedIndex(self._history.tier, segment, slots)
+
+    def _items_of(
+        self, cluster: str, broker: str, topic: str, uploaded: _Uploaded, counters: ScanCounters
+    ) -> dict[int, list[IndexItem]] | None:
+        """Items of all wanted keys of a topic, by queue id; None when a file could not be asked."""
+        name = (cluster, broker, topic)
+        if name not in self._cold:
+            files = [file for file in uploaded.files if file.segment.end_ms + 999 >= self._request.begin_ms]
+            counters.index_files_asked += len(files)
+            self._cold[name] = self._ask_files(files, topic)
+        return self._cold[name]
+
+    def _ask_files(self, files: Iterable[CompactedIndex], topic: str) -> dict[int, list[IndexItem]] | None:
+        hashes = sorted({index_hash(topic, key) for key in self._request.keys})
+        asked = [partial(self._select, file, value) for file in files for value in hashes]
+        by_queue: defaultdict[int, list[IndexItem]] = defaultdict(list)
+        for items in self._history.pool.map(lambda ask: ask(), asked):
+            if items is None:
+                return None
+            for item in items:
+                by_queue[item.queue_id].append(item)
+        return dict(by_queue)
+
+    def _select(self, file: CompactedIndex, value: int) -> list[IndexItem] | None:
+        try:
+            found = file.select(value, ITEMS_MAX, self._request.begin_ms, self._request.end_ms)
+        except (CorruptSegment, CorruptRecord, SegmentMissing, ValueError):
+            return None  # Expired meanwhile, or damaged: then the queue is scanned.
+        return None if found.has_more else found.items
+
+    # The store
+
+    def _find_hot(self, queue: QueueHistory, within: OffsetRange, counters: ScanCounters) -> FoundPlaces:
+        if queue.store is None:
+            return FoundPlaces((), (within,))
+        store = self._history.store(queue.store.path)
+        begin, end = self._hot_cover(store, counters)
+        topic, queue_id = queue.key.topic, queue.key.queue_id
+        first = store.first_unit_from(topic, queue_id, begin, *within)
+        behind = store.first_unit_from(topic, queue_id, end, *within)
+        if end <= begin or first is None or behind is None or first >= behind:
+            return FoundPlaces((), (within,))
+        found = self._hot_places(store, topic).get(queue_id, [])
+        exact = {place.log_offset: place for offset, place in found if first <= offset < behind}
+        unknown = [(low, high) for low, high in ((within[0], first), (behind, within[1])) if low < high]
+        return FoundPlaces(tuple(exact[at] for at in sorted(exact)), tuple(unknown))
+
+    def _hot_cover(self, store: HotStore, counters: ScanCounters) -> tuple[int, int]:
+        if store.path not in self._hot_covers:
+            begin, end, count = store.indexed_range()
+            counters.index_files_asked += count
+            self._hot_covers[store.path] = (begin, end)
+        return self._hot_covers[store.path]
+
+    def _hot_places(self, store: HotStore, topic: str) -> dict[int, list[tuple[int, RecordPlace]]]:
+        """Records of a topic that the store's index knows for the keys: (queue offset, place) by queue id."""
+        name = (store.path, topic)
+        if name not in self._hot:
+            by_queue: defaultdict[int, list[tuple[int, RecordPlace]]] = defaultdict(list)
+            for key in self._request.keys:
+                for place in store.find_key(topic, key, self._request.begin_ms, self._request.end_ms):
+                    piece = store.log_file(place)
+                    if piece is None:
+                        continue
+                    head = read_head(piece.data, place - piece.base)
+                    if head.kind is HeadKind.OK and head.topic == topic.encode():
+                        by_queue[head.queue_id].append((head.queue_offset, RecordPlace(place, head.size)))
+            self._hot[name] = dict(by_queue)
+        return self._hot[name]
+
+
+def plan_history(catalog: Catalog, request: ScanRequest, **settings: Any) -> ScanPlan:
+    """`plan_scan`, with the keys of the request looked up in the index."""
+    return plan_scan(catalog, request, lookup=KeyIndex(catalog, request) if request.keys else None, **settings)
+
+
+def subtract_all(ranges: Iterable[OffsetRange], holes: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Ranges without any of the holes."""
+    left = list(ranges)
+    for hole in holes:
+        left = subtract(left, hole)
+    return left
