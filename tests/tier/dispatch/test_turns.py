@@ -86,7 +86,12 @@ def test_who_waits_for_queues_to_be_done_is_woken_by_one_that_leaves_and_not_by_
     turns.push([A, B])
     assert turns.take() == A
     woken = threading.Event()
-    thread = threading.Thread(target=lambda: (turns.wait_left(60), woken.set()))
+
+    def wait() -> None:
+        turns.wait_left(60)
+        woken.set()
+
+    thread = threading.Thread(target=wait)
     thread.start()
     turns.done(A, again=True)
     assert turns.take() == B

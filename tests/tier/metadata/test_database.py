@@ -234,10 +234,18 @@ def test_one_who_fails_in_a_shared_transaction_takes_nobody_with_it(tmp_path: Pa
 def test_writing_together_inside_a_transaction_joins_it(tmp_path: Path) -> None:
     database = Database(tmp_path / "tier.db")
     before = counter(database)
-    with pytest.raises(StoreDamaged), database.transaction():
-        database.together(lambda: None if database.write("UPDATE counter SET value = 5") else None)
-        assert counter(database) == 5
-        raise StoreDamaged("undo it")
+
+    def five() -> None:
+        database.write("UPDATE counter SET value = 5")
+
+    def write_and_fail() -> None:
+        with database.transaction():
+            database.together(five)
+            assert counter(database) == 5
+            raise StoreDamaged("undo it")
+
+    with pytest.raises(StoreDamaged, match="undo it"):
+        write_and_fail()
     assert counter(database) == before
     database.close()
 

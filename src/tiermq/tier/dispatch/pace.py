@@ -4,9 +4,9 @@ All threads share one interpreter, and a put waits while another thread has it. 
 notices, and the engine works as fast as it can. While many come (`is_paced`):
 
 * turns are taken one at a time, with rests between them, so that they use no more than a share of one processor;
-* a turn takes `batch_factor` times as many messages. The interpreter is taken and given back some forty times in a turn,
-  however large it is, and the copying, writing and indexing in between is done without it. So a larger turn brings more
-  messages into the tier for the same number of times that a put had to wait.
+* a turn takes `batch_factor` times as many messages. The interpreter is taken and given back some forty times in a
+  turn, however large it is; the copying, writing and indexing in between is done without it. So a larger turn brings
+  more messages into the tier for the same number of times that a put had to wait.
 
 What waits is safe in the local log, and a put is not made to wait for it.
 """
