@@ -6,27 +6,34 @@ as often would be the benchmark of another store.
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from benchmarks import harness
-from benchmarks.tiered_side import CountingDriver, open_tiered
+from benchmarks.tiered_side import LOG_FILE_BYTES, CountingDriver, open_tiered
 from tiermq import Message
-from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.tier_url import open_driver
+from tiermq.tier.index.index_store import IndexStore
 from tiermq.tier.names import SegmentType
 from tiermq.tier.tiered_store import TieredStore
 
 BATCHES = 8
 BATCH_MESSAGES = 20
 SEGMENT_BYTES = 4_000
-PROMISED = {"writes_per_commit_batch": 2, "reads_per_index_file": 2, "objects_per_sealed_segment": 1}
+PROMISED = {
+    "writes_per_commit_batch": 2,
+    "reads_per_index_file": 2,
+    "reads_per_index_file_after_restart": 2,
+    "objects_per_sealed_segment": 1,
+}
 
 
 def count_requests(directory: Path) -> dict[str, int]:
     """The counts, over the object driver in memory. Raises RuntimeError when one is not as promised."""
     found = {
         "writes_per_commit_batch": _writes_per_batch(directory),
-        "reads_per_index_file": _reads_per_index_file(directory),
+        **_reads_per_index_file(directory),
         "objects_per_sealed_segment": _objects_per_sealed_segment(directory),
     }
     if found != PROMISED:
@@ -38,12 +45,22 @@ class _World:
     """A small store over a tier in memory, driven by hand."""
 
     def __init__(self, directory: Path, name: str, **settings: int) -> None:
-        inner: TierDriver = open_driver(f"memory://bench-{name}-{id(self)}?driver=object")
-        self.driver = CountingDriver(inner)
-        self.store: TieredStore = open_tiered(
-            directory / "store", directory / "unused", self.driver,
-            background=False, tiered_store_index_file_max_hash_slot_num=64,
-            tiered_store_index_file_max_index_num=200, **settings,
+        self._directory = directory / "store"
+        self._url = f"memory://bench-{name}-{id(self)}?driver=object"
+        self._settings: dict[str, Any] = {
+            "background": False, "tiered_store_index_file_max_hash_slot_num": 64,
+            "tiered_store_index_file_max_index_num": 200, **settings,
+        }  # fmt: skip
+        self.driver = CountingDriver(open_driver(self._url))
+        self.store: TieredStore = open_tiered(self._directory, directory / "unused", self.driver, **self._settings)
+
+    def restart(self) -> None:
+        """Another life of the same store over the same tier, which remembers nothing."""
+        self.store.close()
+        self.driver = CountingDriver(open_driver(self._url))
+        self.store = TieredStore.open(
+            self._directory, tier=self._url, driver=self.driver, mapped_file_size_commit_log=LOG_FILE_BYTES,
+            disk_max_used_space_ratio=95, tier_evict_on_proof=False, **self._settings,
         )  # fmt: skip
 
     def put_batch(self, number: int) -> None:
@@ -51,6 +68,9 @@ class _World:
             self.store.put(Message("bench-requests", b"x" * 100, 0, keys=[f"key-{number}-{each}"]))
         self.store.local.dispatch_now()
         self.store.local.flush()
+
+    def close(self) -> None:
+        self.store.close()
 
     def tier(self) -> None:
         self.store.tier.engine.tick()
@@ -68,27 +88,37 @@ def _writes_per_batch(directory: Path) -> int:
             return world.driver.calls["write"] // BATCHES + (world.driver.calls["write"] % BATCHES > 0)
 
 
-def _reads_per_index_file(directory: Path) -> int:
-    with harness.part_directory(directory) as place:
-        world = _World(place, "reads")
-        index = world.store.tier.index
-        with world.store:
-            if index is None:
-                raise RuntimeError("expected a tier with a key index, found none")
-            world.put_batch(0)
-            world.tier()
-            index.seal()
-            while index.run_once() == 0.0:
-                continue
-            states = [state.name for _, state in index.states()]
-            if states != ["UPLOAD"]:
-                raise RuntimeError(f"expected one index file in the tier, found {states}")
-            # Reading the message itself, to compare its key, is another request, of the commit log.
-            before = world.driver.calls["read INDEX"]
-            found = index.query("bench-requests", "key-0-7", 1, 0, 1 << 62)
-            if len(found.hits) != 1:
-                raise RuntimeError(f"expected one message with the key, found {found}")
-            return world.driver.calls["read INDEX"] - before
+def _reads_per_index_file(directory: Path) -> dict[str, int]:
+    """Reads of index files by a key look-up, in the life that uploaded the file and at the beginning of the next."""
+    with harness.part_directory(directory) as place, closing(_World(place, "reads")) as world:
+        index = _index_of(world.store)
+        world.put_batch(0)
+        world.tier()
+        index.seal()
+        while index.run_once() == 0.0:
+            continue
+        found = {"reads_per_index_file": _reads_of_a_question(world)}
+        world.restart()
+        return found | {"reads_per_index_file_after_restart": _reads_of_a_question(world)}
+
+
+def _index_of(store: TieredStore) -> IndexStore:
+    if store.tier.index is None:
+        raise RuntimeError("expected a tier with a key index, found none")
+    return store.tier.index
+
+
+def _reads_of_a_question(world: _World) -> int:
+    """Reading the message itself, to compare its key, is another request, of the commit log."""
+    index = _index_of(world.store)
+    states = [state.name for _, state in index.states()]
+    if states != ["UPLOAD"]:
+        raise RuntimeError(f"expected one index file in the tier, found {states}")
+    before = world.driver.calls["read INDEX"]
+    found = index.query("bench-requests", "key-0-7", 1, 0, 1 << 62)
+    if len(found.hits) != 1:
+        raise RuntimeError(f"expected one message with the key, found {found}")
+    return world.driver.calls["read INDEX"] - before
 
 
 def _objects_per_sealed_segment(directory: Path) -> int:

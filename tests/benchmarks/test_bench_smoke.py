@@ -78,6 +78,7 @@ def test_the_tier_s_requests_are_counted_and_its_memory_is_a_curve(tmp_path: Pat
     assert result["requests"] == {
         "writes_per_commit_batch": 2,
         "reads_per_index_file": 2,
+        "reads_per_index_file_after_restart": 2,
         "objects_per_sealed_segment": 1,
     }
     uploaded = [sample["uploaded_bytes"] for sample in result["memory"]]

@@ -8,11 +8,11 @@ import pytest
 
 from simulation.simulated_files import SimulatedFileAccess
 from tier.index.index_world import HookedDriver, index_key
-from tiermq.errors import CorruptSegment, SegmentMissing
+from tiermq.errors import CorruptSegment, SegmentMissing, TierUnavailable
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.index.compacted_index import CompactedIndex, companion_name
 from tiermq.tier.index.index_coverage import Coverage, CoverageRecord
-from tiermq.tier.index.index_write_file import IndexWriteFile
+from tiermq.tier.index.index_write_file import FileFacts, IndexWriteFile
 from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus
 
 BEGIN_MS = 1_700_000_000_000
@@ -45,6 +45,43 @@ def test_a_question_costs_one_slot_read_and_one_run_read_and_an_empty_slot_costs
     driver.calls.clear()
     assert offsets(index, 2) == []
     assert dict(driver.calls) == {"read": 1}
+
+
+def told(driver: HookedDriver, slots: int, item_count: int, *, begin_ms: int = BEGIN_MS) -> None:
+    """Lay a companion beside the file."""
+    facts = FileFacts(begin_ms, slots, item_count + 2, item_count, 1, 5, 6)
+    driver.inner.put_object(companion_name(index_key()), CoverageRecord.of(Coverage(), [facts]).encode())
+
+
+def test_with_its_companion_the_first_question_costs_two_reads_as_well() -> None:
+    driver, index = uploaded(3, 8, 3, 4)
+    told(driver, 5, 4)
+    assert offsets(index, 3) == [2, 0]
+    assert dict(driver.calls) == {"get_object": 1, "read": 2}
+    assert offsets(index, 8) == [1]
+    assert dict(driver.calls) == {"get_object": 1, "read": 4}
+
+
+@pytest.mark.parametrize(
+    ("slots", "item_count", "begin_ms"), [(4, 4, BEGIN_MS), (5, 3, BEGIN_MS), (5, 4, 1), (0, 4, 1)]
+)
+def test_a_companion_that_does_not_fit_the_file_has_no_say(slots: int, item_count: int, begin_ms: int) -> None:
+    driver, index = uploaded(3, 8, 3, 4)
+    told(driver, slots, item_count, begin_ms=begin_ms)
+    assert (offsets(index, 3), index.slots()) == ([2, 0], 5)
+    assert driver.calls["read"] == 3
+
+
+def test_a_companion_out_of_reach_does_not_hide_a_file_that_can_be_read() -> None:
+    driver, index = uploaded(3, 8, 3, 4)
+    told(driver, 5, 4)
+
+    def refuse(when: str, name: str) -> None:
+        if (when, name) == ("before", "get_object"):
+            raise TierUnavailable("the test took the companion away")
+
+    driver.hook = refuse
+    assert (offsets(index, 3), index.slots()) == ([2, 0], 5)
 
 
 def test_bug_18_every_file_is_read_with_its_own_number_of_slots() -> None:

@@ -1,8 +1,9 @@
 """CompactedIndex: one index file in the tier, asked by key hash with two small reads.
 
-The number of slots is the file's own. Whoever uploaded the file knows it; after a start the first question costs one
-more read, of the file's beginning: the first slot says where the slots end, and the object's size must agree; today's
-configuration has no say.
+The number of slots is the file's own; today's configuration has no say. Whoever uploaded the file knows it, and after a
+start the companion tells it, which is asked for once anyway for its times. It is believed when the file has exactly the
+size that follows. A file without such a companion (RocketMQ's) costs its first question one more read, of the file's
+beginning: the first slot says where the slots end, and the object's size must agree.
 
 Beside the object lies a small companion, `<path of the segment>.tiermq.json`: the facts that the format has no field
 for (the oldest store time, the topics in the file) and the coverage of the whole index at that moment. It makes the
@@ -11,7 +12,7 @@ tier self-describing: whoever loses his disk knows from it where indexing has to
 
 from __future__ import annotations
 
-from tiermq.errors import CorruptRecord, CorruptSegment, IllegalRange, StoreDamaged
+from tiermq.errors import CorruptRecord, CorruptSegment, IllegalRange, StoreDamaged, TierError
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.index.index_coverage import CoverageRecord
 from tiermq.tier.index.index_item import (
@@ -84,6 +85,8 @@ class CompactedIndex:
     def slots(self) -> int:
         """The file's own slot count. Raises CorruptSegment when the object is no index file."""
         if self._slots == 0:
+            self._slots = self._told_slots()
+        if self._slots == 0:
             header, first_position = self._read_start()
             slots = (first_position - HEADER_BYTES) // SLOT_BYTES
             total = compacted_bytes(slots, header.item_count)
@@ -95,6 +98,16 @@ class CompactedIndex:
                 )
             self._slots = slots
         return self._slots
+
+    def _told_slots(self) -> int:
+        """The slot count that the companion tells; 0 when there is none that fits the file."""
+        try:
+            facts = self.facts()
+        except TierError:
+            return 0  # The file itself can tell; when the tier is out of reach, that will be said there.
+        if facts is None or facts.slots < 1 or facts.item_count < 1:
+            return 0
+        return facts.slots if compacted_bytes(facts.slots, facts.item_count) == self.segment.size else 0
 
     def _read_start(self) -> tuple[IndexHeader, int]:
         """The header, and the position of the first slot's run, which is where the slots end."""
