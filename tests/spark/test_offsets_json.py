@@ -8,12 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.spark.offsets_json import Edge, QueueNumber, read_offsets, read_queues, read_times
+from tiermq.spark.offsets_json import Edge, EveryQueue, QueueNumber, read_offsets, read_queues, read_times
 
 
 def test_words_are_edges_whatever_their_case() -> None:
     assert read_offsets(" Earliest") is Edge.EARLIEST
     assert read_offsets("latest") is Edge.LATEST
+
+
+def test_a_number_is_for_every_queue() -> None:
+    assert read_offsets(" 100 ") == EveryQueue(100)
 
 
 def test_offsets_are_by_broker_or_not() -> None:
@@ -35,7 +39,7 @@ def test_queues_are_assigned_by_lists() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("newest", "earliest, latest, or JSON"),
+        ("newest", "earliest, latest, an offset, or JSON"),
         ('{"a": {"0": 5}', "at character 15"),
         ('{"orders": {"0": 5,}}', '{"orders": {"0": 5,<here>}}'),
         ("{}", "a JSON object of topics"),
@@ -83,7 +87,7 @@ _TOPICS = st.dictionaries(
 @given(_TOPICS)
 def test_every_number_of_sound_json_is_read(document: dict[str, dict[str, dict[str, int]]]) -> None:
     read = read_offsets(json.dumps(document))
-    assert not isinstance(read, Edge)
+    assert not isinstance(read, Edge | EveryQueue)
     again: dict[str, dict[str, dict[str, int]]] = {}
     for each in read:
         again.setdefault(each.topic, {}).setdefault(each.broker, {})[str(each.queue_id)] = each.number
@@ -103,4 +107,5 @@ def test_any_other_json_is_refused_in_words(document: object) -> None:
             found = read(json.dumps(document))
         except ValueError:
             continue
-        assert all(isinstance(each, QueueNumber) and each.topic for each in found)
+        if not isinstance(found, Edge | EveryQueue):
+            assert all(each.topic and each.queue_id >= 0 for each in found)

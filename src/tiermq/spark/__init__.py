@@ -1,1 +1,35 @@
-"""The data pipeline on Spark: a source and a sink for DataFrames, and the jobs that move and tend the history."""
+"""The data pipeline on Spark: a source and a sink for DataFrames, and the jobs that move and tend the history.
+
+    from tiermq.spark import get_spark, messages, explain_scan
+
+Nothing of Spark is imported before one of these names is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tiermq.spark.session import get_spark
+    from tiermq.spark.source.builder import ScanExplanation, explain_scan, messages
+    from tiermq.spark.source.data_source import TierMQDataSource
+    from tiermq.spark.source.scan_meter import ScanMeter
+
+_HOMES = {
+    "get_spark": "tiermq.spark.session",
+    "messages": "tiermq.spark.source.builder",
+    "explain_scan": "tiermq.spark.source.builder",
+    "ScanExplanation": "tiermq.spark.source.builder",
+    "ScanMeter": "tiermq.spark.source.scan_meter",
+    "TierMQDataSource": "tiermq.spark.source.data_source",
+}
+__all__ = ["ScanExplanation", "ScanMeter", "TierMQDataSource", "explain_scan", "get_spark", "messages"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(home), name)

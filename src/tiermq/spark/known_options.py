@@ -63,7 +63,7 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
     Option(
         "startingOffsets",
         "starting_offsets",
-        "earliest, latest, JSON",
+        "earliest, latest, offset, JSON",
         read_offsets,
         None,
         (
@@ -74,7 +74,7 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
     Option(
         "endingOffsets",
         "ending_offsets",
-        "latest, JSON",
+        "latest, offset, JSON",
         read_offsets,
         None,
         "Where to end, exclusive; by default `latest`.",
@@ -111,7 +111,7 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         "true, false",
         read_bool,
         True,
-        "Without bodies, much less is read where the index or units suffice.",
+        "Whether there is a column of bodies.",
     ),
     Option(
         "includeProperties",
@@ -198,6 +198,7 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         "or until so much time has passed (15m).",
         uses=_STREAM,
     ),
+    Option("scanMeter", "scan_meter", "text", read_text, None, "Set by `ScanMeter`: where workers count."),
 )
 
 SINK_OPTIONS: tuple[Option, ...] = (

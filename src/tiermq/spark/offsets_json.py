@@ -1,6 +1,6 @@
 """Offsets as users write them: a word, or JSON by topic, broker and queue.
 
-    earliest | latest
+    earliest | latest | 100                           of every queue; a number as far as a queue has it
     {"orders": {"broker-a": {"0": 100, "1": -1}}}     topic, broker, queue
     {"orders": {"0": 100}}                            topic, queue: where a topic has one broker
     {"orders": {"0": 1767225600000}}                  the same shapes with times, where an option is by timestamp
@@ -32,6 +32,13 @@ class Edge(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class EveryQueue:
+    """One offset for every queue."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class QueueNumber:
     """A number for one queue. `broker` is empty when it was not said; a number below 0 is an edge."""
 
@@ -46,13 +53,15 @@ class QueueNumber:
         return " ".join(filter(None, [self.topic, self.broker, str(self.queue_id)]))
 
 
-def read_offsets(text: str) -> Edge | tuple[QueueNumber, ...]:
-    """`startingOffsets`, `endingOffsets`: a word or JSON with offsets."""
+def read_offsets(text: str) -> Edge | EveryQueue | tuple[QueueNumber, ...]:
+    """`startingOffsets`, `endingOffsets`: a word, a number or JSON with offsets."""
     word = text.strip().lower()
     if word in list(Edge):
         return Edge(word)
+    if word.isascii() and word.isdigit() and int(word) <= LONG_MAX:
+        return EveryQueue(int(word))
     if not word.startswith("{"):
-        raise ValueError('earliest, latest, or JSON such as {"topic": {"broker-a": {"0": 100}}}')
+        raise ValueError('earliest, latest, an offset, or JSON such as {"topic": {"broker-a": {"0": 100}}}')
     return tuple(_numbers(_parse(text), lowest=EARLIEST_NUMBER))
 
 

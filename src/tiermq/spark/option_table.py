@@ -48,9 +48,12 @@ class Option:
 
 
 def read_given(
-    table: Sequence[Option], given: Mapping[str, str], use: Use, hints: Mapping[str, str] | None = None
+    table: Sequence[Option], given: Mapping[str, str], use: Use | None, hints: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Every field of the table with its given or default value. `hints`: what to say of options of other programs."""
+    """Every field of the table with its given or default value. `hints`: what to say of options of other programs.
+
+    Without a `use`, options of any use are allowed. Raises BadOption.
+    """
     by_name = {name.lower(): option for option in table for name in (option.name, *option.aliases)}
     values: dict[str, Any] = {}
     said: dict[str, str] = {}
@@ -59,7 +62,7 @@ def read_given(
         if option is None:
             raise _unknown(name, table, hints or {})
         shown = option.name if name.lower() == option.name.lower() else f"{name} (that is, {option.name})"
-        if use not in option.uses:
+        if use is not None and use not in option.uses:
             raise BadOption(f"option {shown} is for {' and '.join(sorted(option.uses))} only: leave it out here")
         if option.field in said:
             raise BadOption(f"options {said[option.field]} and {name} mean the same thing: give one of them")

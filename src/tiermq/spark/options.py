@@ -14,7 +14,7 @@ from typing import Any, Self
 from tiermq.errors import BadOption
 from tiermq.history.scan_values import HistoryPlace, StorePlace
 from tiermq.spark.known_options import HINTS, SINK_OPTIONS, SOURCE_OPTIONS
-from tiermq.spark.offsets_json import Edge, QueueNumber
+from tiermq.spark.offsets_json import Edge, EveryQueue, QueueNumber
 from tiermq.spark.option_table import Use, read_given
 
 
@@ -30,8 +30,8 @@ class SourceOptions:
     topic_pattern: str | None
     assigned: tuple[QueueNumber, ...] | None
     queue_ids: tuple[int, ...]
-    starting_offsets: Edge | tuple[QueueNumber, ...] | None
-    ending_offsets: Edge | tuple[QueueNumber, ...] | None
+    starting_offsets: Edge | EveryQueue | tuple[QueueNumber, ...] | None
+    ending_offsets: Edge | EveryQueue | tuple[QueueNumber, ...] | None
     starting_ms: int | None
     ending_ms: int | None
     starting_times: tuple[QueueNumber, ...] | None
@@ -50,15 +50,18 @@ class SourceOptions:
     max_bytes: int | None
     min_offsets: int | None
     trigger_delay_ms: int | None
+    scan_meter: str | None
 
     @classmethod
-    def of(cls, given: Mapping[str, str], use: Use) -> Self:
-        """Read what was given. Raises BadOption."""
+    def of(cls, given: Mapping[str, str], use: Use | None) -> Self:
+        """Read what was given; without a use, every option of any read is allowed. Raises BadOption."""
         options = cls(**read_given(SOURCE_OPTIONS, given, use, HINTS))
         options._check_place()
         options._check_topics()
         options._check_ranges()
         options._check_rest()
+        if use is Use.BATCH and options.starting_offsets is Edge.LATEST:
+            raise BadOption("option startingOffsets: expected earliest or JSON, found latest, which would read nothing")
         return options
 
     @property

@@ -1,0 +1,36 @@
+"""`format("tiermq")`: what Spark asks for when somebody reads or writes messages."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from tiermq.history.arrow_schema import spark_schema_ddl
+from tiermq.spark.option_table import Use
+from tiermq.spark.options import SourceOptions
+from tiermq.spark.source.batch_reader import TierMQReader
+from tiermq.spark.source.scan_request import columns_of
+from tiermq.spark.source.schema_check import columns_of_schema
+from tiermq.spark.source.stream_reader import TierMQStreamReader
+
+FORMAT = "tiermq"
+
+
+class TierMQDataSource(DataSource):  # type: ignore[misc] # PySpark is not followed by the checker.
+    """Messages of a tier, of store directories, or of both as one table; and a store directory to write into."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        """The columns that options ask for. So wrong options are told when a frame is loaded, not when it is used."""
+        return spark_schema_ddl(columns_of(SourceOptions.of(self.options, None)))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = SourceOptions.of(self.options, Use.BATCH)
+        return TierMQReader(options, columns_of_schema(schema, options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        options = SourceOptions.of(self.options, Use.STREAM)
+        return TierMQStreamReader(options, columns_of_schema(schema, options))
