@@ -109,8 +109,14 @@ def _batches(
             raise ValueError(f"a batch needs room for one row: max_rows is {max_rows}, max_bytes is {max_bytes}")
         index = decoded.next_index
         if decoded.rows:
-            arrays = [_array(field, decoded, constants) for field in schema]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            yield _batch(decoded, schema, constants)
+
+
+def _batch(decoded: DecodedColumns, schema: pa.Schema, constants: dict[str, str | int]) -> pa.RecordBatch:
+    if not schema.names:  # Arrays tell how many rows there are; without any, only this does.
+        rows = pa.Array.from_buffers(pa.struct([]), decoded.rows, [None])
+        return pa.RecordBatch.from_struct_array(rows)
+    return pa.RecordBatch.from_arrays([_array(field, decoded, constants) for field in schema], schema=schema)
 
 
 def _kernel_columns(names: Sequence[str], *, include_body: bool) -> tuple[str, ...]:
