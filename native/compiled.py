@@ -1867,12 +1867,15 @@ def collect_for_tier(queue: Segments, log: Segments, offset: int64_t, max_count:
 @cython.final
 @cython.cclass
 class TierPage:
-    """What one get from a tier found: the shape of a GetPage, but a CRC property of records is not looked at."""
+    """What one get from a tier found: the shape of a GetPage, but a CRC property of records is not looked at.
+
+    Whoever knows an older message, in another store, may lower `min_offset`.
+    """
 
     status = cython.declare(object, visibility="readonly")
     data = cython.declare(bytes, visibility="readonly")
     next_offset = cython.declare(int64_t, visibility="readonly")
-    min_offset = cython.declare(int64_t, visibility="readonly")
+    min_offset = cython.declare(int64_t, visibility="public")
     max_offset = cython.declare(int64_t, visibility="readonly")
     count = cython.declare(int64_t, visibility="readonly")
     suggest_slave = cython.declare(cython.bint, visibility="readonly")
@@ -1995,6 +1998,7 @@ def check_window(units, data, tier_offset: int64_t, queue_offset: int64_t, check
     size: int64_t
     done: int64_t = 0
     with cython.nogil:
+        settle_vectors()
         while done < count:
             if cython.cast(int64_t, load64(unit)) != tier_offset:
                 break

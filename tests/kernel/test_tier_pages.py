@@ -81,6 +81,8 @@ def test_a_page_is_a_piece_with_the_bounds_of_its_queue(kernel: ModuleType) -> N
     assert (page.min_offset, page.max_offset, page.suggest_slave) == (7, 9_000, False)
     assert [message.body for message in page.messages] == BODIES[2:5]
     assert page.messages is page.messages
+    page.min_offset = 3
+    assert page.min_offset == 3
     assert repr(page) == f"TierPage(status=FOUND, count=3, next_offset={FIRST + 5})"
 
 

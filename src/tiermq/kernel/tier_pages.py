@@ -21,7 +21,10 @@ _PLACE = struct.Struct(">q")
 
 
 class TierPage:
-    """What one get from a tier found: the shape of a GetPage, but a CRC property of records is not looked at."""
+    """What one get from a tier found: the shape of a GetPage, but a CRC property of records is not looked at.
+
+    Whoever knows an older message, in another store, may lower `min_offset`.
+    """
 
     __slots__ = ("_messages", "count", "data", "max_offset", "min_offset", "next_offset", "status", "suggest_slave")
 

@@ -83,9 +83,7 @@ class CompactedIndex:
         return next((facts for facts in companion.files if facts.begin_ms == self.begin_ms), None)
 
     def slots(self) -> int:
-        """The file's own slot count. Raises CorruptSegment when the object is no index file."""
-        if self._slots == 0:
-            self._slots = self._told_slots()
+        """The file's own slot count, by the file itself. Raises CorruptSegment when the object is no index file."""
         if self._slots == 0:
             header, first_position = self._read_start()
             slots = (first_position - HEADER_BYTES) // SLOT_BYTES
@@ -100,7 +98,7 @@ class CompactedIndex:
         return self._slots
 
     def _told_slots(self) -> int:
-        """The slot count that the companion tells; 0 when there is none that fits the file."""
+        """The slot count that the companion tells, of a file that nobody has looked at; 0 when none fits its size."""
         try:
             facts = self.facts()
         except TierError:
@@ -122,7 +120,7 @@ class CompactedIndex:
 
         Raises SegmentMissing, TierUnavailable, CorruptSegment.
         """
-        slots = self.slots()
+        slots = self._slots or self._told_slots() or self.slots()
         slot_at = HEADER_BYTES + SLOT_BYTES * (key_hash % slots)
         position, length = COMPACTED_SLOT.unpack(self._driver.read(self.key, slot_at, SLOT_BYTES))
         if length == 0:
