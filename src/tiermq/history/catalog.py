@@ -113,9 +113,10 @@ class Catalog:
         self.history = history
         self.place: HistoryPlace = history.place
         self._wanted = queue_filter(request or ScanRequest())
+        topics = request.topics if request is not None else frozenset()
         self._cold: ColdQueues | None = None
         if history.has_tier:
-            self._cold = ColdQueues(history.tier, self._wanted, history.clock, history.pool)
+            self._cold = ColdQueues(history.tier, self._wanted, history.clock, history.pool, topics)
         self._hot: dict[QueueKey, HotQueue] = {}
         self._stores: list[StorePlace] | None = None
         self._queues: dict[QueueKey, QueueHistory] = {}

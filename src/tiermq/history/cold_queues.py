@@ -25,7 +25,13 @@ from tiermq.tier.metadata.manifest import QueueManifest, decode_manifest, manife
 from tiermq.tier.metadata.metadata_values import Gap, Segment, SegmentStatus, TimeEntry, TopicStatus
 from tiermq.tier.metadata.queue_survey import QueueSurvey, survey_queue
 from tiermq.tier.metadata.restore_report import Finding, Remark
-from tiermq.tier.names import INDEX_TOPIC, QueueKey, SegmentType
+from tiermq.tier.names import INDEX_TOPIC, QueueKey, SegmentType, broker_directory
+
+PREFIXES_MAX = 8
+"""So many narrow listings at most stand in for one of everything."""
+
+ROUNDS_NARROW = 32
+"""Each so-manieth look lists everything, for brokers that are new."""
 
 Fingerprint = tuple[tuple[int, int, int, bool], ...]
 
@@ -53,11 +59,21 @@ class ColdQueue:
 class ColdQueues:
     """What one tier holds. Changed by `refresh` only, which one thread calls."""
 
-    def __init__(self, tier: CountedTier, wanted: Callable[[QueueKey], bool], clock: Clock, pool: Executor) -> None:
+    def __init__(
+        self,
+        tier: CountedTier,
+        wanted: Callable[[QueueKey], bool],
+        clock: Clock,
+        pool: Executor,
+        topics: frozenset[str] = frozenset(),
+    ) -> None:
+        """`topics`, if any, are all that `wanted` can want: then a look again need not list the others."""
         self._tier = tier
         self._wanted = wanted
         self._clock = clock
         self._pool = pool
+        self._topics = topics
+        self._rounds = 0
         self._manifest_names: set[str] | None = None  # What the first listing of objects found.
         self._seen: dict[QueueKey, Fingerprint] = {}
         self.queues: dict[QueueKey, ColdQueue] = {}
@@ -69,6 +85,39 @@ class ColdQueues:
     def refresh(self) -> bool:
         """Look again. True when anything changed. Raises what the driver raises, and FutureManifest."""
         infos: defaultdict[QueueKey, list[SegmentInfo]] = defaultdict(list)
+        prefixes = self._narrow_prefixes()
+        self._rounds += 1
+        if prefixes:
+            for prefix in prefixes:
+                for info in self._tier.list_segments(prefix):
+                    if self._wanted(info.key.queue):
+                        infos[info.key.queue].append(info)
+        else:
+            self._list_everything(infos)
+        changed = {queue: found for queue, found in infos.items() if self._seen.get(queue) != _fingerprint(found)}
+        gone = self.queues.keys() - infos.keys() - {key for key, queue in self.queues.items() if queue.is_empty}
+        for queue in gone:
+            # Its topic was deleted, or everything of it expired; the manifest, if one is left, tells which.
+            changed[queue] = []
+        looked = self._pool.map(lambda each: self._look(*each), changed.items())
+        for (queue, found), survey in zip(changed.items(), list(looked), strict=True):
+            self._seen[queue] = _fingerprint(found)
+            if survey is None:
+                self.queues.pop(queue, None)
+            else:
+                self.queues[queue] = survey
+        return bool(changed)
+
+    def _narrow_prefixes(self) -> list[str]:
+        """Where the wanted topics lie, when they are few and the brokers are known; nothing: list everything.
+
+        A broker that is new is seen by the next look at everything.
+        """
+        if self._rounds % ROUNDS_NARROW == 0 or not 0 < len(self._topics) * len(self.brokers) <= PREFIXES_MAX:
+            return []
+        return [f"{broker_directory(*broker)}/{topic}/" for broker in self.brokers for topic in sorted(self._topics)]
+
+    def _list_everything(self, infos: defaultdict[QueueKey, list[SegmentInfo]]) -> None:
         brokers: set[tuple[str, str]] = set()
         index: defaultdict[tuple[str, str], list[SegmentInfo]] = defaultdict(list)
         self.segment_count = self.stored_bytes = 0
@@ -83,21 +132,8 @@ class ColdQueues:
                 infos[queue].append(info)
         if self._manifest_names is None:
             self._note_manifests(infos, brokers)
-        self.brokers = sorted(brokers)
+        self.brokers = sorted(brokers | set(self.brokers))
         self.index_infos = dict(index)
-        changed = {queue: found for queue, found in infos.items() if self._seen.get(queue) != _fingerprint(found)}
-        gone = self.queues.keys() - infos.keys() - {key for key, queue in self.queues.items() if queue.is_empty}
-        for queue in gone:
-            # Its topic was deleted, or everything of it expired; the manifest, if one is left, tells which.
-            changed[queue] = []
-        looked = self._pool.map(lambda each: self._look(*each), changed.items())
-        for (queue, found), survey in zip(changed.items(), list(looked), strict=True):
-            self._seen[queue] = _fingerprint(found)
-            if survey is None:
-                self.queues.pop(queue, None)
-            else:
-                self.queues[queue] = survey
-        return bool(changed)
 
     def _note_manifests(self, infos: defaultdict[QueueKey, list[SegmentInfo]], brokers: set[tuple[str, str]]) -> None:
         """Know by one listing which queues have manifests, and of queues that have nothing else any more."""

@@ -180,8 +180,8 @@ def _plan_queue(
         draft.losses += _gap_losses(queue, cold, whole)
     for gap in queue.gaps:
         cold = subtract(cold, (gap.from_offset, gap.to_offset))
-    _count_segments(draft.counters, queue, cold)
-    places = LogPlaces(queue) if cold else None
+    places = LogPlaces(queue) if queue.logs else None
+    _count_segments(draft.counters, queue, cold, places)
     if request.keys and lookup is not None:
         cold, hot = _look_up(draft, place, queue, cold, hot, request, loss_is_error, lookup)
     for begin, end in cold:
@@ -234,8 +234,9 @@ def _gap_losses(queue: QueueHistory, cold: Iterable[OffsetRange], whole: OffsetR
     return found
 
 
-def _count_segments(counters: ScanCounters, queue: QueueHistory, ranges: Sequence[OffsetRange]) -> None:
-    places = LogPlaces(queue) if queue.logs else None
+def _count_segments(
+    counters: ScanCounters, queue: QueueHistory, ranges: Sequence[OffsetRange], places: LogPlaces | None
+) -> None:
     for segment in queue.logs:
         known = 0 <= segment.begin_offset < segment.end_offset
         inside = intersect(ranges, (segment.begin_offset, segment.end_offset)) if known else list(ranges)

@@ -149,18 +149,19 @@ def is_of_topic(buffer: Any, starts: Int64s, topic: bytes) -> Bools:
     heads = _fields_at(buffer, _HEAD, starts)
     shapes = heads["sys_flag"].astype(np.int64)
     body_at = starts + 84 + 12 * ((shapes & BORN_HOST_V6) != 0) + 12 * ((shapes & STORE_HOST_V6) != 0)
-    body_bytes = _fields_at(buffer, ">i4", body_at).astype(np.int64)
+    ends = starts + heads["size"]
+    good: Bools = body_at + 4 <= ends
+    body_bytes = _fields_at(buffer, ">i4", np.where(good, body_at, 0)).astype(np.int64)
     is_v2 = heads["magic"] == MAGIC_V2
     length_at = body_at + 4 + body_bytes
-    ends = starts + heads["size"]
-    good: Bools = (body_bytes >= 0) & (length_at + 1 + is_v2 + len(topic) + 2 <= ends)
+    good &= (body_bytes >= 0) & (length_at + 1 + is_v2 + len(topic) + 2 <= ends)
     at = np.where(good, length_at, 0)
     short = _fields_at(buffer, "u1", at).astype(np.int64)
     length = np.where(is_v2, short * 256 + _fields_at(buffer, "u1", at + 1), short)
     good &= length == len(topic)
-    at = np.where(good, length_at + 1 + is_v2, 0)
+    at = length_at + 1 + is_v2
     for begin in {0, max(0, len(topic) - 8)}:
         piece = topic[begin : begin + 8]
         if piece:
-            good &= _fields_at(buffer, f"S{len(piece)}", at + begin) == piece
+            good &= _fields_at(buffer, f"S{len(piece)}", np.where(good, at + begin, 0)) == piece
     return good
