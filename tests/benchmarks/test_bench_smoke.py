@@ -50,6 +50,7 @@ def run_tiny(name: str, directory: Path, *more: str) -> dict[str, Any]:
         ("index", {"index_put_vs_java"}),
         ("tier", {"upload_vs_raw", "put_while_tiering_vs_off"}),
         ("tierindex", {"rearrange_vs_java", "rearrange_vs_java_warm"}),
+        ("columns", {"columns_vs_memcpy", "few_columns_vs_memcpy", "columns_vs_struct"}),
     ],
 )
 def test_a_benchmark_prints_every_ratio_that_it_promises(tmp_path: Path, name: str, ratios: set[str]) -> None:
