@@ -181,3 +181,22 @@ def test_random_histories_read_back_what_was_put_once_and_in_order(tmp_path: Pat
                     assert catalog.find(*key).max_offset == len(messages)
     finally:
         world.bury()
+
+
+def test_a_time_prunes_the_hot_side_too_and_keeps_every_message_of_it(world: HistoryWorld) -> None:
+    for _ in range(5):
+        world.put(1000, size=1)
+        world.clock.advance_ms(1000)
+    sent = world.sent["orders", 0]
+    request = ScanRequest(begin_ms=sent[2500].store_ms, end_ms=sent[2500].store_ms)
+    catalog = world.catalog(request, tier=False)
+    counters = ScanCounters()
+    found = as_sent(read_plan(catalog.history, plan_scan(catalog, request), counters)["orders", 0])
+    assert counters.rows_read <= 4000
+    assert set(sent_of(sent[2000:3000])) <= set(found)
+    world.put(1000, size=1)
+    catalog.refresh()
+    late = ScanRequest(begin_ms=world.clock.now_ms())
+    found = as_sent(read_plan(catalog.history, plan_scan(catalog, late))["orders", 0])
+    assert set(sent_of(world.sent["orders", 0][5000:])) <= set(found)
+    assert len(found) <= 2100

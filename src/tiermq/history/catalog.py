@@ -23,6 +23,7 @@ from tiermq.history.open_history import OpenHistory
 from tiermq.history.scan_values import (
     DEFAULT_BROKER,
     DEFAULT_CLUSTER,
+    EVER_MS,
     HistoryPlace,
     ScanCounters,
     ScanRequest,
@@ -35,6 +36,10 @@ from tiermq.tier.driver.contract import SegmentInfo
 from tiermq.tier.metadata.metadata_values import Gap, Segment, TimeEntry
 from tiermq.tier.names import QueueKey
 
+STRETCHES = 512
+STRETCH_MIN = 1024
+"""A request about a time has so many stretches of a hot queue looked at, none shorter than this many messages."""
+
 
 @dataclass(frozen=True, slots=True)
 class QueueHistory:
@@ -46,6 +51,7 @@ class QueueHistory:
     hot_min: int = 0
     hot_max: int = 0
     hot_record_bytes: int = 0  # Of a record, on the average.
+    hot_time_entries: tuple[TimeEntry, ...] = ()  # Only in a catalogue whose request is about a time.
     store: StorePlace | None = None
     gaps: tuple[Gap, ...] = ()
     logs: tuple[Segment, ...] = ()
@@ -103,7 +109,8 @@ class HotQueue:
     min_offset: int
     max_offset: int
     record_bytes: int = 0
-    sampled_at: int = field(default=-1)
+    sampled_at: int = -1
+    times: list[TimeEntry] = field(default_factory=list)
 
 
 class Catalog:
@@ -114,6 +121,7 @@ class Catalog:
         self.place: HistoryPlace = history.place
         self._wanted = queue_filter(request or ScanRequest())
         topics = request.topics if request is not None else frozenset()
+        self._is_about_time = request is not None and (request.begin_ms > 0 or request.end_ms < EVER_MS)
         self._cold: ColdQueues | None = None
         if history.has_tier:
             self._cold = ColdQueues(history.tier, self._wanted, history.clock, history.pool, topics)
@@ -211,7 +219,11 @@ class Catalog:
                 # A light queue only points at messages of other queues, where they are read already.
                 if self._wanted(key) and not is_light_queue(topic):
                     low, high = store.bounds(topic, queue_id)
-                    found[key] = _sampled(store, key, HotQueue(place, low, high), self._hot.get(key))
+                    before = self._hot.get(key)
+                    queue = _sampled(store, key, HotQueue(place, low, high), before)
+                    if self._is_about_time:
+                        queue.times = _times(store, key, queue, before.times if before is not None else [])
+                    found[key] = queue
         self._hot = found
 
 
@@ -264,6 +276,19 @@ def _sampled(store: HotStore, key: QueueKey, queue: HotQueue, before: HotQueue |
     return queue
 
 
+def _times(store: HotStore, key: QueueKey, queue: HotQueue, before: list[TimeEntry]) -> list[TimeEntry]:
+    """Store times of some messages of the queue, a stretch apart; those that were known are not looked at again."""
+    times = [entry for entry in before if queue.min_offset <= entry.queue_offset < queue.max_offset]
+    stretch = max(STRETCH_MIN, (queue.max_offset - queue.min_offset) // STRETCHES)
+    offset = times[-1].queue_offset + stretch if times else queue.min_offset
+    while offset < queue.max_offset:
+        store_ms = store.store_ms_of(key.topic, key.queue_id, offset)
+        if store_ms >= 0:
+            times.append(TimeEntry(offset, store_ms, 0))
+        offset += stretch
+    return times
+
+
 def _joined(key: QueueKey, cold: ColdQueue | None, hot: HotQueue | None) -> QueueHistory:
     queue = QueueHistory(key)
     if cold is not None:
@@ -285,6 +310,7 @@ def _joined(key: QueueKey, cold: ColdQueue | None, hot: HotQueue | None) -> Queu
             hot_min=hot.min_offset,
             hot_max=hot.max_offset,
             hot_record_bytes=hot.record_bytes,
+            hot_time_entries=tuple(hot.times),
             store=hot.place,
         )
     return queue

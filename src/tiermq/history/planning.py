@@ -142,7 +142,9 @@ def bounded(queue: QueueHistory, bounds: OffsetBounds) -> tuple[OffsetRange, lis
     low, high = queue.min_offset, queue.max_offset
     begin = low if bounds.from_offset is None else bounds.from_offset
     end = high if bounds.to_offset is None else bounds.to_offset
-    losses = []
+    losses: list[Loss] = []
+    if bounds.from_offset is not None and bounds.to_offset is not None and begin >= end:
+        return (low, low), losses
     if queue.is_deleted:
         detail = "the topic is being deleted from the tier"
         return (low, low), [Loss(queue.key, begin, max(begin, end), LossReason.DELETED, detail)]
@@ -176,6 +178,8 @@ def _plan_queue(
     if cold:
         cold = [narrow_by_entries(queue.time_entries, request.begin_ms, request.end_ms, *cold[0])]
         cold = without_segments(intersect(cold, whole), queue.logs, request.begin_ms, request.end_ms)
+    hot = [narrow_by_entries(queue.hot_time_entries, request.begin_ms, request.end_ms, *one) for one in hot]
+    hot = intersect(hot, whole)
     if not request.keys:
         draft.losses += _gap_losses(queue, cold, whole)
     for gap in queue.gaps:
