@@ -4,7 +4,10 @@
            fdatasync of the same bytes in the same chunks, one after the other into one file.
 `put`      Single puts into a store that dispatches, while its tier is being written, against the same without a tier.
 `requests` What is asked of the back end, counted and compared with what is promised: a wrong count ends the program.
-`memory`   The process' own memory while `--size` bytes go to the tier, as a curve.
+           The same again with the start of the 64 queues in the time.
+`memory`   The process' own memory while `--size` bytes go to the tier (10 GiB unless it is given), as a curve, against
+           what the settings allow: `tier_pending_bytes_max`, and one compacted index file while there is one. Store and
+           tier are in `--disk-dir` both.
 
 Nothing is pinned unless `--core` says so: uploading is work for threads of its own, and both sides have all cores.
 """
@@ -20,17 +23,23 @@ from typing import Any
 from benchmarks import harness, request_counts, store_side, tiered_side, workload
 from benchmarks.harness import JavaBench, Options
 from benchmarks.report import Report
+from tiermq.tier.tier_config import TierConfig
 
 NAME = "tier"
 PARTS = ("upload", "put", "requests", "memory")
 CURVE_POINTS = 64
+MEMORY_BYTES = 10 << 30
+MEMORY_BYTES_QUICK = 128 << 20
+MB = 1_000_000
 
 
 def run(argv: list[str]) -> dict[str, Any]:
     """Measure and return the result object, which has `requests` and `memory` besides what all benchmarks have."""
     made_parser = harness.parser(NAME, PARTS)
     made_parser.set_defaults(core="none")
-    options = harness.options_of(made_parser.parse_args(argv))
+    arguments = made_parser.parse_args(argv)
+    options = harness.options_of(arguments)
+    memory_bytes = arguments.size or (MEMORY_BYTES_QUICK if options.quick else MEMORY_BYTES)
     wanted = options.only or frozenset(PARTS)
     made, more = Report(NAME), dict[str, Any]()
     need = 5 * options.size
@@ -43,12 +52,14 @@ def run(argv: list[str]) -> dict[str, Any]:
             "requests": lambda: more.update(requests=request_counts.count_requests(directory)),
             "upload": lambda: _upload(options, directory, disk, made),
             "put": lambda: _put(options, directory, disk, made),
-            "memory": lambda: more.update(memory=_memory(options, directory, disk, made)),
+            "memory": lambda: more.update(memory=_memory(memory_bytes, disk, made)),
         }
         for name, part in parts.items():
             if name in wanted:
                 part()
         result = harness.finish(made, options, directory, JavaBench(wanted=False), store_side.kernel())
+        if "memory" in more and not options.json:
+            print(show_curve(more["memory"]))
         return result | more
 
 
@@ -61,6 +72,7 @@ def _upload(options: Options, directory: Path, disk: Path, made: Report) -> None
         measured = harness.alternate({"upload": uploads.round, "raw": raw.round}, options.rounds, options.warmup - 1)
         made.add(measured)
         made.compare("upload_vs_raw", measured["upload"], measured["raw"])
+        made.compare("upload_with_start_vs_raw", uploads.with_begin[-options.rounds :], measured["raw"])
         made.environment["upload_chunks"] = len(uploads.chunks)
         made.environment["begin_64_queues_seconds"] = round(uploads.begin_seconds, 3)
 
@@ -74,19 +86,45 @@ def _put(options: Options, directory: Path, disk: Path, made: Report) -> None:
         made.add(measured)
         made.compare("put_while_tiering_vs_off", measured["put_tiering"], measured["put_off"])
         made.rates["tiered_share_while_putting"] = round(statistics.median(on.tiered_shares), 4)
+        made.rates["tiered_mb_per_second_while_putting"] = round(statistics.median(on.tiered_mb_per_second), 1)
 
 
-def _memory(options: Options, directory: Path, disk: Path, made: Report) -> list[dict[str, int]]:
-    with harness.part_directory(directory) as local, harness.part_directory(disk) as place:
+def _memory(size: int, disk: Path, made: Report) -> list[dict[str, int]]:
+    with harness.part_directory(disk) as place:
         watching: list[tiered_side.MemorySamples] = []
-        uploads = tiered_side.Uploads(local / "store", place / "tier", options.size // workload.RECORD_BYTES)
-        uploads.run(lambda driver: watching.append(tiered_side.MemorySamples(driver)))
+        uploads = tiered_side.Uploads(place / "store", place / "tier", size // workload.RECORD_BYTES)
+        done = uploads.run(lambda driver: watching.append(tiered_side.MemorySamples(driver)))
         watching[0].stop()
         samples = watching[0].samples
-        step = max(1, len(samples) // CURVE_POINTS)
-        grown = max(sample["own_bytes"] for sample in samples) - samples[0]["own_bytes"]
-        made.rates["memory_grown_mb"] = round(grown / 1e6, 1)
-        return [*samples[:-1:step], samples[-1]]
+        grown = [sample["own_bytes"] - samples[0]["own_bytes"] for sample in samples]
+        config = TierConfig()
+        made.rates["memory_uploaded_mb"] = round(samples[-1]["uploaded_bytes"] / MB, 1)
+        made.rates["memory_upload_mb_per_second"] = round(done.bytes / done.seconds / MB, 1)
+        made.rates["memory_grown_mb"] = round(max(grown) / MB, 1)
+        made.rates["memory_grown_median_mb"] = round(statistics.median(grown) / MB, 1)
+        made.rates["memory_limit_pending_mb"] = round(config.tier_pending_bytes_max / MB, 1)
+        made.rates["memory_limit_with_index_mb"] = round(
+            (config.tier_pending_bytes_max + config.compacted_index_bytes) / MB, 1
+        )
+        return _curve(samples)
+
+
+def _curve(samples: list[dict[str, int]]) -> list[dict[str, int]]:
+    """A few points of the curve: of each stretch of it the sample with the most memory, so that no peak is lost."""
+    step = max(1, -(-len(samples) // CURVE_POINTS))
+    runs = (samples[at : at + step] for at in range(0, len(samples), step))
+    points = [max(run, key=lambda sample: sample["own_bytes"]) for run in runs]
+    return points if points[-1] is samples[-1] else [*points, samples[-1]]
+
+
+def show_curve(points: list[dict[str, int]]) -> str:
+    """The curve as lines of text: what was uploaded, the memory that is the process' own, and a bar of it."""
+    most = max(point["own_bytes"] for point in points)
+    return "\n".join(
+        f"{point['uploaded_bytes'] / MB:10,.0f} MB uploaded {point['own_bytes'] / MB:8,.1f} MB own "
+        + "#" * round(40 * point["own_bytes"] / most)
+        for point in points
+    )
 
 
 if __name__ == "__main__":

@@ -99,6 +99,7 @@ class Uploads:
         self._count = count
         self.chunks: list[int] = []  # What the last round wrote, in order.
         self.begin_seconds = 0.0
+        self.with_begin: list[Round] = []  # Of each round: the same, with the start of all queues in it.
 
     def round(self) -> Round:
         """One timed round: from the first turn until everything is durable in the tier."""
@@ -110,7 +111,8 @@ class Uploads:
         driver = CountingDriver(open_driver(self._tier.as_uri()))
         with open_tiered(self._directory, self._tier, driver) as store:
             fill(store.local, workload.POOL_COUNT)
-            self.begin_seconds = timed(lambda: self._work(store)).seconds
+            begun = timed(lambda: self._work(store))
+            self.begin_seconds = begun.seconds
             store.tier.engine.pause()
             fill(store.local, self._count)
             driver.written.clear()
@@ -120,6 +122,8 @@ class Uploads:
             store.tier.engine.resume()
             done = timed(lambda: self._work(store))
         self.chunks = driver.written
+        seconds, cpu_seconds = begun.seconds + done.seconds, begun.cpu_seconds + done.cpu_seconds
+        self.with_begin.append(Round(done.messages, done.bytes, seconds, cpu_seconds))
         return done
 
     def _work(self, store: TieredStore) -> tuple[int, int]:
@@ -205,6 +209,7 @@ class Putting:
         self._turns = -(-count // workload.POOL_COUNT)
         self._pool = store_side.message_pool()
         self.tiered_shares: list[float] = []
+        self.tiered_mb_per_second: list[float] = []
 
     def round(self) -> Round:
         """One timed round in a fresh store."""
@@ -222,7 +227,9 @@ class Putting:
             self._fill(tiered.local)
             tiered.tier.engine.resume()
             done = self._timed(tiered.put)
-            self.tiered_shares.append((_tiered_messages(tiered) - len(self._pool)) / done.messages)
+            share = (_tiered_messages(tiered) - len(self._pool)) / done.messages
+            self.tiered_shares.append(share)
+            self.tiered_mb_per_second.append(share * done.bytes / done.seconds / 1e6)
             tiered.tier.engine.pause()
             return done
 

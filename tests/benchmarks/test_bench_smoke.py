@@ -48,7 +48,7 @@ def run_tiny(name: str, directory: Path, *more: str) -> dict[str, Any]:
         ("dispatch", {"dispatch_vs_java"}),
         ("recover", {"recover_vs_java"}),
         ("index", {"index_put_vs_java"}),
-        ("tier", {"upload_vs_raw", "put_while_tiering_vs_off"}),
+        ("tier", {"upload_vs_raw", "upload_with_start_vs_raw", "put_while_tiering_vs_off"}),
         ("tierindex", {"rearrange_vs_java", "rearrange_vs_java_warm"}),
         ("columns", {"columns_vs_memcpy", "few_columns_vs_memcpy", "columns_vs_struct"}),
     ],
@@ -86,3 +86,4 @@ def test_the_tier_s_requests_are_counted_and_its_memory_is_a_curve(tmp_path: Pat
     assert uploaded == sorted(uploaded)
     assert uploaded[-1] > 8_000_000
     assert all(sample["own_bytes"] > 0 for sample in result["memory"])
+    assert result["rates"]["memory_grown_mb"] < result["rates"]["memory_limit_pending_mb"]
