@@ -1,0 +1,196 @@
+"""A damaged tier is mended from what is left, keeps what it replaces, and says what it cannot mend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tier.repair.repair_world import RepairWorld, bytes_in
+from tier.test_verify_queue import DAMAGES
+from tier.tier_world import BROKER, CLUSTER, TierWorld
+from tier.verify_world import QUEUE, bytes_of, index_key, log_key, unit_key
+from tiermq.errors import TierUnavailable
+from tiermq.tier.driver.faulty import Fault, FaultyDriver, ScriptedFaults
+from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
+from tiermq.tier.metadata.manifest import manifest_name
+from tiermq.tier.repair.repair import repair_tier, run_repair
+from tiermq.tier.repair.repair_plan import plan_repair
+from tiermq.tier.repair.repair_report import RepairAction, RepairKind, RepairState
+from tiermq.tier.verify import verify_tier
+
+
+@pytest.fixture
+def mended(tmp_path: Path) -> Iterator[RepairWorld]:
+    made = RepairWorld.make(tmp_path)
+    yield made
+    made.world.close()
+
+
+@pytest.mark.parametrize("damage", [damage for damage, _ in DAMAGES], ids=[damage.__name__ for damage, _ in DAMAGES])
+def test_every_damage_is_mended_to_the_byte_while_a_local_store_has_the_messages(
+    mended: RepairWorld, damage: Callable[[TierWorld], None]
+) -> None:
+    damage(mended.world)
+    report = mended.repair()
+    assert report.problems_before > 0
+    assert (report.problems_after, report.is_complete) == (0, True), report.to_dict()
+    mended.assert_as_before()
+    assert mended.repair().outcomes == []
+
+
+UNITS_ONLY = {"unit_offset", "unit_offset_forward", "unit_offset_far", "unit_size", "unit_size_negative", "unit_tag",
+              "units_swapped", "units_gone", "units_misaligned"}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", [damage for damage, _ in DAMAGES], ids=[damage.__name__ for damage, _ in DAMAGES])
+def test_without_a_local_store_units_are_mended_and_lost_records_are_named(
+    mended: RepairWorld, damage: Callable[[TierWorld], None]
+) -> None:
+    damage(mended.world)
+    report = mended.repair(with_local=False)
+    if damage.__name__ in UNITS_ONLY:
+        assert report.is_complete, report.to_dict()
+        mended.assert_as_before()
+    else:
+        assert not report.is_complete
+        texts = [text for outcome in report.outcomes for text in outcome.not_possible]
+        assert any("lost" in text for text in texts)
+
+
+def test_a_dry_run_says_what_would_be_done_and_changes_nothing(mended: RepairWorld) -> None:
+    bytes_of(mended.world, log_key(mended.world))[100] ^= 1
+    bytes_of(mended.world, unit_key(mended.world))[40] ^= 1
+    before, objects = bytes_in(mended.world), dict(mended.world.driver._place.objects)
+    report = mended.repair(dry_run=True)
+    assert {outcome.state for outcome in report.outcomes} >= {RepairState.PLANNED}
+    assert not any(outcome.not_possible for outcome in report.outcomes if outcome.action.kind is RepairKind.LOG)
+    assert (bytes_in(mended.world), mended.world.driver._place.objects) == (before, objects)
+    assert mended.asides == {}
+
+
+def test_what_is_replaced_is_kept_under_a_name_that_no_listing_shows(mended: RepairWorld) -> None:
+    key = log_key(mended.world)
+    bytes_of(mended.world, key)[100] ^= 1
+    damaged = bytes(bytes_of(mended.world, key))
+    report = mended.repair()
+    (kept,) = [path for path in mended.asides if path.startswith(key.path)]
+    assert mended.asides[kept] == damaged
+    assert kept in {path for outcome in report.outcomes for path in outcome.kept}
+    assert kept not in bytes_in(mended.world)
+
+
+def test_a_range_that_the_local_store_has_only_partly_is_left_and_the_rest_is_mended(mended: RepairWorld) -> None:
+    mended.local.forget("orders", 0, 0)
+    bytes_of(mended.world, log_key(mended.world))[100] ^= 1
+    second = log_key(mended.world, 1)
+    bytes_of(mended.world, second)[95] ^= 1
+    report = mended.repair()
+    (log,) = [outcome for outcome in report.outcomes if outcome.action.kind is RepairKind.LOG]
+    assert log.state is RepairState.PARTLY
+    assert "has 0 of these 1 messages" in log.not_possible[0]
+    assert bytes_in(mended.world)[second.path] == mended.before[second.path]
+    assert not report.is_complete
+
+
+def test_records_of_other_sizes_are_not_squeezed_in(mended: RepairWorld) -> None:
+    mended.local._records["orders", 0][0] = mended.local._records["payments", 2][0]
+    bytes_of(mended.world, log_key(mended.world))[100] ^= 1
+    report = mended.repair()
+    assert any("bytes of them, the tier had" in text for o in report.outcomes for text in o.not_possible)
+
+
+def test_a_lost_checksum_witness_is_not_renewed_for_bytes_that_are_still_damaged(mended: RepairWorld) -> None:
+    bytes_of(mended.world, log_key(mended.world))[100] ^= 1
+    mended.repair(with_local=False)
+    kinds = {finding.kind for finding in verify_tier(mended.world.driver).problems}
+    assert kinds >= {"checksum", "damaged_record"}
+
+
+@pytest.mark.parametrize("content", [b"{}", b"", b"not json"])
+def test_a_manifest_that_cannot_be_read_is_made_anew(mended: RepairWorld, content: bytes) -> None:
+    name = manifest_name(QUEUE)
+    mended.world.driver.put_object(name, content)
+    report = mended.repair(metadata=True)
+    assert report.is_complete, report.to_dict()
+    mended.assert_as_before()
+    kept = [path for outcome in report.outcomes for path in outcome.kept if "manifest" in path]
+    stored = mended.world.driver.get_object(kept[0])
+    assert stored is not None
+    assert stored.data == content
+
+
+def items_of(data: bytes) -> list[bytes]:
+    """The items of an index file of seven slots, in no order: in a slot they stand as they were put."""
+    return sorted(data[at : at + 28] for at in range(28 + 8 * 7, len(data), 28))
+
+
+@pytest.mark.parametrize("at", [-25, 2, 10, 30, 26])
+def test_an_index_file_is_made_anew_with_the_same_items(mended: RepairWorld, at: int) -> None:
+    key = index_key(mended.world)
+    bytes_of(mended.world, key)[at] ^= 1
+    report = mended.repair(metadata=True)
+    assert report.is_complete, report.to_dict()
+    before, after = mended.before[key.path], bytes_in(mended.world)[key.path]
+    assert before[:28] == after[:28]
+    assert items_of(before) == items_of(after)
+    assert verify_tier(mended.world.driver).problems == []
+
+
+def test_an_index_file_that_is_gone_is_made_anew(mended: RepairWorld) -> None:
+    key = index_key(mended.world)
+    mended.world.driver.delete(key)
+    assert mended.repair(metadata=True).is_complete
+    assert items_of(bytes_in(mended.world)[key.path]) == items_of(mended.before[key.path])
+
+
+def test_a_second_run_goes_on_where_a_first_one_was_cut_short(mended: RepairWorld) -> None:
+    bytes_of(mended.world, log_key(mended.world))[100] ^= 1
+    bytes_of(mended.world, unit_key(mended.world, 1))[40] ^= 1
+    mended.world.clock.advance_ms(3_600_000)
+    for operation in ("replace", "put_object", "read"):
+        for fault in (Fault.BEFORE, Fault.AFTER):
+            for healthy in (0, 2, 5):
+                driver = FaultyDriver(mended.world.driver, ScriptedFaults(operation, [None] * healthy + [fault]))
+                mended.world.clock.advance_ms(2 * 3_600_000)
+                try:
+                    repair_tier(driver, sources=[mended.local], clock=mended.world.clock)
+                except TierUnavailable:
+                    continue
+    mended.world.clock.advance_ms(2 * 3_600_000)
+    mended.repair()
+    mended.assert_as_before()
+
+
+def test_a_broker_at_work_is_named_and_nothing_is_changed(mended: RepairWorld) -> None:
+    bytes_of(mended.world, log_key(mended.world))[100] ^= 1
+    before = bytes_in(mended.world)
+    with pytest.raises(LeaseHeld, match="me holds it"):
+        repair_tier(mended.world.driver, sources=[mended.local], clock=mended.world.clock)
+    assert bytes_in(mended.world) == before
+
+
+def test_the_broker_goes_on_after_a_repair(mended: RepairWorld) -> None:
+    damage = bytes_of(mended.world, unit_key(mended.world))
+    damage[45] ^= 1
+    mended.repair(metadata=True)
+    lease = BrokerLease(mended.world.driver, CLUSTER, BROKER, "me again", clock=mended.world.clock)
+    lease.acquire()
+    mended.world.reopen()
+    mended.world.write(3)
+    mended.world.put_manifests()
+    assert verify_tier(mended.world.driver, metadata=mended.world.metadata).problems == []
+
+
+def test_an_action_for_something_that_is_sound_does_nothing(mended: RepairWorld) -> None:
+    for kind in (RepairKind.LOG, RepairKind.UNITS):
+        outcome = run_repair(mended.world.driver, RepairAction(kind, QUEUE), sources=[mended.local])
+        assert outcome.state is RepairState.UNCHANGED
+    mended.assert_as_before()
+
+
+def test_a_clean_tier_has_nothing_to_repair(mended: RepairWorld) -> None:
+    assert plan_repair(verify_tier(mended.world.driver)) == []
+    report = mended.repair()
+    assert (report.outcomes, report.is_complete) == ([], True)
