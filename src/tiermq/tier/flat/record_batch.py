@@ -97,6 +97,9 @@ class RecordBatch:
     def stretches(self, messages_max: int, bytes_max: int) -> Iterator[tuple[int, int]]:
         """The batch in runs [first, end) of records, each as long as both limits allow, and of one record at least."""
         count, first = self.count, 0
+        if count <= messages_max and len(self.data) <= bytes_max:
+            yield 0, count
+            return
         while first < count:
             limit = self.place(first)[0] + bytes_max
             fitting = bisect_right(range(count + 1), limit, lo=first + 1, key=self.end_of) - 1
