@@ -84,7 +84,7 @@ def decode_run(
         queue_id=run.queue.queue_id,
         log_base=run.log_base,
         first_offset=-1 if run.first_offset is None else run.first_offset,
-        check=_check_of(run.side, check_crc=check_crc),
+        check=_check_of(run.side, check_crc=check_crc and run.has_bodies),
         decompress=decompress,
         delays_ms=DELAYS_MS,
         **_filter_fields(RowFilter.of(request)),

@@ -7,13 +7,16 @@ Blank units stand for nothing and are passed over; recorded gaps were told by th
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from tiermq.consumequeue.unit import UNIT_BYTES
+from tiermq.history.bodiless import read_around_bodies
 from tiermq.history.losses import corrupt
 from tiermq.history.open_history import OpenHistory
 from tiermq.history.scan_values import Loss, RecordRun, ScanCounters, ScanTask, SegmentSpan, Side
@@ -34,6 +37,9 @@ UNITS_AT_ONCE = 65_536
 RUN_BYTES = 4 << 20
 GAP_BYTES = 64 << 10
 """Unwanted bytes between two records that are read along, because one request costs more than they do."""
+
+LARGE_BYTES = 256 << 10
+"""Records of this size and more are not read whole when nobody wants their bodies."""
 
 
 @dataclass(slots=True)
@@ -65,6 +71,7 @@ class ColdReader:
         self._unit_spans = sorted(unit_spans, key=lambda span: span.base)
         self._log_spans = sorted(log_spans, key=lambda span: span.base)
         self._log_bases = [span.base for span in self._log_spans]
+        self._counting = threading.Lock()  # The thread that reads ahead counts too.
         self.next_offset = task.from_offset
 
     def runs(self, begin: int, end: int) -> Iterator[RecordRun]:
@@ -74,6 +81,8 @@ class ColdReader:
         ranges = self._ranges(begin, end) if places is None else self._joined(units_of_places(places))
         for one, data in self._read_ahead(ranges):
             run = self._run(one, data)
+            if run is not None:
+                run.has_bodies = not self._skips_bodies(one)
             if len(one.units):
                 self.next_offset = int(one.units.queue_offsets[-1]) + 1
             if run is not None:
@@ -138,13 +147,21 @@ class ColdReader:
 
     def _read(self, key: SegmentKey, position: int, length: int) -> memoryview:
         data = self._history.tier.read(key, position, length)
-        self._counters.requests += 1
-        self._counters.bytes_read += length
-        self._counters.cold_bytes_read += length
+        with self._counting:
+            self._counters.requests += 1
+            self._counters.bytes_read += length
+            self._counters.cold_bytes_read += length
         return data
+
+    def _skips_bodies(self, one: _Range) -> bool:
+        """Whether what lies around the bodies is read alone: two small reads of each record instead of a long one."""
+        return not self._task.request.include_body and one.end - one.begin >= LARGE_BYTES * len(one.units)
 
     def _read_range(self, one: _Range) -> memoryview:
         key = self._task.queue.segment(SegmentType.COMMIT_LOG, one.span.base)
+        if self._skips_bodies(one):
+            read = partial(self._read, key)
+            return read_around_bodies(read, one.units, one.begin, one.end, one.span.base)
         return self._read(key, one.begin - one.span.base, one.end - one.begin)
 
     def _read_ahead(self, ranges: Iterator[_Range]) -> Iterator[tuple[_Range, memoryview]]:

@@ -194,6 +194,7 @@ class RecordRun:
     The record at `starts[i]` lies at `log_base + starts[i]` in the log of its side (its own physical offset says so
     too), and is `sizes[i]` bytes long. The buffer is read-only and may be a map of a file.
     `first_offset`: the queue offset of the first record where the others follow one by one; None: only they know.
+    `has_bodies`: false when bodies were not read, since nobody wants them; zeros stand in their place.
     """
 
     queue: QueueKey
@@ -204,3 +205,4 @@ class RecordRun:
     log_base: int
     segment: str
     first_offset: int | None = None
+    has_bodies: bool = True
