@@ -157,6 +157,8 @@ CRC_PROPERTY_BYTES = cython.declare(cython.int, 20)
 UNIT_BYTES = cython.declare(cython.int, 20)
 PENDING_MAX = cython.declare(cython.int, 64)
 TIER_PENDING_MAX = cython.declare(cython.int, 256)
+COLLECT_AHEAD = cython.declare(cython.int, 6)
+COLLECT_AHEAD_BYTES = cython.declare(cython.int, 1024)
 
 PUT_OK = cython.declare(object, PutStatus.PUT_OK)
 CLOSED = cython.declare(object, Refusal.CLOSED)
@@ -1841,6 +1843,13 @@ def collect_for_tier(queue: Segments, log: Segments, offset: int64_t, max_count:
         last_ms: int64_t = 0
         with cython.nogil:
             for i in range(count):
+                # Each record lies on a page of its own, where the processor does not look ahead by itself.
+                if i + COLLECT_AHEAD < count:
+                    size = cython.cast(int32_t, load32(units[i + COLLECT_AHEAD] + 8))
+                    if size > COLLECT_AHEAD_BYTES:
+                        size = COLLECT_AHEAD_BYTES
+                    for at in range(0, size, 64):
+                        prefetch_read(records[i + COLLECT_AHEAD] + at)
                 size = cython.cast(int32_t, load32(records[i]))
                 memcpy(to, records[i], size)
                 store64(to + 28, tier_offset)
