@@ -185,15 +185,16 @@ def _edge(offsets: Any, side: int) -> str | None:
     if not isinstance(offsets, Mapping):
         number = _pair(offsets)[side]
         return None if number is None else str(number)
-    sides = {name: _edge_of(inner, side) for name, inner in offsets.items()}
-    return json.dumps(sides) if any(inner not in (None, {}) for inner in sides.values()) else None
+    sides = _edge_of(offsets, side)
+    return json.dumps(sides) if sides is not None else None
 
 
 def _edge_of(offsets: Any, side: int) -> Any:
-    if isinstance(offsets, Mapping):
-        inner = {str(name): _edge_of(each, side) for name, each in offsets.items()}
-        return {name: each for name, each in inner.items() if each is not None}
-    return _pair(offsets)[side]
+    """The same mapping with one number of each pair; what says nothing of this side is left out."""
+    if not isinstance(offsets, Mapping):
+        return _pair(offsets)[side]
+    inner = {str(name): _edge_of(each, side) for name, each in offsets.items()}
+    return {name: each for name, each in inner.items() if each is not None} or None
 
 
 def _pair(offsets: Any) -> tuple[int | None, int | None]:

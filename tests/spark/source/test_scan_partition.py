@@ -1,0 +1,78 @@
+"""Partitions: what travels to a worker, and what becomes of damage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.cloudpickle import dumps, loads
+from pyspark.sql.datasource import InputPartition
+
+from spark.source_world import SourceWorld, batch_reader, rows_of
+from tiermq.errors import TierMQError
+from tiermq.history.scan_values import ScanCounters
+from tiermq.spark.source.scan_partition import ScanPartition, read_partition
+
+
+def test_a_partition_survives_the_way_to_a_worker_and_reads_the_same_twice(filled: SourceWorld) -> None:
+    partitions = batch_reader({**filled.both, "columns": "queueOffset,body"}).partitions()
+    for partition in partitions:
+        there = loads(dumps(partition))
+        once = list(read_partition(there, ScanCounters()))
+        assert once == list(read_partition(partition, ScanCounters()))
+        assert once
+
+
+def test_an_empty_partition_has_no_rows() -> None:
+    assert list(read_partition(InputPartition(None), ScanCounters())) == []
+
+
+def test_what_planning_counted_travels_once(filled: SourceWorld) -> None:
+    partitions = batch_reader({**filled.both, "minPartitions": "4", "maxBytesPerPartition": "4k"}).partitions()
+    assert len(partitions) >= 4
+    assert [partition.planned.queues for partition in partitions] == [5] + [0] * (len(partitions) - 1)
+    counters = ScanCounters()
+    for partition in partitions:
+        for _ in read_partition(partition, counters):
+            continue
+    assert counters.rows_given == len(filled.wanted())
+    assert counters.bytes_read > 0
+    assert counters.segments_planned > 0
+
+
+def damage_a_body(world: SourceWorld, body: bytes) -> None:
+    for file in Path(world.url.removeprefix("file://")).rglob("COMMIT_LOG/*"):
+        data = file.read_bytes()
+        at = data.find(body)
+        if at >= 0:
+            file.write_bytes(data[:at] + b"X" + data[at + 1 :])
+            return
+    raise AssertionError("no segment has this body")
+
+
+def test_a_damaged_body_is_an_error_or_a_row_that_says_so_or_no_row(filled: SourceWorld) -> None:
+    victim = filled.sent["orders", 1][5]
+    damage_a_body(filled, victim.body)
+    with pytest.raises(TierMQError, match="orders"):
+        rows_of(filled.cold, subscribe="orders")
+    lenient = {**filled.cold, "subscribe": "orders", "queueIds": "1", "failOnDataLoss": "false"}
+    left = rows_of(lenient)
+    assert [row[2] for row in left] == [offset for offset in range(120) if offset != victim.offset]
+    reader = batch_reader({**lenient, "columns": "queueOffset,_corrupt"})
+    rows = [
+        row
+        for part in reader.partitions()
+        for batch in read_partition(part, ScanCounters())
+        for row in batch.to_pylist()
+    ]
+    assert len(rows) == 120
+    damaged = [row for row in rows if row["_corrupt"] is not None]
+    assert [row["queueOffset"] for row in damaged] == [victim.offset]
+
+
+def test_many_small_queues_are_few_partitions(world: SourceWorld) -> None:
+    for queue_id in range(40):
+        world.put(2, "many", queue_id)
+    partitions = batch_reader(world.hot).partitions()
+    assert all(isinstance(partition, ScanPartition) for partition in partitions)
+    assert len(partitions) == 1
