@@ -60,6 +60,7 @@ TARGETS: Mapping[str, Target] = {
     "upload_with_start_vs_raw": Target(0.7),
     "put_while_tiering_vs_off": Target(0.9),
     "rearrange_vs_java": Target(4.0, 7.5),
+    "verify_vs_plain_read": Target(0.6, 0.9),
 }
 
 

@@ -165,7 +165,7 @@ def test_orphans_are_found_and_go_only_when_told_to(tmp_path: Path) -> None:
 
 def test_every_command_teaches_by_example() -> None:
     group = run("--help").output
-    commands = ("ls", "stat", "cat", "verify", "restore", "import", "export-metadata", "orphans")
+    commands = ("ls", "stat", "cat", "verify", "repair", "restore", "import", "export-metadata", "orphans")
     for command in commands:
         assert command in group
         text = run(command, "--help").output

@@ -11,7 +11,7 @@ COMMANDS = {
     "demo": Entry("tiermq.cli.demo", "demo", "Write a store, kill it, recover it, prove that nothing was lost."),
     "dump": Entry("tiermq.cli.dump", "dump", "Show any file of a store directory or a tier as JSON lines."),
     "store": Entry("tiermq.cli.store", "store", "Look into a store directory: stat, check."),
-    "tier": Entry("tiermq.cli.tier", "tier", "Look into a tier: ls, stat, cat, verify, restore, import, …"),
+    "tier": Entry("tiermq.cli.tier", "tier", "Look into a tier: ls, stat, cat, verify, repair, restore, import, …"),
     "pipeline": Entry(
         "tiermq.cli.pipeline", "pipeline", "Move, tend and open up history on Spark: offload, verify, export, sql, …"
     ),

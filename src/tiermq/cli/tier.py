@@ -1,4 +1,4 @@
-"""`tiermq tier`: a tier from outside. Everything but `restore`, `import` and `orphans --clean` only reads."""
+"""`tiermq tier`: a tier from outside. Everything but `restore`, `import`, `repair` and `orphans --clean` only reads."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from tiermq.cli.tier_output import (
     total_values,
     view_values,
 )
+from tiermq.cli.tier_repair import repair
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.orphans import GRACE_MS, clean, find_orphans
 from tiermq.tier.tier_listing import TierScope
@@ -288,5 +289,5 @@ def orphans(
         raise SystemExit(EXIT_PROBLEMS)
 
 
-for command in (restore, import_, export_metadata):
+for command in (repair, restore, import_, export_metadata):
     tier.add_command(command)
