@@ -5,15 +5,13 @@ from __future__ import annotations
 import struct
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tier.tier_world import record
 from tiermq.consumequeue.unit import PRE_BLANK, UNIT
 from tiermq.history.scan_values import RecordPlace
-from tiermq.history.unit_array import claimed_offsets, decode_units, is_of_topic, locate, units_of_places
-from tiermq.message import encode_record
+from tiermq.history.unit_array import claimed_offsets, decode_units, locate, units_of_places
 
 BASE = 5000
 
@@ -72,20 +70,6 @@ def test_a_flipped_byte_of_what_identifies_a_record_makes_it_nobodys(number: int
     damaged[int(array.places[number]) - BASE + at] ^= flip
     _, good = locate(array, bytes(damaged), BASE, 3)
     assert np.flatnonzero(~good).tolist() == [number]
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1:1", "[::1]:1"])
-@pytest.mark.parametrize("topic", ["t", "orders", "a-topic-of-some-length", "x" * 127, "y" * 200])
-def test_a_record_is_of_its_own_topic_alone(topic: str, host: str) -> None:
-    data = encode_record(
-        topic=topic, body=b"body", queue_id=0, flag=0, queue_offset=0, physical_offset=0, sys_flag=0,
-        born_timestamp_ms=1, born_host=host, store_timestamp_ms=2, store_host=host, reconsume_times=0,
-        prepared_transaction_offset=0, properties={},
-    )  # fmt: skip
-    starts = np.array([0])
-    assert is_of_topic(data, starts, topic.encode()).all()
-    for other in (topic + "z", "w" * 250, topic[:-1] + "#", "#" + topic[1:], topic[:-1], "other"):
-        assert not is_of_topic(data, starts, other.encode()).any()
 
 
 def test_places_become_units_without_offsets() -> None:

@@ -120,11 +120,11 @@ class Catalog:
         self.history = history
         self.place: HistoryPlace = history.place
         self._wanted = queue_filter(request or ScanRequest())
-        topics = request.topics if request is not None else frozenset()
+        self._topics = request.topics if request is not None else frozenset()
         self._is_about_time = request is not None and (request.begin_ms > 0 or request.end_ms < EVER_MS)
         self._cold: ColdQueues | None = None
         if history.has_tier:
-            self._cold = ColdQueues(history.tier, self._wanted, history.clock, history.pool, topics)
+            self._cold = ColdQueues(history.tier, self._wanted, history.clock, history.pool, self._topics)
         self._hot: dict[QueueKey, HotQueue] = {}
         self._stores: list[StorePlace] | None = None
         self._queues: dict[QueueKey, QueueHistory] = {}
@@ -216,8 +216,8 @@ class Catalog:
             store.refresh()
             for topic, queue_id in store.queues():
                 key = QueueKey(place.cluster, place.broker, topic, queue_id)
-                # A light queue only points at messages of other queues, where they are read already.
-                if self._wanted(key) and not is_light_queue(topic):
+                # A light queue only points at messages of other queues, where they are read already; it can be named.
+                if self._wanted(key) and (topic in self._topics or not is_light_queue(topic)):
                     low, high = store.bounds(topic, queue_id)
                     before = self._hot.get(key)
                     queue = _sampled(store, key, HotQueue(place, low, high), before)

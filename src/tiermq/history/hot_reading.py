@@ -19,11 +19,11 @@ from tiermq.history.unit_array import (
     UnitArray,
     claimed_offsets,
     decode_units,
-    is_of_topic,
     locate,
     units_of_places,
 )
 from tiermq.history.wanted_units import wanted_by_tags
+from tiermq.message.topic_name import is_light_queue
 
 RUN_RECORDS = 16_384
 """Records of one run at most; what they hold is then decoded in batches."""
@@ -92,8 +92,9 @@ class HotReader:
     def _run(self, units: UnitArray, piece: LogPiece) -> RecordRun | None:
         task, queue = self._task, self._task.queue
         is_exact = task.places is not None
-        starts, good = locate(units, piece.data, piece.base, queue.queue_id, trust_offsets=is_exact)
-        good[good] = is_of_topic(piece.data, starts[good], queue.topic.encode())
+        is_light = is_light_queue(queue.topic)
+        queue_id = None if is_light else queue.queue_id
+        starts, good = locate(units, piece.data, piece.base, queue_id, trust_offsets=is_exact or is_light)
         if is_exact:
             # What an index says is a promise: a record that is of another queue or range is none of ours.
             offsets = claimed_offsets(piece.data, starts, good)

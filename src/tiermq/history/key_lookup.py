@@ -26,6 +26,7 @@ from tiermq.history.planning import FoundPlaces, plan_scan
 from tiermq.history.scan_values import RecordPlace, ScanCounters, ScanPlan, ScanRequest, Side
 from tiermq.history.time_ranges import OffsetRange, intersect, subtract
 from tiermq.message.record_head import HeadKind, read_head
+from tiermq.message.topic_name import is_light_queue
 from tiermq.tier.driver.contract import SegmentInfo
 from tiermq.tier.index.compacted_index import CompactedIndex
 from tiermq.tier.index.index_coverage import Coverage
@@ -181,7 +182,7 @@ class KeyIndex:
     # The store
 
     def _find_hot(self, queue: QueueHistory, within: OffsetRange, counters: ScanCounters) -> FoundPlaces:
-        if queue.store is None:
+        if queue.store is None or is_light_queue(queue.key.topic):
             return FoundPlaces((), (within,))
         store = self._history.store(queue.store.path)
         begin, end = self._hot_cover(store, counters)

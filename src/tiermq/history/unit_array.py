@@ -5,7 +5,7 @@ good. A unit may point at the end mark (CODA, 16 bytes) of a sealed segment inst
 
 A record is the one of its unit when it says so itself: its magic, its size, its queue, its queue offset and its own
 place. What lies behind a unit that was damaged, or was overwritten, says otherwise, and is never taken for a message.
-Whether its body is whole is found out by whoever decodes it.
+Whether its body is whole, and of which topic it is, is found out by whoever decodes it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import numpy as np
 from tiermq.consumequeue.unit import PRE_BLANK_SIZE, UNIT_BYTES
 from tiermq.history.scan_values import RecordPlace
 from tiermq.message.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
-from tiermq.message.system_flag import BORN_HOST_V6, STORE_HOST_V6
 
 Int64s: TypeAlias = Any  # numpy arrays; the type checker does not follow numpy here.
 Bools: TypeAlias = Any
@@ -27,10 +26,10 @@ CODA_BYTES = 16
 _UNIT = np.dtype([("place", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _HEAD = np.dtype(
     {
-        "names": ["size", "magic", "queue_id", "queue_offset", "place", "sys_flag"],
-        "formats": [">i4", ">i4", ">i4", ">i8", ">i8", ">i4"],
-        "offsets": [0, 4, 12, 20, 28, 36],
-        "itemsize": 40,
+        "names": ["size", "magic", "queue_id", "queue_offset", "place"],
+        "formats": [">i4", ">i4", ">i4", ">i8", ">i8"],
+        "offsets": [0, 4, 12, 20, 28],
+        "itemsize": 36,
     }
 )
 assert _UNIT.itemsize == UNIT_BYTES
@@ -106,12 +105,13 @@ def _fields_at(buffer: Any, dtype: Any, positions: Int64s) -> Any:
 
 
 def locate(
-    units: UnitArray, buffer: Any, base: int, queue_id: int, *, trust_offsets: bool = False
+    units: UnitArray, buffer: Any, base: int, queue_id: int | None, *, trust_offsets: bool = False
 ) -> tuple[Int64s, Bools]:
     """Where the records of units begin in a buffer that begins at log offset `base`, and which of them are theirs.
 
     Units must be sound. A record behind an end mark begins 16 bytes later than its unit says. `trust_offsets`: the
-    units were made of places and do not know their queue offsets.
+    units were made of places and do not know their queue offsets. Without a queue id, any will do: a light queue points
+    at records of other queues.
     """
     starts = units.places - base
     inside = (starts >= 0) & (starts + units.sizes <= len(buffer))
@@ -126,9 +126,10 @@ def locate(
         inside
         & ((heads["magic"] == MAGIC_V1) | (heads["magic"] == MAGIC_V2))
         & (heads["size"] == units.sizes)
-        & (heads["queue_id"] == queue_id)
         & (heads["place"] == starts + base)
     )
+    if queue_id is not None:
+        good &= heads["queue_id"] == queue_id
     if not trust_offsets:
         good &= heads["queue_offset"] == units.queue_offsets
     return starts, good
@@ -139,29 +140,3 @@ def claimed_offsets(buffer: Any, starts: Int64s, good: Bools) -> Int64s:
     found: Int64s = np.full(len(starts), -1, dtype=np.int64)
     found[good] = _fields_at(buffer, _HEAD, starts[good])["queue_offset"]
     return found
-
-
-def is_of_topic(buffer: Any, starts: Int64s, topic: bytes) -> Bools:
-    """Which of these records, whose heads are sound, are of the topic: its length, and its first and last 8 bytes.
-
-    A log holds records of all topics, and one of another topic may have the same queue id and queue offset.
-    """
-    heads = _fields_at(buffer, _HEAD, starts)
-    shapes = heads["sys_flag"].astype(np.int64)
-    body_at = starts + 84 + 12 * ((shapes & BORN_HOST_V6) != 0) + 12 * ((shapes & STORE_HOST_V6) != 0)
-    ends = starts + heads["size"]
-    good: Bools = body_at + 4 <= ends
-    body_bytes = _fields_at(buffer, ">i4", np.where(good, body_at, 0)).astype(np.int64)
-    is_v2 = heads["magic"] == MAGIC_V2
-    length_at = body_at + 4 + body_bytes
-    good &= (body_bytes >= 0) & (length_at + 1 + is_v2 + len(topic) + 2 <= ends)
-    at = np.where(good, length_at, 0)
-    short = _fields_at(buffer, "u1", at).astype(np.int64)
-    length = np.where(is_v2, short * 256 + _fields_at(buffer, "u1", at + 1), short)
-    good &= length == len(topic)
-    at = length_at + 1 + is_v2
-    for begin in {0, max(0, len(topic) - 8)}:
-        piece = topic[begin : begin + 8]
-        if piece:
-            good &= _fields_at(buffer, f"S{len(piece)}", np.where(good, at + begin, 0)) == piece
-    return good
