@@ -58,8 +58,6 @@ def run(argv: list[str]) -> dict[str, Any]:
             if name in wanted:
                 part()
         result = harness.finish(made, options, directory, JavaBench(wanted=False), store_side.kernel())
-        if "memory" in more and not options.json:
-            print(show_curve(more["memory"]))
         return result | more
 
 
@@ -115,16 +113,6 @@ def _curve(samples: list[dict[str, int]]) -> list[dict[str, int]]:
     runs = (samples[at : at + step] for at in range(0, len(samples), step))
     points = [max(run, key=lambda sample: sample["own_bytes"]) for run in runs]
     return points if points[-1] is samples[-1] else [*points, samples[-1]]
-
-
-def show_curve(points: list[dict[str, int]]) -> str:
-    """The curve as lines of text: what was uploaded, the memory that is the process' own, and a bar of it."""
-    most = max(point["own_bytes"] for point in points)
-    return "\n".join(
-        f"{point['uploaded_bytes'] / MB:10,.0f} MB uploaded {point['own_bytes'] / MB:8,.1f} MB own "
-        + "#" * round(40 * point["own_bytes"] / most)
-        for point in points
-    )
 
 
 if __name__ == "__main__":

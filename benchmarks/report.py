@@ -173,7 +173,19 @@ def print_result(result: Mapping[str, Any], as_json: bool) -> None:
         rates.add_row(name, f"{value:,.1f}")
     console.print(ratios)
     console.print(rates)
+    if result.get("memory"):
+        console.print(show_curve(result["memory"]), highlight=False)
     console.print(", ".join(f"{key} {value}" for key, value in result["environment"].items()), style="dim")
+
+
+def show_curve(points: Sequence[Mapping[str, int]]) -> str:
+    """Memory over uploaded bytes as lines of text: what was uploaded, the memory of the process' own, a bar of it."""
+    most = max(point["own_bytes"] for point in points)
+    return "\n".join(
+        f"{point['uploaded_bytes'] / 1e6:10,.0f} MB uploaded {point['own_bytes'] / 1e6:8,.1f} MB own "
+        + "#" * round(30 * point["own_bytes"] / most)
+        for point in points
+    )
 
 
 def describe_machine(directory: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks.report import Report, Round, verdict
+from benchmarks.report import Report, Round, show_curve, verdict
 
 from benchmarks import report
 
@@ -92,3 +92,13 @@ def test_the_machine_is_described_with_its_file_system(tmp_path: Path) -> None:
     described = report.describe_machine(tmp_path)
     assert described["cpus"] >= 1
     assert described["file_system"]
+
+
+def test_the_curve_of_memory_has_a_line_for_each_point_and_its_longest_bar_for_the_most_memory() -> None:
+    points = [
+        {"uploaded_bytes": 0, "own_bytes": 30_000_000},
+        {"uploaded_bytes": 2_000_000_000, "own_bytes": 60_000_000},
+    ]
+    first, second = show_curve(points).splitlines()
+    assert first.split() == ["0", "MB", "uploaded", "30.0", "MB", "own", "#" * 15]
+    assert second.split() == ["2,000", "MB", "uploaded", "60.0", "MB", "own", "#" * 30]
