@@ -76,10 +76,11 @@ typedef struct {
 
 /* Large blocks that a batch gave back, for the next one: fresh ones would cost a page fault for each 4 KiB, which is more
  * than all the work on them. Only touched under the interpreter lock. */
-#define POOL_BLOCKS 8
-#define POOL_BLOCK_MIN (128 << 10)
-#define POOL_BLOCK_MAX (8 << 20)
+#define POOL_BLOCKS 32
+#define POOL_BLOCK_MIN (64 << 10)
+#define POOL_BYTES_MAX (32 << 20)
 static struct { u8 *data; int64_t capacity; } pool[POOL_BLOCKS];
+static int64_t pool_bytes;
 
 static int out_take(out_t *o, int64_t capacity) {
     int best = -1;
@@ -91,6 +92,7 @@ static int out_take(out_t *o, int64_t capacity) {
     if (best >= 0) {
         o->data = pool[best].data;
         o->capacity = pool[best].capacity;
+        pool_bytes -= o->capacity;
         pool[best].data = 0;
         pool[best].capacity = 0;
         return 1;
@@ -100,9 +102,9 @@ static int out_take(out_t *o, int64_t capacity) {
     return o->data != 0;
 }
 static void out_give(u8 *data, int64_t capacity) {
-    if (capacity >= POOL_BLOCK_MIN && capacity <= POOL_BLOCK_MAX)
+    if (capacity >= POOL_BLOCK_MIN && pool_bytes + capacity <= POOL_BYTES_MAX)
         for (int i = 0; i < POOL_BLOCKS; i++)
-            if (!pool[i].data) { pool[i].data = data; pool[i].capacity = capacity; return; }
+            if (!pool[i].data) { pool[i].data = data; pool[i].capacity = capacity; pool_bytes += capacity; return; }
     free(data);
 }
 
@@ -314,9 +316,17 @@ static void host_text(host_cache_t *cache, const u8 *host, int length) {
     cache->text_length = (int)(to - cache->text);
 }
 
+/* Upper-case digits of `n` bytes, a multiple of four: the nibbles of four bytes are spread over eight, then all eight become
+ * digits at once, those above 9 seven places further. */
 static inline void put_hex(u8 *to, const u8 *p, int n) {
-    static const char digit[] = "0123456789ABCDEF";
-    for (int i = 0; i < n; i++) { to[2 * i] = (u8)digit[p[i] >> 4]; to[2 * i + 1] = (u8)digit[p[i] & 15]; }
+    for (int i = 0; i < n; i += 4) {
+        uint64_t x = load32(p + i);
+        x = (x | x << 16) & 0x0000FFFF0000FFFFull;
+        x = (x | x << 8) & 0x00FF00FF00FF00FFull;
+        x = (x | x << 4) & 0x0F0F0F0F0F0F0F0Full;
+        uint64_t letters = (x + 0x0606060606060606ull) >> 4 & 0x0101010101010101ull;
+        store64(to + 2 * i, x + 0x3030303030303030ull + letters * 7);
+    }
 }
 
 static inline int put_text(decode_t *d, int number, const u8 *p, int64_t n, const u8 *limit) {
@@ -542,7 +552,7 @@ static void guess_bytes(const decode_t *d, int64_t rows, int64_t total, int64_t 
     }
     double share = seen ? (double)body_bytes / (double)seen : 0.5;
     *bodies = (int64_t)((double)total * share * 1.1) + 4096;
-    *properties = (int64_t)((double)total * (1 - share) * 0.6) + 4096;
+    *properties = (int64_t)((double)total * (1 - share) * 0.4) + 4096;
 }
 
 /* Room for `rows` rows of a column; `data_bytes` is a guess at its strings. */

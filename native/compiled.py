@@ -2537,7 +2537,7 @@ class ColumnBytes:
 def column_bytes(out: cython.pointer(out_t)) -> ColumnBytes:
     """Hand the memory of an output over, without what it did not need."""
     made: ColumnBytes = ColumnBytes.__new__(ColumnBytes)
-    if out.capacity > 2 * out.size + 65536:
+    if out.capacity > 4 * out.size + 262144:
         shrunk: cython.pointer(u8) = cython.cast(cython.pointer(u8), realloc(out.data, out.size + 64))
         if shrunk != cython.NULL:
             out.data = shrunk
@@ -2611,7 +2611,7 @@ def prepare_columns(d: cython.pointer(decode_t), request: object) -> cython.bint
     guess_bytes(d, rows, total, cython.address(bodies), cython.address(properties))
     for name in request.columns:
         number = COLUMN_NUMBERS[name]
-        guess = bodies if name == "body" else properties if number == C_PROPERTIES else 36 * rows
+        guess = bodies if name == "body" else properties if number == C_PROPERTIES else 34 * rows
         if not d.columns[number].wanted and not column_prepare(cython.address(d.columns[number]), number, rows, guess):
             return False
         if name not in HEAD_COLUMNS:

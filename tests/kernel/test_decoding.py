@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 from array import array
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -17,6 +18,7 @@ from kernel.kernel_world import COMPILED, KERNELS, needs_both
 from kernel.record_runs import ALL_COLUMNS, LOG_BASE, Run, messages, plain, runs
 from tiermq.kernel import Check, ColumnRequest, DecodedColumns, pure
 from tiermq.message.properties import encode_properties
+from tiermq.message.record import decode_record
 
 DELAYS_MS = (1000, 5000, 10_000)
 
@@ -205,6 +207,18 @@ def test_columns_outlive_the_bytes_they_were_read_from(kernel: ModuleType) -> No
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
+def test_threads_decode_at_once_without_taking_each_other_s_memory(kernel: ModuleType) -> None:
+    batches = [Run("T", 0, [{"body": bytes([65 + n]) * 300, "properties": b"n\x01%d\x02" % n}] * 300) for n in range(4)]
+
+    def work(run: Run) -> bool:
+        first = plain(decode(kernel, run, request_for(run)))
+        return all(plain(decode(kernel, run, request_for(run))) == first for _ in range(5))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, batches)) == [True] * 4
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_buffers_of_any_kind_are_read(kernel: ModuleType) -> None:
     run = Run("T", 0, [{"body": b"abc", "properties": b""}])
     for buffer in (run.buffer, memoryview(bytes(run.buffer)), memoryview(bytes(run.buffer)).cast("b")):
@@ -220,10 +234,4 @@ def test_a_body_is_given_as_it_was_sent_or_as_it_is_stored(kernel: ModuleType, m
     whole = plain(decode(kernel, run, request_for(run, ("body",))))["body"]
     assert whole == [None if message["compression"] == "damaged" else message["body"]]
     stored = plain(decode(kernel, run, request_for(run, ("body", "sysFlag"), decompress=False)))
-    assert stored["body"] == [pure_body(run)]
-
-
-def pure_body(run: Run) -> bytes:
-    from tiermq.message.record import decode_record
-
-    return decode_record(run.record(0)).body
+    assert stored["body"] == [decode_record(run.record(0)).body]
