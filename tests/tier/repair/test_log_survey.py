@@ -9,8 +9,8 @@ from tier.flat.flat_world import batch
 from tier.tier_world import TierWorld, record
 from tier.verify_world import QUEUE, bare, bytes_of, log_key, sound_world, unit_key
 from tiermq.tier.repair.log_survey import stored_unit, survey_log
-from tiermq.tier.repair.log_walk import Damage
 from tiermq.tier.repair.queue_facts import read_facts
+from tiermq.tier.repair.record_walk import Damage
 
 
 def test_a_record_with_a_wrong_number_is_damage_and_not_another_message(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ from tiermq.tier.index.index_write_file import FileFacts, IndexWriteFile
 from tiermq.tier.index.record_requests import index_requests
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.names import QueueKey, SegmentKey, SegmentType, broker_directory
-from tiermq.tier.repair.log_walk import SoundRun, walk_log
 from tiermq.tier.repair.queue_facts import QueueFacts, read_facts
+from tiermq.tier.repair.record_walk import SoundRun, walk_log
 
 DEFAULT_SLOTS = 5_000_000
 CAPACITY_MAX = 20_000_000

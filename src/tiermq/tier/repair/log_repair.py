@@ -18,8 +18,8 @@ from tiermq.tier.driver.contract import Buffer, SegmentInfo, TierDriver
 from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus
 from tiermq.tier.names import SegmentKey, SegmentType
 from tiermq.tier.repair.log_survey import LogSurvey
-from tiermq.tier.repair.log_walk import Damage, SoundRun
 from tiermq.tier.repair.queue_facts import QueueFacts
+from tiermq.tier.repair.record_walk import Damage, SoundRun
 
 BATCH_COUNT, BATCH_BYTES = 4_096, 4 * 1024 * 1024
 READ_BYTES = 8 * 1024 * 1024

@@ -17,8 +17,8 @@ from tiermq.errors import CorruptSegment, IllegalRange, SegmentMissing
 from tiermq.message.crc import crc32
 from tiermq.tier.checked_segment import known_checksums
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
-from tiermq.tier.repair.log_walk import Damage, SoundRun, Stretch, walk_log
 from tiermq.tier.repair.queue_facts import QueueFacts
+from tiermq.tier.repair.record_walk import Damage, SoundRun, Stretch, walk_log
 
 READ_BYTES = 8 * 1024 * 1024
 

@@ -23,8 +23,8 @@ from tiermq.tier.metadata.record_peek import UnitPlace, peek_store_ms
 from tiermq.tier.metadata.unit_walk import runs
 from tiermq.tier.names import SegmentType
 from tiermq.tier.repair.log_survey import LogSurvey, survey_log
-from tiermq.tier.repair.log_walk import Damage
 from tiermq.tier.repair.queue_facts import QueueFacts
+from tiermq.tier.repair.record_walk import Damage
 
 SEGMENT_BYTES_MAX = 104_857_600
 READ_BYTES = 8 * 1024 * 1024
