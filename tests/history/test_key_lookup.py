@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from history.history_world import HistoryWorld, as_sent, read_plan, sent_of
+from scenarios.broker_world import HOUR_MS
 from tier.tier_world import record
 from tiermq.consumequeue.unit import UNIT
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.history.catalog import Catalog, read_catalog
 from tiermq.history.key_lookup import KeyIndex, plan_history
 from tiermq.history.open_history import open_history
-from tiermq.history.scan_values import HistoryPlace, ScanCounters, ScanPlan, ScanRequest, Side
+from tiermq.history.scan_values import HistoryPlace, Loss, LossReason, ScanCounters, ScanPlan, ScanRequest, Side
 from tiermq.message.java_hash import tags_code
 from tiermq.message.stored_message import StoredMessage
 from tiermq.tier.driver.memory import MemoryDriver
@@ -97,6 +98,37 @@ def test_a_store_alone_is_asked_by_its_own_index(world: HistoryWorld) -> None:
     assert {task.side for task in plan.tasks} == {Side.HOT}
     _, found, _ = find(world.catalog(tier=False), "all-orders")
     assert sorted(as_sent(found)) == sorted(sent_of(world.sent["orders", 0]) + sent_of(world.sent["orders", 1]))
+
+
+def test_places_whose_file_the_broker_deletes_are_found_in_the_tier_instead(world: HistoryWorld) -> None:
+    world.put(400)
+    catalog = world.catalog()
+    plan = plan_history(catalog, ScanRequest(keys=frozenset({"key-3", "key-399"})))
+    assert {task.side for task in plan.tasks if task.places} == {Side.HOT}
+    world.tier_now()
+    assert world.evict_old() > 0
+    rows = [row for found in read_plan(world.history(), plan).values() for row in found]
+    found = [row for row in rows if {"key-3", "key-399"} & set(row.keys)]
+    assert as_sent(found) == sent_of([world.sent["orders", 0][2], world.sent["orders", 0][398]])
+
+
+def test_places_in_a_segment_that_expires_are_a_loss_and_the_others_come_once(world: HistoryWorld) -> None:
+    world.put(100)
+    world.tier_now()
+    world.clock.advance_ms(100 * HOUR_MS)
+    world.put(100)
+    world.tier_now()
+    world.upload_index()
+    catalog = world.catalog(store=False)
+    plan = plan_history(catalog, ScanRequest(keys=frozenset({"all-orders"})), loss_is_error=False)
+    assert [task.places is not None for task in plan.tasks] == [True]
+    world.store.expire_now()
+    losses: list[Loss] = []
+    found = read_plan(catalog.history, plan, losses=losses)["orders", 0]
+    left = found[0].queue_offset
+    assert as_sent(found) == sent_of(world.sent["orders", 0][left:])
+    assert 0 < left <= 100
+    assert [(loss.from_offset, loss.to_offset, loss.reason) for loss in losses] == [(0, left, LossReason.EXPIRED)]
 
 
 def test_an_index_without_companions_covers_nothing(world: HistoryWorld) -> None:

@@ -53,7 +53,7 @@ class _Range:
 
 
 class ColdReader:
-    """Reads one task once. `next_offset` is where to go on when it was interrupted."""
+    """Reads one task once. `next_offset` is where to go on when it was interrupted, `next_place` among exact places."""
 
     def __init__(
         self,
@@ -73,17 +73,20 @@ class ColdReader:
         self._log_bases = [span.base for span in self._log_spans]
         self._counting = threading.Lock()  # The thread that reads ahead counts too.
         self.next_offset = task.from_offset
+        self.next_place = 0
 
     def runs(self, begin: int, end: int) -> Iterator[RecordRun]:
         """The records of [begin, end), or of the task's exact places."""
         self.next_offset = begin
-        places = self._task.places
-        ranges = self._ranges(begin, end) if places is None else self._joined(units_of_places(places))
+        places = [place for place in self._task.places or () if place.log_offset >= self.next_place]
+        is_exact = self._task.places is not None
+        ranges = self._joined(units_of_places(places)) if is_exact else self._ranges(begin, end)
         for one, data in self._read_ahead(ranges):
             run = self._run(one, data)
             if run is not None:
                 run.has_bodies = not self._skips_bodies(one)
-            if len(one.units):
+            self.next_place = int(one.units.places[-1]) + 1
+            if not is_exact:
                 self.next_offset = int(one.units.queue_offsets[-1]) + 1
             if run is not None:
                 self._counters.rows_read += len(run.starts)

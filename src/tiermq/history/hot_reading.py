@@ -47,13 +47,16 @@ class HotReader:
         self._lose = lose
         assert task.store is not None, "a hot task names its store"
         self._store: HotStore = history.store(task.store.path)
+        self._is_exact = False
 
     def steps(self) -> Iterator[RecordRun | Missing]:
         """Records, and what is missing between them, in the order of the queue."""
         task, queue = self._task, self._task.queue
-        if task.places is not None:
+        self._is_exact = task.places is not None and all(self._store.log_file(at.log_offset) for at in task.places)
+        if task.places is not None and self._is_exact:
             yield from self._steps(units_of_places(task.places))
             return
+        # The whole range is read when a place is gone: the tier knows nothing of places in a store's log.
         if self._store.bounds(queue.topic, queue.queue_id)[1] < task.to_offset:
             self._store.refresh()  # This process looked before the messages of this task were put.
         at = task.from_offset
@@ -79,7 +82,7 @@ class HotReader:
                 behind = first + 1
                 while behind < len(units) and self._store.log_file(int(units.places[behind])) is None:
                     behind += 1
-                if self._task.places is None:
+                if not self._is_exact:
                     yield Missing(int(units.queue_offsets[first]), int(units.queue_offsets[behind - 1]) + 1)
             else:
                 inside = (units.places[first:] >= piece.base) & (units.places[first:] < piece.base + len(piece.data))
@@ -91,7 +94,7 @@ class HotReader:
 
     def _run(self, units: UnitArray, piece: LogPiece) -> RecordRun | None:
         task, queue = self._task, self._task.queue
-        is_exact = task.places is not None
+        is_exact = self._is_exact
         is_light = is_light_queue(queue.topic)
         queue_id = None if is_light else queue.queue_id
         starts, good = locate(units, piece.data, piece.base, queue_id, trust_offsets=is_exact or is_light)

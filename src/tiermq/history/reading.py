@@ -100,8 +100,10 @@ class _TaskReading:
         end: int | None = None,
     ) -> Iterator[RecordRun]:
         end = self.task.to_offset if end is None else end
+        next_place = 0
         for look in range(1, LOOKS_MAX + 1):
             reader = ColdReader(self.history, self.task, self.counters, self.lose, unit_spans, log_spans)
+            reader.next_place = next_place
             try:
                 yield from reader.runs(begin, end)
                 return
@@ -109,7 +111,7 @@ class _TaskReading:
                 if look == LOOKS_MAX:
                     raise
             # It expired or was merged since the plan was made: look where things are now.
-            begin = reader.next_offset
+            begin, next_place = reader.next_offset, reader.next_place
             cold = find_cold_queue(self.history.tier, self.task.queue, self.history.clock.now_ms())
             low = end if cold is None else min(max(begin, cold.min_offset), end)
             if begin < low:
