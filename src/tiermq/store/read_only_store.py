@@ -203,6 +203,11 @@ class ReadOnlyStore:
         """Behind the newest record of all queues that were looked at."""
         return self._seen_end
 
+    @property
+    def flushed_where(self) -> int:
+        """Records before that were made durable by `flush`."""
+        return self._flushed_to
+
     def flush(self) -> None:
         """Make every record of the queues that were looked at durable. Raises DiskFull or StoreError."""
         end = self._seen_end

@@ -14,7 +14,7 @@ from tiermq.metrics import Registry
 from tiermq.store.local_store import LocalStore
 from tiermq.tier.dispatch.engine import DispatchEngine, EngineSettings
 from tiermq.tier.dispatch.index_rebuild import rebuild_from
-from tiermq.tier.dispatch.local_source import LocalStoreSource
+from tiermq.tier.dispatch.local_source import Arrival, LocalStoreSource
 from tiermq.tier.dispatch.pace import PaceSettings
 from tiermq.tier.dispatch.plan import DispatchConfig
 from tiermq.tier.dispatch.topic_filter import TopicFilter
@@ -22,10 +22,11 @@ from tiermq.tier.dispatch.writer import QueueWriter
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.fetch.fetch_config import FetchConfig
 from tiermq.tier.fetch.fetcher import TierFetcher
-from tiermq.tier.fetch.merged_query import ColdRecords
+from tiermq.tier.fetch.merged_query import ColdRecords, KeyIndex
 from tiermq.tier.fetch.time_search import TimeSearch
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.index.index_coverage import QueueTail
+from tiermq.tier.index.index_follower import IndexFollower
 from tiermq.tier.index.index_store import IndexSettings, IndexStore
 from tiermq.tier.metadata.broker_lease import BrokerLease
 from tiermq.tier.metadata.manifest_policy import ManifestPolicy
@@ -33,6 +34,7 @@ from tiermq.tier.metadata.manifest_store import ManifestStore
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.retention import Retention
 from tiermq.tier.tier_config import TierConfig
+from tiermq.tier.tier_following import TierFollower
 from tiermq.tier.tier_metrics import TierMetrics
 
 
@@ -46,7 +48,9 @@ class TierParts:
     files: FlatFileStore
     filter: TopicFilter
     lease: BrokerLease
-    index: IndexStore | None
+    index: IndexStore | None  # To be written; None without one, or when a job writes it.
+    key_index: KeyIndex | None  # To be asked.
+    follower: TierFollower | None  # When a job copies.
     records: ColdRecords
     fetcher: TierFetcher
     times: TimeSearch
@@ -73,35 +77,35 @@ def assemble_tier(
     metadata: MetadataStore,
     clock: Clock,
     registry: Registry,
+    *,
+    follows: bool = False,
 ) -> TierParts:
-    """Make and connect the parts. Asks the tier nothing."""
+    """Make and connect the parts. Asks the tier nothing. `follows`: a job writes the tier, this store only reads it."""
     cluster, broker = config.broker_cluster_name, config.broker_name
-    files = FlatFileStore(
-        driver,
-        metadata,
-        cluster,
-        broker,
-        clock,
-        log_segment_bytes=config.tiered_store_commit_log_max_size,
-        queue_segment_bytes=config.tiered_store_consume_queue_max_size,
-    )
-    lease = BrokerLease(driver, cluster, broker, _owner(config), term_ms=config.tier_lease_term, clock=clock)
-    manifests = ManifestStore(driver, _owner(config), lease=lease, clock=clock)
+    files = _files(config, driver, metadata, clock)
+    lease = BrokerLease(driver, cluster, broker, lease_owner(config), term_ms=config.tier_lease_term, clock=clock)
+    manifests = ManifestStore(driver, lease_owner(config), lease=lease, clock=clock)
     writer = _writer(config, metadata, manifests, lease, clock)
     records = ColdRecords(files)
     made: list[Retention] = []  # Index and retention know each other; neither asks before both are made.
-    index = _index(
-        config,
-        access,
-        driver,
-        metadata,
-        files,
-        records,
-        lambda topic_ids: made[0].kept_ms_of_ids(topic_ids),
-        writer.may_write,
-        clock,
+    index = (
+        None
+        if follows
+        else _index(
+            config,
+            access,
+            driver,
+            metadata,
+            files,
+            records,
+            lambda topic_ids: made[0].kept_ms_of_ids(topic_ids),
+            writer.may_write,
+            clock,
+        )
     )
-    engine = _engine(config, local, files, writer, index, clock, registry)
+    source = _UnheardSource(local) if follows else LocalStoreSource(local)
+    engine = _engine(config, local, source, files, writer, index, clock, registry)
+    followed = _followed_index(config, access, driver, metadata, records) if follows else None
     retention = Retention(
         files,
         metadata,
@@ -126,6 +130,8 @@ def assemble_tier(
         filter=engine.filter,
         lease=lease,
         index=index,
+        key_index=followed or index,
+        follower=TierFollower(files, metadata, local, followed) if follows else None,
         records=records,
         fetcher=fetcher,
         times=TimeSearch(fetcher.cache),
@@ -134,6 +140,18 @@ def assemble_tier(
         retention=retention,
         pool=pool,
         metrics=metrics,
+    )
+
+
+def _files(config: TierConfig, driver: TierDriver, metadata: MetadataStore, clock: Clock) -> FlatFileStore:
+    return FlatFileStore(
+        driver,
+        metadata,
+        config.broker_cluster_name,
+        config.broker_name,
+        clock,
+        log_segment_bytes=config.tiered_store_commit_log_max_size,
+        queue_segment_bytes=config.tiered_store_consume_queue_max_size,
     )
 
 
@@ -155,6 +173,7 @@ def _writer(
 def _engine(
     config: TierConfig,
     local: LocalStore,
+    source: LocalStoreSource,
     files: FlatFileStore,
     writer: QueueWriter,
     index: IndexStore | None,
@@ -163,11 +182,11 @@ def _engine(
 ) -> DispatchEngine:
     return DispatchEngine(
         files,
-        LocalStoreSource(local),
+        source,
         writer,
         index=index,
         topic_filter=TopicFilter(config.broker_name, config.broker_cluster_name),
-        config=_dispatch_config(config),
+        config=dispatch_config(config),
         settings=EngineSettings(
             sweep_interval_ms=config.tier_dispatch_interval,
             worker_count=config.tier_upload_threads,
@@ -185,7 +204,30 @@ def _engine(
     )
 
 
-def _owner(config: TierConfig) -> str:
+class _UnheardSource(LocalStoreSource):
+    """For an engine that never runs: nobody takes out what arrivals would put in."""
+
+    def on_arrival(self, arrival: Arrival) -> None:
+        """Not told."""
+
+
+def _followed_index(
+    config: TierConfig, access: FileAccess, driver: TierDriver, metadata: MetadataStore, records: ColdRecords
+) -> IndexFollower | None:
+    if not config.message_index_enable:
+        return None
+    return IndexFollower(
+        access,
+        str(config.root_path),
+        driver,
+        metadata,
+        config.broker_cluster_name,
+        config.broker_name,
+        fetch_keys=records.fetch_keys,
+    )
+
+
+def lease_owner(config: TierConfig) -> str:
     """Who holds a lease, in words: one store directory on one machine."""
     return f"{socket.gethostname()}:{os.path.abspath(config.root_path)}"
 
@@ -223,7 +265,8 @@ def _index(
     )
 
 
-def _dispatch_config(config: TierConfig) -> DispatchConfig:
+def dispatch_config(config: TierConfig) -> DispatchConfig:
+    """What a queue's plan needs of the settings."""
     return DispatchConfig(
         group_commit=config.tiered_store_group_commit,
         group_commit_timeout_ms=config.tiered_store_group_commit_timeout,

@@ -90,6 +90,7 @@ class TierConfig(Configuration):
     tier_upload_threads: int = whole(4, low=1, high=1_024)
     tier_fetch_threads: int = whole(8, low=1, high=1_024)
     tier_pending_bytes_max: int = whole(268_435_456, low=1, high=LONG_MAX)
+    tier_dispatch_enable: bool = True  # False: a job copies (`tiermq pipeline offload`), and this store follows it.
     tier_dispatch_interval: int = whole(20_000, low=1)
     tier_manifest_interval: int = whole(60_000)
     tier_pace_put_rate: int = whole(200_000)  # Puts a second above which uploading holds back; 0: it never does.

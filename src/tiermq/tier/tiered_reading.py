@@ -192,20 +192,20 @@ class TieredReading:
         Raises TierError when the tier may have some and cannot answer.
         """
         tier = self.tier
-        if tier.index is None or topic in tier.engine.held_topics or tier.filter.is_filtered(topic):
+        if tier.key_index is None or topic in tier.engine.held_topics or tier.filter.is_filtered(topic):
             return self.local.query(topic, key, begin_ms, end_ms, max_messages)
         most = min(max_messages, self.local.config.max_msgs_num_batch)
         if self._level is StorageLevel.FORCE or not self.local.config.message_index_enable:
             with tier.metrics.timed("query_message", topic):
-                cold = query_cold(tier.index, tier.records, tier.pool, topic, key, begin_ms, end_ms, most)
-            return QueryPage(cold, 0, 0, tier.index.is_complete_for(topic))
+                cold = query_cold(tier.key_index, tier.records, tier.pool, topic, key, begin_ms, end_ms, most)
+            return QueryPage(cold, 0, 0, tier.key_index.is_complete_for(topic))
         page = self.local.query(topic, key, begin_ms, end_ms, max_messages)
         # What is younger than all that is local is in the tier only as a copy.
         oldest_ms = self._oldest_local_ms()
         cold_end_ms = end_ms if oldest_ms < 0 else min(end_ms, oldest_ms + CLOCK_STEP_MS)
         try:
             with tier.metrics.timed("query_message", topic):
-                cold = query_cold(tier.index, tier.records, tier.pool, topic, key, begin_ms, cold_end_ms, most)
+                cold = query_cold(tier.key_index, tier.records, tier.pool, topic, key, begin_ms, cold_end_ms, most)
         except TierError:
             if self._is_colder(topic):
                 raise
@@ -215,7 +215,7 @@ class TieredReading:
             merged,
             page.last_update_timestamp_ms,
             page.last_update_physical_offset,
-            page.complete and tier.index.is_complete_for(topic),
+            page.complete and tier.key_index.is_complete_for(topic),
         )
 
     def _oldest_local_ms(self) -> int:

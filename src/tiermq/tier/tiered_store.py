@@ -28,7 +28,7 @@ from typing import Any, Self
 from tiermq.clock import Clock, SystemClock
 from tiermq.config import SETTINGS as STORE_SETTINGS
 from tiermq.config import StoreConfig
-from tiermq.errors import BadConfig, StaleWriter, StoreDamaged, TierError, TierUnavailable
+from tiermq.errors import BadConfig, StaleWriter, StoreDamaged, StoreLocked, TierError, TierUnavailable
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.kernel import Message, PutResults, QueueHandle
 from tiermq.message.stored_message import StoredMessage
@@ -38,16 +38,18 @@ from tiermq.service import Service
 from tiermq.store.cleaning import Cleaned
 from tiermq.store.local_store import LocalStore
 from tiermq.store.store_life import DEFAULT_HOST
+from tiermq.tier.dispatch.tier_lock import TierLock
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.metered import ProviderMetrics
 from tiermq.tier.driver.tier_url import open_driver
+from tiermq.tier.index.index_follower import IndexFollower
 from tiermq.tier.metadata.manifest_policy import ManifestCause
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import TopicStatus
 from tiermq.tier.metadata.restore import restore as restore_metadata
 from tiermq.tier.metadata.restore_report import Finding, RestoreReport
 from tiermq.tier.retention import RetentionReport
-from tiermq.tier.tier_assembly import TierParts, assemble_tier
+from tiermq.tier.tier_assembly import TierParts, assemble_tier, lease_owner
 from tiermq.tier.tier_config import SETTINGS as TIER_SETTINGS
 from tiermq.tier.tier_config import TierConfig
 from tiermq.tier.tiered_reading import TieredReading
@@ -55,6 +57,8 @@ from tiermq.tier.tiered_reading import TieredReading
 _log = logging.getLogger(__name__)
 
 UPKEEP_REST_S = 5.0
+FOLLOW_REST_S = 1.0  # Between two looks at what a job has copied.
+FOLLOW_POLL_S = 0.05
 
 
 class TieredStore(TieredReading):
@@ -67,6 +71,7 @@ class TieredStore(TieredReading):
         self.put = local.put
         self.put_many = local.put_many
         self._upkeep = _Upkeep(self, clock)
+        self._tier_lock: TierLock | None = None
         self._closed = False
 
     # Opening and closing
@@ -108,14 +113,20 @@ class TieredStore(TieredReading):
             tier_config.metadata_path.parent.mkdir(parents=True, exist_ok=True)
             metadata = MetadataStore(str(tier_config.metadata_path), clock=clock)
             undo.callback(metadata.close)
+            lock = _tier_lock(tier_config)
+            if lock is not None:
+                undo.callback(lock.release)
             report = None
             if restore and _is_new(metadata):
                 cluster, broker = tier_config.broker_cluster_name, tier_config.broker_name
                 report = restore_metadata(driver, metadata, cluster=cluster, broker=broker, clock=clock)
-            parts = assemble_tier(tier_config, local, OsFileAccess(), driver, metadata, clock, registry)
+            parts = assemble_tier(
+                tier_config, local, OsFileAccess(), driver, metadata, clock, registry, follows=lock is None
+            )
             undo.callback(parts.pool.shutdown)
             store = cls(local, parts, registry, clock)
             store.restored = report
+            store._tier_lock = lock
             if report is not None:
                 store._require_same_history(tier_config.metadata_path)
             store._start(background)
@@ -158,8 +169,11 @@ class TieredStore(TieredReading):
             )
         if tier.config.tier_evict_on_proof:
             self.local.add_eviction_veto(tier.engine.proof.must_stay)
+        if tier.follower is not None:
+            tier.follower.refresh()
         if background:
-            tier.engine.start()
+            if tier.follower is None:
+                tier.engine.start()
             self._upkeep.start()
 
     def close(self) -> None:
@@ -175,6 +189,8 @@ class TieredStore(TieredReading):
             return max(0.1, deadline - time.monotonic())
 
         with ExitStack() as close:  # Runs backwards, and each step also when one before it failed.
+            if self._tier_lock is not None:
+                close.callback(self._tier_lock.release)
             close.callback(tier.driver.close)
             close.callback(tier.metadata.close)
             close.callback(self.local.close)
@@ -184,6 +200,8 @@ class TieredStore(TieredReading):
             index = tier.index
             if index is not None:
                 close.callback(lambda: index.close(left_s()))
+            if isinstance(tier.key_index, IndexFollower):
+                close.callback(tier.key_index.close)
             close.callback(lambda: tier.engine.pause(left_s()))
             close.callback(lambda: self._upkeep.stop_within(left_s()))
 
@@ -210,10 +228,31 @@ class TieredStore(TieredReading):
     def tier_now(self, timeout_s: float | None = None) -> bool:
         """Upload everything that was put before, and wait; False when that cannot be, or not in time.
 
-        `status()` says why not.
+        `status()` says why not. Where a job copies, this only waits for it, and looks once without a `timeout_s`.
         """
         self.local.dispatch_now()
+        if self.tier.follower is not None:
+            return self._wait_for_job(timeout_s)
         return self.tier.engine.flush(timeout_s)
+
+    def refresh_tier(self) -> bool:
+        """See what a job has copied since the last look; whether that was anything. Nothing to see without a job.
+
+        With `tier_dispatch_enable=False` this is done every few seconds; reads, key queries and the cleaner go by it.
+        """
+        return self.tier.follower is not None and self.tier.follower.refresh()
+
+    def _wait_for_job(self, timeout_s: float | None) -> bool:
+        wanted = self.local.dispatched_where
+        deadline = time.monotonic() + (timeout_s or 0.0)
+        while True:
+            self.refresh_tier()
+            if self.tier.engine.proof.lag().proven_to >= wanted:
+                return True
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return False
+            time.sleep(min(FOLLOW_POLL_S, left_s))
 
     def pause_tiering(self, timeout_s: float = 10.0) -> bool:
         """Upload nothing more until `resume_tiering`; False when an upload under way takes longer than that."""
@@ -232,6 +271,7 @@ class TieredStore(TieredReading):
     def expire_now(self) -> RetentionReport:
         """Delete from the tier what is too old or too much. Raises StaleWriter when this process may not write it."""
         tier = self.tier
+        self._require_own_tier()
         tier.writer.claim()
         self._require_broker()
         report = tier.retention.run()
@@ -297,11 +337,19 @@ class TieredStore(TieredReading):
 
     def _claim(self) -> None:
         """Become the broker's writer, if the tier can be asked. Raises StaleWriter when somebody else is."""
+        self._require_own_tier()
         try:
             self.tier.writer.claim()
         except TierUnavailable as error:
             _log.warning("the tier cannot be asked now whether this process may write it: %s", error)
         self._require_broker()
+
+    def _require_own_tier(self) -> None:
+        if self.tier.follower is not None:
+            raise StaleWriter(
+                f"{self.tier.driver.url}: this store leaves its tier to a job (tierDispatchEnable=false, or a job had "
+                "it when the store was opened); use the job's commands, such as `tiermq pipeline expire`"
+            )
 
     def _require_broker(self) -> None:
         if self.tier.writer.refusal:
@@ -323,6 +371,7 @@ class TieredStore(TieredReading):
         damaged = {f"{topic}-{queue_id}": str(error) for (topic, queue_id), error in tier.files.damaged.items()}
         deleting = sorted(tier.engine.held_topics)
         told = {"url": tier.driver.url, **tier.engine.status(), "damaged": damaged, "deleting": deleting}
+        told["dispatch"] = "embedded" if tier.follower is None else "by a job"
         return {**self.local.status(), "tier": told}
 
 
@@ -338,6 +387,9 @@ class _Upkeep(Service):
 
     def run_once(self) -> float:
         self._store.tier.fetcher.cache.expire()
+        if self._store.tier.follower is not None:
+            self._store.refresh_tier()
+            return FOLLOW_REST_S
         now_ms = self._clock.now_ms()
         if now_ms >= self._next_sweep_ms:
             self._next_sweep_ms = now_ms + self._interval_ms
@@ -354,6 +406,17 @@ class _Upkeep(Service):
         if self._thread is not None:
             self._thread.join(timeout_s)
         return not self.running
+
+
+def _tier_lock(config: TierConfig) -> TierLock | None:
+    """The right to write what this directory knows of its tier; None when that is left to a job."""
+    if not config.tier_dispatch_enable:
+        return None
+    try:
+        return TierLock(config.root_path, lease_owner(config))
+    except StoreLocked as error:
+        _log.warning("this store follows the job that copies it, until it is opened again: %s", error)
+        return None
 
 
 def _is_new(metadata: MetadataStore) -> bool:

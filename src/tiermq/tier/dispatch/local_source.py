@@ -7,10 +7,11 @@ beyond it is ever seen here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from tiermq.kernel import Collected
 from tiermq.store.local_store import LocalStore
 from tiermq.tier.dispatch.plan import LocalState
 from tiermq.tier.flat.record_batch import CollectedRecords
@@ -66,10 +67,30 @@ class _Rewritten:
     end_ms: int
 
 
-class LocalStoreSource:
-    """A LocalStore, through its public surface."""
+class SourceStore(Protocol):
+    """What is asked of a store directory, whoever has it open. The names are `LocalStore`'s."""
 
-    def __init__(self, store: LocalStore) -> None:
+    @property
+    def min_physical_offset(self) -> int: ...
+    @property
+    def flushed_where(self) -> int: ...
+    @property
+    def dispatched_where(self) -> int: ...
+    def simple_queues(self) -> list[tuple[str, int]]: ...
+    def min_offset(self, topic: str, queue_id: int) -> int: ...
+    def max_offset(self, topic: str, queue_id: int) -> int: ...
+    def unit_at(self, topic: str, queue_id: int, offset: int) -> tuple[int, int] | None: ...
+    def units_between(self, topic: str, queue_id: int, low: int, high: int) -> Iterator[tuple[int, int, int]]: ...
+    def store_time_of(self, topic: str, queue_id: int, offset: int) -> int: ...
+    def collect_for_tier(
+        self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int, tier_offset: int
+    ) -> Collected: ...
+
+
+class StoreSource:
+    """A store directory, in whatever way it is open. Those who know how add `settle` and `on_arrival`."""
+
+    def __init__(self, store: SourceStore) -> None:
         self._store = store
 
     def queues(self) -> list[tuple[str, int]]:
@@ -147,9 +168,17 @@ class LocalStoreSource:
     def log_bounds(self) -> tuple[int, int]:
         return max(0, self._store.min_physical_offset), self._store.dispatched_where
 
+
+class LocalStoreSource(StoreSource):
+    """A LocalStore of this process."""
+
+    def __init__(self, store: LocalStore) -> None:
+        super().__init__(store)
+        self._local = store
+
     def settle(self) -> None:
-        self._store.dispatch_now()
-        self._store.flush()
+        self._local.dispatch_now()
+        self._local.flush()
 
     def on_arrival(self, arrival: Arrival) -> None:
-        self._store.add_arrival_listener(lambda topic, queue_id, offset, _record: arrival(topic, queue_id, offset))
+        self._local.add_arrival_listener(lambda topic, queue_id, offset, _record: arrival(topic, queue_id, offset))

@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Protocol
 
 from tiermq.clock import Clock
-from tiermq.consumequeue.unit import UNIT, is_real
 from tiermq.errors import StaleWriter, StoreClosed, TierError, TierMQError, TierUnavailable
 from tiermq.tier.dispatch.dispatch_metrics import DispatchMetrics
 from tiermq.tier.dispatch.execute import IndexSink, Outcome, execute
@@ -34,6 +33,7 @@ from tiermq.tier.dispatch.plan import (
     plan,
 )
 from tiermq.tier.dispatch.queue_run import BackOff, MemoryBudget, QueueRun
+from tiermq.tier.dispatch.same_history import require_same_history
 from tiermq.tier.dispatch.topic_filter import TopicFilter
 from tiermq.tier.dispatch.turns import QueueName
 from tiermq.tier.dispatch.writer import QueueWriter
@@ -173,26 +173,7 @@ class QueueTurn:
         if run.epoch:
             file.recover()
             run.commit_offset = file.commit_offset
-            self._require_same_history(file)
-
-    def _require_same_history(self, file: FlatMessageFile) -> None:
-        """Whoever else wrote the queue must have copied the same messages. Raises StaleWriter if they are others.
-
-        The newest message of the tier is compared with the local one of its number, if there is one.
-        """
-        offset = file.commit_offset - 1
-        if offset < max(0, file.min_offset):
-            return
-        place, size, _ = UNIT.unpack(file.read_units(offset, 1))
-        if not is_real(place, size) or place < file.log.min_offset:
-            return
-        local = self._source.collect(file.queue.topic, file.queue.queue_id, offset, 1, size, place)
-        if local.count and local.next_offset == offset + 1 and local.data != file.read_records(place, size):
-            raise StaleWriter(
-                f"{file.queue.logical_path}: message {offset} in the tier is not the local one of that number; another "
-                "process gave numbers out for this broker. Nothing more is written here: move the store away, restore "
-                "into an empty directory, and put what is only in the old one again"
-            )
+            require_same_history(file, self._source)
 
     def _plan(self, run: QueueRun, file: FlatMessageFile, local: LocalState | None, now_ms: int) -> Plan:
         last = None if file.log.is_empty else file.log.last

@@ -29,11 +29,12 @@ _Place = tuple[str, int, int]
 
 
 class KeyIndex(Protocol):
-    """What is asked of `tier.index.IndexStore`."""
+    """What is asked of `IndexStore`, or of the `IndexFollower` of an index that a job writes."""
 
     def query(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, *, topic_id: int | None = None
     ) -> QueryAnswer: ...
+    def is_complete_for(self, topic: str) -> bool: ...
 
 
 class ColdRecords:

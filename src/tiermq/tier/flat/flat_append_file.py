@@ -174,6 +174,26 @@ class FlatAppendFile:
     def discard_pending(self) -> int:
         return 0 if self.is_empty else self.last.discard_pending()
 
+    def take_rows(self) -> bool:
+        """Learn what another process has committed, rolled, sealed or deleted; whether that was anything.
+
+        Only where that process is the writer: whatever waits here is forgotten.
+        """
+        rows = self._metadata.segments(self.queue, self.type)
+        known = {segment.key: segment for segment in self._segments}
+        segments = []
+        for row in rows:
+            segment = known.get(row.key)
+            if segment is None or not segment.take_row(row):
+                segment = FlatSegment(self._driver, row, self.max_size)
+            segments.append(segment)
+        changed = len(segments) != len(known) or any(known.get(new.key) is not new for new in segments)
+        changed = changed or any(segment.grew for segment in segments)
+        self._sealed = {row.key for row in rows if row.status is SegmentStatus.SEALED}
+        with self._lock:
+            self._segments = tuple(segments)
+        return changed
+
     # Sealing, after the roll and off the writer's path: merging a gigabyte of parts takes its time
 
     def unsealed(self) -> list[FlatSegment]:

@@ -314,6 +314,29 @@ class FlatMessageFile:
                 self.commit()  # When that fails, the units wait like those of any commit.
             self._recovered = self.compared = True
 
+    def trust_metadata(self) -> None:
+        """Somebody who owns the queue has recovered it and says in the metadata where it ends: ask the tier nothing."""
+        self._recovered = self.compared = True
+
+    def doubt(self) -> None:
+        """Something may have been written that the metadata does not know: ask the tier before the next write."""
+        self._recovered = False
+
+    def take_rows(self) -> bool:
+        """Learn what another process has committed to the queue; whether that was anything. It must be the writer."""
+        with self.lock:
+            self._uncommitted.clear()
+            changed = [self.log.take_rows(), self.units.take_rows()]
+            self._last_entry = self._metadata.last_time_entry(self.queue)
+            return any(changed)
+
+    def compare(self) -> bool:
+        """Whether the tier has all that the metadata says, asked without changing anything. Raises TierError."""
+        if not self.compared and self.initialised:
+            ends = [self._driver.size(part.last.key) >= part.last.commit_position for part in (self.log, self.units)]
+            self.compared = all(ends)
+        return self.compared
+
     # The end
 
     def destroy(self, on_step: Callable[[], None] = lambda: None) -> None:

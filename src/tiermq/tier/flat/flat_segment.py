@@ -54,6 +54,7 @@ class FlatSegment:
         self.last_error: TierUnavailable | None = None
         self._settled = self._facts()
         self.closed = False
+        self.grew = False  # Whether the last `take_row` brought something.
         self._driver = driver
         self._pending: list[Buffer] = []
         self._pending_buffers_max = pending_buffers_max
@@ -173,6 +174,20 @@ class FlatSegment:
         if size != self.commit_position:
             self.crc32 = 0 if size == 0 else None
         self.commit_position = self.append_position = size
+
+    def take_row(self, row: Segment) -> bool:
+        """Be as long as the metadata says, by whoever wrote the rest; False when it says less than is known here."""
+        if row.size < self.commit_position:
+            return False
+        with self._append_lock:
+            self._pending.clear()
+            self.grew = row.size > self.commit_position
+            self.begin_ms, self.end_ms = row.begin_ms, row.end_ms
+            self.begin_offset, self.end_offset = row.begin_offset, row.end_offset
+            self.crc32 = 0 if row.size == 0 else row.crc32
+            self.append_position = self.commit_position = self.recorded_position = row.size
+            self._settled = self._facts()
+            return True
 
     def close(self, timeout_s: float = -1) -> bool:
         """Take nothing more, and wait for the commit that is under way; False when it outlasted `timeout_s`."""

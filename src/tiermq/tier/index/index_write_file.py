@@ -138,6 +138,15 @@ class IndexWriteFile:
         return file
 
     @classmethod
+    def view(cls, access: FileAccess, directory: str, facts: FileFacts) -> IndexWriteFile:
+        """A file that another process writes: to be asked only. Raises StoreDamaged when there is none of that size."""
+        path = os.path.join(directory, str(facts.begin_ms))
+        region = access.open(path, open_file_bytes(facts.slots, facts.capacity), writable=False)
+        file = cls(access, path, region, facts.slots, facts.capacity)
+        file.begin_ms = facts.begin_ms  # Its oldest message stays unknown: the writer may put an older one any time.
+        return file
+
+    @classmethod
     def adopt(cls, access: FileAccess, directory: str, name: str, slots: int, capacity: int) -> IndexWriteFile:
         """A file that RocketMQ left, of which nobody knows what is durable: each item is looked at, torn ones go.
 

@@ -27,6 +27,9 @@ from tiermq.tier.metadata.schema import APPLICATION_ID, MIGRATIONS
 BUSY_TIMEOUT_S = 5.0
 """How long a statement waits for another process, such as a tool that looks at the file while the broker runs."""
 
+IN_MEMORY = ":memory:"
+"""The path of a database that is no file and has one thread: for a task that gets its rows and gives them back."""
+
 Row = tuple[Any, ...]
 
 
@@ -50,8 +53,8 @@ class Database:
             self._writer = self._connect()
             try:
                 self._migrate(migrations)
-                self._reader = self._connect()
-                self._reader.execute("PRAGMA query_only = ON")
+                # A database in memory is its one connection's own. Whoever has one reads what it writes.
+                self._reader = self._writer if self.path == IN_MEMORY else self._connect_reader()
             except BaseException:
                 self._writer.close()
                 raise
@@ -65,6 +68,15 @@ class Database:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         return connection
+
+    def _connect_reader(self) -> sqlite3.Connection:
+        connection = self._connect()
+        connection.execute("PRAGMA query_only = ON")
+        return connection
+
+    def data_version(self) -> int:
+        """A number that changes when another process, or the writing side of this one, has committed something."""
+        return int(self.read("PRAGMA data_version")[0][0])
 
     def _migrate(self, migrations: Sequence[Sequence[str]]) -> None:
         (application_id,) = self._writer.execute("PRAGMA application_id").fetchone()

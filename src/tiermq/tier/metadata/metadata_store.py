@@ -45,6 +45,10 @@ class MetadataStore(TopicRows, SegmentRows):
         """Changes inside become durable together, or not at all when an error leaves the block."""
         return self._database.transaction()
 
+    def data_version(self) -> int:
+        """A number that changes whenever anybody, in any process, has committed something."""
+        return self._database.data_version()
+
     def delete_topic(self, name: str) -> bool:
         """Forget the topic and its queues, and mark its segments for deletion, all at once.
 

@@ -1,0 +1,143 @@
+"""Store directories before an offload touches them: whose they are, whether they can be read, what waits in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tiermq.errors import BadConfig, BadTierName, StoreDamaged
+from tiermq.history.scan_values import DEFAULT_BROKER, DEFAULT_CLUSTER, StorePlace
+from tiermq.spark.jobs.offload_wave import Backlog
+from tiermq.store.index_walk import IndexView
+from tiermq.store.local_store import LocalStore
+from tiermq.store.read_only_store import ReadOnlyStore
+from tiermq.store.store_files import FileKind, ReadOnlyMap, StoreFile, list_store
+from tiermq.store.store_state import StoreState, store_state
+from tiermq.tier.dispatch.read_only_source import ReadOnlySource
+from tiermq.tier.dispatch.topic_filter import TopicFilter
+from tiermq.tier.metadata.metadata_store import MetadataStore
+from tiermq.tier.names import QueueKey
+from tiermq.tier.tier_config import TierConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A queue that is not wholly in the tier: where the tier ends (-1: not begun), where the store does."""
+
+    store: str
+    queue: QueueKey
+    tier_offset: int
+    max_offset: int
+    backlog: Backlog
+
+    def as_row(self) -> dict[str, str | int]:
+        return {
+            "store": self.store,
+            "topic": self.queue.topic,
+            "queue": self.queue.queue_id,
+            "from": self.tier_offset,
+            "to": self.max_offset,
+            "messages": self.backlog.messages,
+            "bytes": self.backlog.bytes,
+        }
+
+
+def parse_place(text: str) -> tuple[str, str | None, str | None]:
+    """`DIR` or `DIR=cluster/broker`: the directory, and the names if there are any."""
+    path, _, names = text.partition("=")
+    if not names:
+        if "=" in text or not path:
+            raise BadConfig(f"--store is DIR or DIR=cluster/broker, found {text!r}")
+        return path, None, None
+    cluster, _, broker = names.partition("/")
+    if not cluster or not broker or "/" in broker or not path:
+        raise BadConfig(f"--store is DIR or DIR=cluster/broker, found {text!r}")
+    return path, cluster, broker
+
+
+def place_of(text: str) -> StorePlace:
+    """The place that a text names. A directory that was tiered before knows its broker; others get the default names.
+
+    Raises BadConfig when the names are others than those under which the directory was tiered.
+    """
+    path, cluster, broker = parse_place(text)
+    metadata_path = TierConfig(store_path_root_dir=path).metadata_path
+    known: set[tuple[str, str]] = set()
+    if metadata_path.is_file():
+        with MetadataStore(metadata_path) as metadata:
+            known = {(queue.key.cluster, queue.key.broker) for queue in metadata.queues()}
+    given = (cluster, broker) if cluster is not None and broker is not None else None
+    if given is None:
+        given = next(iter(known)) if len(known) == 1 else (DEFAULT_CLUSTER, DEFAULT_BROKER)
+    if known and given not in known:
+        was = ", ".join(sorted("/".join(names) for names in known))
+        raise BadConfig(
+            f"{path}: expected the names under which its history is in the tier already ({was}), found "
+            f"{'/'.join(given)}; under other names it would be copied a second time"
+        )
+    try:
+        QueueKey(*given, "topic", 0)
+    except BadTierName as error:
+        raise BadConfig(f"{text}: {error}") from error
+    return StorePlace(path, *given)
+
+
+def recover_store(path: str) -> bool:
+    """Open a store whose process died, and close it: what its files say is true then. False when it needed none."""
+    root = Path(path).expanduser()
+    if store_state(root) is not StoreState.CRASHED:
+        return False
+    LocalStore.open(root, background=False, **store_settings(root)).close()
+    return True
+
+
+def store_settings(root: Path) -> dict[str, Any]:
+    """The settings that are part of a directory's format, told from its files."""
+    settings: dict[str, Any] = {}
+    names = {
+        FileKind.COMMIT_LOG: "mapped_file_size_commit_log",
+        FileKind.CONSUME_QUEUE: "mapped_file_size_consume_queue",
+        FileKind.CONSUME_QUEUE_EXT: "mapped_file_size_consume_queue_ext",
+        FileKind.BATCH_CONSUME_QUEUE: "mapper_file_size_batch_consume_queue",
+    }
+    for file in list_store(root):
+        size = file.path.stat().st_size
+        if file.kind in names and size:
+            settings.setdefault(names[file.kind], size)
+        elif file.kind is FileKind.INDEX and size and "max_hash_slot_num" not in settings:
+            settings |= _index_settings(file)
+    settings["enable_consume_queue_ext"] = "mapped_file_size_consume_queue_ext" in settings
+    return settings
+
+
+def _index_settings(file: StoreFile) -> dict[str, Any]:
+    with ReadOnlyMap(file.path) as opened:
+        try:
+            view = IndexView(opened.view)
+        except StoreDamaged:
+            return {}  # Of an index file that a crash left the start of the store makes what can be made.
+        return {"max_hash_slot_num": view.slot_count_max, "max_index_num": view.entry_count_max}
+
+
+def waiting_in(place: StorePlace, config: TierConfig, topics: frozenset[str]) -> list[Waiting]:
+    """What an offload would copy now. Writes nothing, takes no lock and asks the tier nothing."""
+    ends: dict[tuple[str, int], int] = {}
+    if config.metadata_path.is_file():
+        with MetadataStore(config.metadata_path) as metadata:
+            ends = {(queue.key.topic, queue.key.queue_id): queue.max_offset for queue in metadata.queues()}
+    chosen = TopicFilter(place.broker, place.cluster, whitelist=topics or None)
+    found = []
+    with ReadOnlyStore.open(place.path) as store:
+        store.require_recovered()
+        source = ReadOnlySource(store, trusted=True)
+        for topic, queue_id in source.queues():
+            if chosen.is_filtered(topic):
+                continue
+            end = ends.get((topic, queue_id), -1)
+            state = source.state(topic, queue_id, end)
+            if state is not None and state.next_offset is not None:
+                backlog = Backlog(state.max_offset - state.next_offset, state.backlog_bytes)
+                key = QueueKey(place.cluster, place.broker, topic, queue_id)
+                found.append(Waiting(place.path, key, end, state.max_offset, backlog))
+    return found

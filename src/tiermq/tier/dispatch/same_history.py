@@ -1,0 +1,28 @@
+"""Whether a queue in the tier and the local one are the same queue, looked at where they meet."""
+
+from __future__ import annotations
+
+from tiermq.consumequeue.unit import UNIT, is_real
+from tiermq.errors import StaleWriter
+from tiermq.tier.dispatch.local_source import LocalSource
+from tiermq.tier.flat.flat_message_file import FlatMessageFile
+
+
+def require_same_history(file: FlatMessageFile, source: LocalSource) -> None:
+    """Whoever else wrote the queue must have copied the same messages. Raises StaleWriter if they are others.
+
+    The newest message of the tier is compared with the local one of its number, if there is one.
+    """
+    offset = file.commit_offset - 1
+    if offset < max(0, file.min_offset):
+        return
+    place, size, _ = UNIT.unpack(file.read_units(offset, 1))
+    if not is_real(place, size) or place < file.log.min_offset:
+        return
+    local = source.collect(file.queue.topic, file.queue.queue_id, offset, 1, size, place)
+    if local.count and local.next_offset == offset + 1 and local.data != file.read_records(place, size):
+        raise StaleWriter(
+            f"{file.queue.logical_path}: message {offset} in the tier is not the local one of that number; another "
+            "process gave numbers out for this broker. Nothing more is written here: move the store away, restore "
+            "into an empty directory, and put what is only in the old one again"
+        )
