@@ -167,6 +167,29 @@ def test_a_refresh_lists_the_wanted_topic_only_and_sees_a_new_queue_of_it(world:
     assert read_all(catalog).keys() == {("orders", 0), ("orders", 5)}
 
 
+def test_an_idle_refresh_of_an_object_store_is_one_list_request(tmp_path: Path) -> None:
+    driver = bare_driver("memory://?driver=object", {})
+    world = HistoryWorld(tmp_path, driver)
+    world.open()
+    try:
+        for queue_id in range(20):
+            world.put(3, "orders", queue_id)
+        world.tier_now()
+        requests = driver.requests  # type: ignore[attr-defined]
+        before = requests.counts
+        catalog = world.catalog(store=False)
+        looked = {kind: count - before.get(kind, 0) for kind, count in requests.counts.items()}
+        # Two listings and a manifest of each queue; parts have to be listed where units are read.
+        assert sum(looked.values()) <= 2 + 20 * 2
+        before = requests.counts
+        for _ in range(3):
+            catalog.refresh()
+        after = {kind: count - before.get(kind, 0) for kind, count in requests.counts.items()}
+        assert sum(after.values()) == 3
+    finally:
+        world.bury()
+
+
 def test_one_queue_can_be_looked_up_alone(world: HistoryWorld) -> None:
     world.put(30)
     world.tier_now()

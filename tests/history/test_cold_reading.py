@@ -14,6 +14,7 @@ from tiermq.history.cold_reading import ColdReader
 from tiermq.history.planning import plan_scan
 from tiermq.history.scan_values import Loss, RecordPlace, ScanCounters, ScanRequest, ScanTask, Side
 from tiermq.tier.driver.tier_url import bare_driver
+from tiermq.tier.names import SegmentType
 
 WIDE = {"tiered_store_commit_log_max_size": 1 << 20, "tiered_store_consume_queue_max_size": 20 * 10_000}
 
@@ -110,3 +111,34 @@ def test_exact_places_give_their_records_and_wrong_ones_nothing(world: HistoryWo
     # Message 7 lies outside of the range that was asked for.
     assert [message.queue_offset for run in found for message in messages_of(run)] == [1]
     assert losses == []
+
+
+def test_a_unit_that_points_far_ahead_costs_two_reads_more_and_one_message(world: HistoryWorld) -> None:
+    world.put(500)
+    world.tier_now()
+    task, counters = task_of(world), ScanCounters()
+    losses: list[Loss] = []
+    units = next(key for key in world.driver.inner._place.segments if key.type is SegmentType.CONSUME_QUEUE)
+    data = world.driver.inner._place.segments[units].data
+    data[20 * 100 : 20 * 100 + 8] = data[20 * 400 : 20 * 400 + 8]
+    runs = list(reader_of(world, task, counters, losses).runs(0, 500))
+    found = [message.queue_offset for run in runs for message in messages_of(run)]
+    assert found == [offset for offset in range(500) if offset != 100]
+    assert [(loss.from_offset, loss.to_offset) for loss in losses] == [(100, 101)]
+    assert counters.requests <= 4
+
+
+def test_a_size_that_the_next_unit_contradicts_is_not_tried_out(
+    world: HistoryWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold_reading, "RUN_BYTES", 4000)
+    world.put(500)
+    world.tier_now()
+    task, counters = task_of(world), ScanCounters()
+    losses: list[Loss] = []
+    units = next(key for key in world.driver.inner._place.segments if key.type is SegmentType.CONSUME_QUEUE)
+    world.driver.inner._place.segments[units].data[20 * 100 + 10] = 0x60  # 24 KiB instead of some hundred bytes.
+    runs = list(reader_of(world, task, counters, losses).runs(0, 500))
+    assert sum(len(run.starts) for run in runs) == 499
+    assert max(len(run.buffer) for run in runs) < 5000
+    assert [loss.detail for loss in losses] == ["the unit reaches into the next record"]

@@ -148,10 +148,8 @@ class ColdQueues:
 
     def _look(self, queue: QueueKey, infos: Sequence[SegmentInfo]) -> ColdQueue | None:
         before = self.queues.get(queue)
-        is_first_look = before is None and self._manifest_names is not None
-        may_have_manifest = not is_first_look or manifest_name(queue) in (self._manifest_names or ())
-        # A queue that came after the first listing has no name in it: its manifest is asked for.
-        may_have_manifest = may_have_manifest or queue in self._seen or bool(self._seen)
+        # Only the first look knows the names of all manifests; later ones ask.
+        may_have_manifest = self._rounds > 1 or manifest_name(queue) in (self._manifest_names or ())
         found, remarks = read_manifest(self._tier, queue) if may_have_manifest else (None, [])
         if found is None and not infos:
             return None

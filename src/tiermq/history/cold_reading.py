@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 
@@ -108,26 +109,27 @@ class ColdReader:
 
     def _joined(self, units: UnitArray) -> Iterator[_Range]:
         """Neighbouring records as ranges to read."""
+        units, numbers = self._in_segments(units)
         if not len(units):
             return
-        numbers: Int64s = np.searchsorted(np.array(self._log_bases, dtype=np.int64), units.places, side="right") - 1
-        ends = units.ends
+        gaps = units.places[1:] - units.ends[:-1]
+        # A record that does not lie behind the one before it is of a damaged unit, or that one is: they go apart.
+        cuts: Int64s = np.flatnonzero((numbers[1:] != numbers[:-1]) | (gaps > GAP_BYTES) | (gaps < 0)) + 1
+        for first, behind in pairwise([0, *cuts.tolist(), len(units)]):
+            yield from self._pieces(units.choose(slice(first, behind)), int(numbers[first]))
+
+    def _in_segments(self, units: UnitArray) -> tuple[UnitArray, Int64s]:
+        """The units whose records lie within a segment, and the numbers of those segments; the others are damaged."""
         span_ends = np.array([span.end for span in self._log_spans] or [0], dtype=np.int64)
-        outside = (numbers < 0) | (ends > span_ends[np.maximum(numbers, 0)])
-        # Each record lies behind the one before, or a unit is wrong.
-        backwards: Bools = np.zeros(len(units), dtype=bool)
-        if len(units) > 1:
-            backwards[1:] = units.places[1:] < np.maximum.accumulate(ends[:-1])
-        self._tell(units, outside, "the unit points behind the log's segments, or before them")
-        keep = ~outside
-        units, numbers, ends, backwards = units.choose(keep), numbers[keep], ends[keep], backwards[keep]
-        if not len(units):
-            return
-        cut: Bools = np.ones(len(units), dtype=bool)
-        cut[1:] = (numbers[1:] != numbers[:-1]) | (units.places[1:] - ends[:-1] > GAP_BYTES) | backwards[1:]
-        firsts = np.flatnonzero(cut)
-        for first, behind in zip(firsts, [*firsts[1:], len(units)], strict=True):
-            yield from self._pieces(units.choose(slice(int(first), int(behind))), int(numbers[first]))
+        numbers: Int64s = np.searchsorted(np.array(self._log_bases, dtype=np.int64), units.places, side="right") - 1
+        outside = (numbers < 0) | (units.ends > span_ends[np.maximum(numbers, 0)])
+        self._tell(units, outside, "the unit points out of the log's segments")
+        # A size of gigabytes is not tried out when the next unit says that it is wrong.
+        huge: Bools = np.zeros(len(units), dtype=bool)
+        huge[:-1] = ~outside[:-1] & (units.sizes[:-1] > RUN_BYTES) & (units.ends[:-1] > units.places[1:])
+        self._tell(units, huge, "the unit reaches into the next record")
+        keep = ~outside & ~huge
+        return units.choose(keep), numbers[keep]
 
     def _pieces(self, units: UnitArray, number: int) -> Iterator[_Range]:
         """A range cut to pieces of at most RUN_BYTES, but a record at least."""
