@@ -238,6 +238,16 @@ SINK_OPTIONS: tuple[Option, ...] = (
         _WRITE,
     ),
     Option(
+        "storeSettings",
+        "store_settings",
+        "JSON",
+        read_text,
+        None,
+        'Settings of the store where its files do not tell them: `{"max_hash_slot_num": 64}`.',
+        (),
+        _WRITE,
+    ),
+    Option(
         "checkpointLocation",
         "checkpoint",
         "directory",

@@ -156,6 +156,7 @@ class SinkOptions:
     staging: str
     queue_count: int
     batch_name: str | None
+    store_settings: str | None
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
 from pyspark.sql.types import StructType
 
+from tiermq.errors import BadOption
 from tiermq.history.arrow_schema import spark_schema_ddl
 from tiermq.spark.option_table import Use
-from tiermq.spark.options import SourceOptions
+from tiermq.spark.options import SinkOptions, SourceOptions
+from tiermq.spark.sink.sink_schema import check_sink_schema
+from tiermq.spark.sink.sink_store import given_settings, require_free
+from tiermq.spark.sink.writers import TierMQStreamWriter, TierMQWriter
 from tiermq.spark.source.batch_reader import TierMQReader
 from tiermq.spark.source.scan_request import columns_of
 from tiermq.spark.source.schema_check import columns_of_schema
@@ -34,3 +44,19 @@ class TierMQDataSource(DataSource):  # type: ignore[misc] # PySpark is not follo
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         options = SourceOptions.of(self.options, Use.STREAM)
         return TierMQStreamReader(options, columns_of_schema(schema, options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return TierMQWriter(self._sink_options(schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        return TierMQStreamWriter(self._sink_options(schema, overwrite))
+
+    def _sink_options(self, schema: StructType, overwrite: bool) -> SinkOptions:
+        """What can be known to be wrong before a task runs is told here."""
+        options = SinkOptions.of(self.options)
+        if overwrite:
+            raise BadOption("expected mode append, found overwrite: messages are only ever appended to a store")
+        check_sink_schema(schema, options)
+        given_settings(options)
+        require_free(options.store)
+        return options
