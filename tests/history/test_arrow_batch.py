@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -267,9 +268,46 @@ def test_checksums_can_be_left_alone() -> None:
 
 
 @both_kernels
-def test_without_bodies_the_column_is_null_and_the_rest_is_there() -> None:
-    rows = rows_of(record_run(small_run(2)), ["body", "value", "queueOffset"], ScanRequest(include_body=False))
-    assert rows == [{"body": None, "value": None, "queueOffset": number} for number in range(2)]
+@pytest.mark.parametrize("side", Side)
+def test_without_bodies_the_column_is_null_and_nobody_misses_their_bytes(side: Side) -> None:
+    run = small_run(2, body=b"x" * 500, sys_flag=1, crc_property=True)
+    for start in run.starts:
+        run.buffer[start + 88 : start + 88 + 500] = bytes(500)  # As a reader leaves it that skips bodies.
+    columns = ["body", "value", "queueOffset", "_corrupt"]
+    found = record_run(run, side)
+    assert all(row["_corrupt"] for row in rows_of(found, columns, ScanRequest(include_body=False)))
+    found.has_bodies = False
+    for request in (ScanRequest(include_body=False), WHOLE):
+        rows = rows_of(found, columns, request)
+        assert rows == [{"body": None, "value": None, "queueOffset": n, "_corrupt": None} for n in range(2)]
+
+
+@both_kernels
+def test_light_queues_of_rocketmq_give_the_messages_that_they_share_with_their_own_numbers() -> None:
+    found: dict[str, list[int]] = {}
+    for physical, record in reading.golden("rocketmq-5.3.3-light-queues").records.items():
+        properties = decode_record(record).properties
+        if "INNER_MULTI_DISPATCH" not in properties:
+            continue
+        numbers = properties["INNER_MULTI_QUEUE_OFFSET"].split(",")
+        for name, number in zip(properties["INNER_MULTI_DISPATCH"].split(","), numbers, strict=True):
+            key = QueueKey("c", "b", name, 0)
+            run = RecordRun(
+                key, Side.HOT, record, array("q", [0]), array("q", [len(record)]), physical, "s", int(number)
+            )
+            (row,) = rows_of(run, ["topic", "queueOffset", "body", "_corrupt"])
+            body = decode_record(record).decompressed_body()
+            assert row == {"topic": name, "queueOffset": int(number), "body": body, "_corrupt": None}
+            found.setdefault(name, []).append(int(number))
+    assert found
+    assert all(numbers == list(range(len(numbers))) for numbers in found.values())
+
+
+@both_kernels
+def test_places_may_be_numpy_arrays_of_any_integers() -> None:
+    run = record_run(small_run(4))
+    run.starts, run.sizes = np.array(run.starts, dtype=">i8")[::2], np.array(run.sizes, dtype=np.int32)[::2]
+    assert [row["queueOffset"] for row in rows_of(run, ["queueOffset"])] == [0, 2]
 
 
 @both_kernels

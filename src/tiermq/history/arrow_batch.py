@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from tiermq.config import StoreConfig
@@ -75,11 +76,11 @@ def decode_run(
     """The messages of `run` that `request` wants, as batches; no batch is empty.
 
     Raises UnknownColumn at once for a column that does not exist, and CorruptRecord for a damaged record if told so.
-    Without `request.include_body`, `body` (and `value`) is null.
+    Without `request.include_body`, `body` (and `value`) is null; where bodies were not read, no checksum is looked at.
     """
     schema = arrow_schema(columns)
     wanted = ColumnRequest(
-        columns=_kernel_columns(schema.names, include_body=request.include_body),
+        columns=_kernel_columns(schema.names, include_body=request.include_body and run.has_bodies),
         topic=run.queue.topic.encode(),
         queue_id=run.queue.queue_id,
         log_base=run.log_base,
@@ -96,9 +97,10 @@ def _batches(
     run: RecordRun, wanted: ColumnRequest, schema: pa.Schema, max_rows: int, max_bytes: int, on_corrupt: OnCorrupt
 ) -> Iterator[pa.RecordBatch]:
     constants = Constants.of(run).values
+    starts, sizes = np.ascontiguousarray(run.starts, dtype=np.int64), np.ascontiguousarray(run.sizes, dtype=np.int64)
     index = 0
-    while index < len(run.starts):
-        decoded = decode_columns(run.buffer, run.starts, run.sizes, wanted, index, max_rows, max_bytes)
+    while index < len(starts):
+        decoded = decode_columns(run.buffer, starts, sizes, wanted, index, max_rows, max_bytes)
         if decoded.corrupt and on_corrupt is OnCorrupt.RAISE:
             queue = run.queue
             raise CorruptRecord(
