@@ -60,6 +60,7 @@ from cython.cimports.native import (
     crc_prepare,
     find_tag,
     head_t,
+    is_memo,
     load16,
     load32,
     load64,
@@ -2077,11 +2078,14 @@ def check_record(unit: cython.pointer(cython.const[u8]), record: cython.pointer(
     length: int64_t = find_tag(
         record + head.properties_at, head.properties_length, available - head.properties_at, cython.address(tag)
     )
-    if length != memo.length or not same_bytes(tag, memo.tag, cython.cast(int32_t, length)):
+    # Sixteen bytes can be read of a tag where the window goes on behind it.
+    if tag + 16 > record + available or not is_memo(tag, length, memo):
         if not ascii_only(tag, length):
             return CHECK_TAG
-        memo.tag = tag
-        memo.length = length
+        memo.length = -1
+        if length <= 16:
+            memcpy(cython.address(memo.text[0]), tag, length)
+            memo.length = length
         memo.hash = cython.cast(int32_t, hash_on(0, tag, length))
     # Below every 32-bit hash lie the addresses of ext units, which say nothing about the tag.
     if code >= -2147483648 and code != memo.hash:
@@ -2110,7 +2114,6 @@ def check_records(units, data, tier_offset: int64_t, queue_offset: int64_t, topi
     length: int64_t = PyBytes_GET_SIZE(topic)
     head: head_t
     memo: tag_memo_t
-    memo.tag = name
     memo.length = 0
     memo.hash = 0
     ended: cython.int = CHECK_END

@@ -172,6 +172,23 @@ static inline void scan_properties(const u8 *p, int64_t length, int64_t readable
     if (start < p + length) take_segment(start, middle, p + length, out);
 }
 
+/* The last tag of a walk and its hash: a queue has few tags, and the next record nearly always has the same. */
+typedef struct {
+    u8 text[16]; /* Longer ones are not remembered: a length of -1. */
+    int64_t length;
+    int32_t hash;
+} tag_memo_t;
+
+/* Whether `length` bytes are those of the memo; 16 bytes may be read. */
+static inline int is_memo(const u8 *p, int64_t length, const tag_memo_t *memo) {
+    uint64_t x, y, s, t;
+    if (length != memo->length) return 0;
+    memcpy(&x, p, 8); memcpy(&y, p + 8, 8); memcpy(&s, memo->text, 8); memcpy(&t, memo->text + 8, 8);
+    x ^= s; y ^= t;
+    if (length <= 8) return length == 0 || (x << (64 - 8 * length)) == 0;
+    return x == 0 && (y << (128 - 8 * length)) == 0;
+}
+
 /* The value of TAGS alone, as `scan_properties` finds it: the last that is not empty. Looks for a 'T' with the separator
  * four bytes behind it, 16 places at a time; `readable` bytes may be read from p, at least `length`. */
 static inline int64_t tag_at(const u8 *p, int64_t length, int64_t at, const u8 **tag, int64_t before) {
@@ -199,13 +216,6 @@ static inline int64_t find_tag(const u8 *p, int64_t length, int64_t readable, co
     for (; at + 5 < length; at++) if (p[at] == 'T') found = tag_at(p, length, at, tag, found);
     return found;
 }
-
-/* The last tag of a walk and its hash: a queue has few tags, and the next record nearly always has the same. */
-typedef struct {
-    const u8 *tag;
-    int64_t length;
-    int32_t hash;
-} tag_memo_t;
 
 static uint32_t crc_table[8][256];
 static int crc_has_clmul = 0;

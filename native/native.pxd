@@ -71,9 +71,10 @@ cdef extern from "native.h" nogil:
         int special
     void scan_properties(const u8 *p, int64_t length, int64_t readable, named_t *out)
     ctypedef struct tag_memo_t:
-        const u8 *tag
+        u8 text[16]
         int64_t length
         int32_t hash
+    int is_memo(const u8 *p, int64_t length, const tag_memo_t *memo)
     int64_t find_tag(const u8 *p, int64_t length, int64_t readable, const u8 **tag)
     void prefetch_ahead(const u8 *p, int64_t length)
     void settle_vectors()

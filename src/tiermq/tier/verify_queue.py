@@ -84,6 +84,7 @@ class QueueVerifier:
             used = MORE if len(window) < min(CODA_BYTES, end - at) else self._step(window, at, segment.left, is_last)
             if used == MORE:
                 wanted = max(CHUNK_BYTES, self._wanted(window, at), len(window) + 1)
+                window = memoryview(b"")  # Let go of it first, so that its memory is used again.
                 window = segment.window(at - info.key.base, wanted)
                 continue
             used = min(used, end - at)

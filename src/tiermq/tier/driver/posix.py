@@ -302,9 +302,9 @@ class PosixDriver:
         """Names below the root that begin with `prefix`; only directories that can hold such names are entered."""
         start = prefix.rpartition("/")[0]
         for directory, _, files in os.walk(f"{self._root}/{start}" if start else self._root):
-            below = os.path.relpath(directory, self._root)
+            below = directory[len(self._root) :].strip("/")
             for file in files:
-                name = file if below == "." else f"{below}/{file}"
+                name = f"{below}/{file}" if below else file
                 if name.startswith(prefix):
                     yield name
 
