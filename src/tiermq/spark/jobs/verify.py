@@ -1,0 +1,245 @@
+"""verify: read every byte of a tier on executors, say what is wrong with it, and mend what can be mended.
+
+    plan_verify (here) ──► run_verify_task in bundles, anywhere ──► join_verify (here) ──► report table
+                                                          with repair: plan_repair ──► run_repair, with the lease held
+                                                                   ──► the same verification once more
+
+Verification changes nothing and takes no lease: a broker may be at work. A repair holds the lease of each broker that
+it changes. It works here, action by action, since each changes what the next one sees; what is large about it, the
+verifications before and after, runs on executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from tiermq.clock import Clock, SystemClock
+from tiermq.errors import BadConfig
+from tiermq.spark.jobs.held_broker import HeldBroker, Home, hold_broker
+from tiermq.spark.jobs.job_report import JobReport
+from tiermq.spark.jobs.job_tasks import JobTasks
+from tiermq.spark.jobs.offload_place import place_of
+from tiermq.spark.jobs.offload_task import driver_of
+from tiermq.spark.jobs.task_runner import Progress
+from tiermq.spark.jobs.verify_table import queue_rows, report_rows, write_report
+from tiermq.store.read_only_store import ReadOnlyStore
+from tiermq.tier.metadata.metadata_store import MetadataStore
+from tiermq.tier.repair.repair import run_repair
+from tiermq.tier.repair.repair_plan import plan_repair
+from tiermq.tier.repair.repair_report import RepairAction, RepairKind, RepairOutcome
+from tiermq.tier.tier_config import TierConfig
+from tiermq.tier.tier_listing import TierScope
+from tiermq.tier.verify import join_verify, run_verify_task
+from tiermq.tier.verify_plan import plan_verify
+from tiermq.tier.verify_report import VerifyReport
+from tiermq.tier.verify_split import TASK_BYTES
+from tiermq.tier.verify_task import VerifyPlan, VerifyResult, VerifyTask
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BUNDLE_BYTES = 64 * 1024 * 1024
+PROBLEMS_TOLD_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyBundle:
+    """Some tasks of a verification, for one executor: a queue alone is often not worth a task of Spark's."""
+
+    tier: str
+    tasks: tuple[VerifyTask, ...]
+
+
+def run_verify_bundle(bundle: VerifyBundle) -> tuple[VerifyResult, ...]:
+    """Read what the bundle names. Changes nothing; raises what the driver raises when the tier cannot be reached."""
+    driver = driver_of(bundle.tier)
+    return tuple(run_verify_task(driver, task) for task in bundle.tasks)
+
+
+def verify(
+    spark: SparkSession | None,
+    *,
+    tier: str,
+    cluster: str | None = None,
+    broker: str | None = None,
+    topic: str | None = None,
+    store: str | None = None,
+    with_index: bool = True,
+    repair: bool = False,
+    dry_run: bool = False,
+    report_path: str | None = None,
+    task_bytes: int = TASK_BYTES,
+    progress: Progress | None = None,
+    clock: Clock | None = None,
+) -> JobReport:
+    """Verify the tier at URL `tier`, or a part of it, and with `repair` mend it. Without `spark` in this process.
+
+    `store` is the directory of one broker (`DIR` or `DIR=cluster/broker`): its metadata are compared too, and a repair
+    takes records from it. `report_path` is a table of what was found: JSON lines (`*.jsonl`, `*.json`), or a directory
+    for Parquet. A dry run plans and reads nothing, but with `repair`, where it verifies and says what it would mend.
+    Raises BadConfig, BadTierUrl, what the driver raises, and with `repair` LeaseHeld.
+    """
+    job = _Verify(spark, tier, store, repair, dry_run, progress, clock or SystemClock())
+    job.scope = _scope(cluster, broker, topic, store)
+    job.with_index, job.task_bytes = with_index, task_bytes
+    return job.run(report_path)
+
+
+def _scope(cluster: str | None, broker: str | None, topic: str | None, store: str | None) -> TierScope:
+    if store is None:
+        return TierScope(cluster, broker, topic)
+    place = place_of(store)
+    if (cluster or place.cluster, broker or place.broker) != (place.cluster, place.broker):
+        raise BadConfig(
+            f"{place.path} is the store of {place.cluster}/{place.broker}; leave out --cluster and --broker"
+        )
+    return TierScope(place.cluster, place.broker, topic)
+
+
+class _Verify:
+    """One run. Belongs to one thread."""
+
+    scope: TierScope
+    with_index: bool
+    task_bytes: int
+
+    def __init__(
+        self,
+        spark: SparkSession | None,
+        tier: str,
+        store: str | None,
+        repair: bool,
+        dry_run: bool,
+        progress: Progress | None,
+        clock: Clock,
+    ) -> None:
+        self._tasks = JobTasks(spark, "verify", progress)
+        self._tier, self._store, self._repair, self._clock = tier, store, repair, clock
+        self._driver = driver_of(tier)
+        self._report = JobReport("verify", self._driver.url, dry_run, self._tasks.master)
+
+    def run(self, report_path: str | None) -> JobReport:
+        report = self._report
+        with report.timed(), ExitStack() as stack:
+            metadata = self._metadata(stack)
+            plan = self._plan(metadata)
+            report.planned |= {"tasks": len(plan.tasks), "bytes": plan.size_bytes}
+            if report.dry_run and not self._repair:
+                report.details["queues"] = queue_rows(plan, ())
+                return report
+            results, found = self._verified(plan)
+            outcomes: list[RepairOutcome] = []
+            if self._repair and not found.is_clean:
+                outcomes = self._mend(found, metadata)
+                if not report.dry_run:
+                    plan = self._plan(metadata)
+                    results, found = self._verified(plan)
+                    report.details["problems_after"] = found.problem_count
+            self._tell(plan, results, found, outcomes)
+            if report_path is not None:
+                rows = report_rows(plan, results, found, outcomes)
+                report.details["report"] = write_report(report_path, rows)
+        return report
+
+    def _metadata(self, stack: ExitStack) -> MetadataStore | None:
+        if self._store is None:
+            return None
+        path = TierConfig(store_path_root_dir=place_of(self._store).path).metadata_path
+        if not path.is_file():
+            raise BadConfig(
+                f"{path}: expected what the broker knows of its tier, found no such file; leave out --store"
+            )
+        return stack.enter_context(MetadataStore(path, clock=self._clock))
+
+    def _plan(self, metadata: MetadataStore | None) -> VerifyPlan:
+        return plan_verify(
+            self._driver, self.scope, metadata=metadata, with_index=self.with_index, task_bytes=self.task_bytes
+        )
+
+    def _verified(self, plan: VerifyPlan) -> tuple[list[VerifyResult], VerifyReport]:
+        bundles = self._tasks.bundles(plan.tasks, lambda task: task.size_bytes, BUNDLE_BYTES)
+        sent = [VerifyBundle(self._tier, bundle) for bundle in bundles]
+        results = [result for some in self._tasks.run(run_verify_bundle, sent) for result in some]
+        return results, join_verify(plan, results)
+
+    # Mending
+
+    def _mend(self, found: VerifyReport, metadata: MetadataStore | None) -> list[RepairOutcome]:
+        """Each broker under its own lease. The store is open for reading only, whatever its process does."""
+        outcomes: list[RepairOutcome] = []
+        actions = plan_repair(found)
+        self._report.details["problems_before"] = found.problem_count
+        for (cluster, broker), group in groupby(sorted(actions, key=_home), key=_home):
+            wanted = list(group)
+            if all(action.kind is RepairKind.NONE for action in wanted):
+                outcomes += [self._acted(action, metadata, None, ()) for action in wanted]
+                continue
+            home = Home(cluster, broker, None if self._store is None else place_of(self._store))
+            with ExitStack() as stack:
+                held = stack.enter_context(
+                    hold_broker(
+                        self._driver,
+                        home,
+                        "verify --repair",
+                        dry_run=self._report.dry_run,
+                        with_rows=False,
+                        clock=self._clock,
+                    )
+                )
+                sources = self._sources(stack)
+                for action in wanted:
+                    outcomes.append(self._acted(action, metadata, held, sources))
+        return outcomes
+
+    def _sources(self, stack: ExitStack) -> Sequence[ReadOnlyStore]:
+        if self._store is None:
+            return ()
+        return [stack.enter_context(ReadOnlyStore.open(place_of(self._store).path))]
+
+    def _acted(
+        self,
+        action: RepairAction,
+        metadata: MetadataStore | None,
+        held: HeldBroker | None,
+        sources: Sequence[ReadOnlyStore],
+    ) -> RepairOutcome:
+        if held is not None:
+            held.check()
+        return run_repair(
+            self._driver,
+            action,
+            sources=sources,
+            metadata=metadata,
+            lease=None if held is None else held.lease,
+            dry_run=self._report.dry_run,
+            clock=self._clock,
+        )
+
+    # Telling
+
+    def _tell(
+        self, plan: VerifyPlan, results: Iterable[VerifyResult], found: VerifyReport, outcomes: Sequence[RepairOutcome]
+    ) -> None:
+        report = self._report
+        report.add(**{what: amount for what, amount in found.counts.items() if amount})
+        report.add(problems=found.problem_count, notes=found.note_count)
+        report.problems += [
+            f"{problem.where}: {problem.text} ({problem.kind})" for problem in found.problems[:PROBLEMS_TOLD_MAX]
+        ]
+        if found.problem_count > PROBLEMS_TOLD_MAX:
+            report.problems.append(f"and {found.problem_count - PROBLEMS_TOLD_MAX} more; --report has them")
+        report.details["queues"] = queue_rows(plan, results)
+        if outcomes:
+            report.details["repairs"] = [outcome.to_dict() for outcome in outcomes]
+            report.add(
+                repaired=sum(bool(outcome.changes) for outcome in outcomes if not report.dry_run),
+                not_repaired=sum(bool(outcome.not_possible) for outcome in outcomes),
+            )
+
+
+def _home(action: RepairAction) -> tuple[str, str]:
+    return action.queue.cluster, action.queue.broker

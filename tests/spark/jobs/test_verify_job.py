@@ -1,0 +1,145 @@
+"""The job that verifies a tier: the same findings as in one process, wherever it runs; and what --repair does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from spark.jobs.job_world import UNITS, JobWorld, tiered
+from tier.tier_world import BROKER, CLUSTER
+from tiermq.errors import BadConfig
+from tiermq.spark.jobs.verify import verify
+from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
+from tiermq.tier.verify import verify_tier
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[JobWorld]:
+    world = JobWorld.filled(tmp_path)
+    yield world
+    world.close()
+
+
+def test_a_sound_tier_is_clean_and_every_byte_of_it_was_read(made: JobWorld) -> None:
+    report = verify(None, tier=made.tier)
+    expected = verify_tier(made.driver)
+    assert report.is_clean
+    assert report.done["bytes"] == expected.counts["bytes"] == report.planned["bytes"]
+    assert report.done["records"] == 35
+    assert [(row["topic"], row["queueId"], row["records"]) for row in report.details["queues"]] == [
+        ("orders", 0, 30),
+        ("payments", 2, 5),
+        ("rmq_sys_INDEX", 0, 0),
+    ]
+
+
+@pytest.mark.parametrize("task_bytes", [300, 1 << 28])
+def test_a_job_finds_what_one_process_finds_however_it_is_cut(made: JobWorld, task_bytes: int) -> None:
+    made.damage()
+    expected = verify_tier(made.driver)
+    report = verify(None, tier=made.tier, task_bytes=task_bytes)
+    assert not report.is_clean
+    assert report.done["problems"] == expected.problem_count
+    assert len(report.problems) == expected.problem_count
+
+
+def test_a_dry_run_reads_no_record(made: JobWorld) -> None:
+    made.damage()
+    report = verify(None, tier=made.tier, dry_run=True)
+    assert report.is_clean
+    assert report.done == {}
+    assert report.planned["bytes"] > 0
+    assert [row["records"] for row in report.details["queues"]] == [0, 0, 0]
+
+
+def test_the_report_table_has_a_row_for_each_queue_and_each_problem(made: JobWorld, tmp_path: Path) -> None:
+    made.damage()
+    path = tmp_path / "out" / "found.jsonl"
+    report = verify(None, tier=made.tier, report_path=str(path))
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row["row"] for row in rows].count("queue") == 3
+    problems = [row for row in rows if row["row"] == "problem"]
+    assert len(problems) == report.done["problems"]
+    assert {row["topic"] for row in problems} >= {"orders"}
+    orders = next(row for row in rows if row["row"] == "queue" and row["topic"] == "orders")
+    assert all(set(each) == {"path", "size", "crc32"} for each in orders["checksums"])
+    assert orders["checksums"]
+
+
+def test_the_report_is_a_parquet_table_too_and_a_second_one_replaces_it(made: JobWorld, tmp_path: Path) -> None:
+    for _ in range(2):
+        verify(None, tier=made.tier, report_path=str(tmp_path / "table"))
+    table = pq.read_table(tmp_path / "table")
+    assert table.column("row").to_pylist() == ["queue"] * 3
+    assert sum(table.column("records").to_pylist()) == 35
+
+
+def test_repair_mends_units_and_says_so(made: JobWorld) -> None:
+    path = made.damage(UNITS, at=5)
+    report = verify(None, tier=made.tier, repair=True)
+    assert report.is_clean
+    assert report.details["problems_before"] > 0 == report.details["problems_after"]
+    assert report.done["repaired"] > 0
+    assert verify(None, tier=made.tier, repair=True).done["problems"] == 0
+    assert path.exists()
+
+
+def test_a_dry_run_of_a_repair_says_what_it_would_do_and_does_nothing(made: JobWorld) -> None:
+    path = made.damage(UNITS, at=5)
+    before = path.read_bytes()
+    report = verify(None, tier=made.tier, repair=True, dry_run=True)
+    assert not report.is_clean
+    assert any(repair["state"] == "planned" for repair in report.details["repairs"])
+    assert path.read_bytes() == before
+    assert BrokerLease(made.driver, CLUSTER, BROKER, "x").read() is None
+
+
+def test_a_repair_names_whoever_holds_the_broker_and_changes_nothing(made: JobWorld) -> None:
+    path = made.damage(UNITS, at=5)
+    before = path.read_bytes()
+    BrokerLease(made.driver, CLUSTER, BROKER, "box:/store").acquire()
+    with pytest.raises(LeaseHeld, match="box:/store"):
+        verify(None, tier=made.tier, repair=True)
+    assert path.read_bytes() == before
+
+
+def test_a_repair_with_the_store_keeps_its_metadata_true(made: JobWorld) -> None:
+    store = made.store
+    made.damage(UNITS, at=5)
+    with pytest.raises(BadConfig, match="leave out"):
+        verify(None, tier=made.tier, store=store, broker="another")
+    report = verify(None, tier=made.tier, store=store, repair=True)
+    assert report.is_clean
+
+
+def test_a_repair_takes_lost_records_from_the_store_that_still_has_them(tmp_path: Path) -> None:
+    tier, store = tiered(tmp_path)
+    log = next(path for path in sorted((tmp_path / "cold").rglob("*/COMMIT_LOG/*")) if path.is_file())
+    whole = log.read_bytes()
+    log.write_bytes(whole[:100] + bytes(50) + whole[150:])
+    assert not verify(None, tier=tier, repair=True).is_clean
+    report = verify(None, tier=tier, store=store, repair=True)
+    assert report.is_clean, report.problems
+    assert log.read_bytes() == whole
+
+
+def test_a_report_that_cannot_be_written_is_refused_by_name(made: JobWorld, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadConfig, match="--report"):
+        verify(None, tier=made.tier, report_path=str(tmp_path / "file" / "table"))
+
+
+def test_executors_find_what_one_process_finds(made: JobWorld, spark: SparkSession) -> None:
+    made.damage()
+    here = verify(None, tier=made.tier, task_bytes=400)
+    told: list[tuple[int, int]] = []
+    there = verify(spark, tier=made.tier, task_bytes=400, progress=lambda *numbers: told.append(numbers))
+    assert there.problems == here.problems
+    assert there.done == here.done
+    assert there.master.startswith("local[2")
+    assert told[-1][0] == told[-1][1]
