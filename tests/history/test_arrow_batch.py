@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from types import ModuleType
 from typing import Any
@@ -19,7 +18,7 @@ from kernel.kernel_world import KERNELS
 from kernel.record_runs import Run, runs
 from tiermq.errors import CorruptRecord, UnknownColumn
 from tiermq.history import arrow_batch
-from tiermq.history.arrow_batch import DELAYS_MS, OnCorrupt, decode_run
+from tiermq.history.arrow_batch import DELAYS_MS, OnCorrupt, constant, decode_run
 from tiermq.history.arrow_schema import ALIASES, COLUMNS, arrow_schema
 from tiermq.history.scan_values import RecordRun, ScanRequest, Side
 from tiermq.message.java_hash import tags_code
@@ -333,7 +332,17 @@ def test_times_are_moments_in_utc() -> None:
     assert batch.to_pylist() == [{"storeTimestamp": moment}]
 
 
-def test_constant_columns_are_made_once_for_batches_of_one_size() -> None:
-    batches: Iterator[pa.RecordBatch] = decode_run(record_run(small_run(6)), ["topic"], WHOLE, max_rows=2)
-    addresses = {batch.column(0).buffers()[2].address for batch in batches}
-    assert len(addresses) == 1
+def test_constant_columns_share_their_memory_between_batches() -> None:
+    batches = list(decode_run(record_run(small_run(7)), ["topic", "queueId", "_corrupt"], WHOLE, max_rows=4))
+    assert [batch.num_rows for batch in batches] == [4, 3]
+    for column in range(3):
+        # The last buffer has the values; that of nulls may be none.
+        assert len({batch.column(column).buffers()[-1].address for batch in batches}) == 1
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 8191, 8192, 8193])
+def test_a_constant_column_has_exactly_its_rows(rows: int) -> None:
+    assert constant("x", pa.string(), rows).to_pylist() == ["x"] * rows
+    assert constant(7, pa.int32(), rows).to_pylist() == [7] * rows
+    nothing = constant(None, pa.string(), rows)
+    assert (len(nothing), nothing.null_count) == (rows, rows)

@@ -147,7 +147,7 @@ def _array(field: pa.Field, decoded: DecodedColumns, constants: dict[str, str | 
     kernel_name = _SAME_AS.get(name, name)
     buffers = decoded.buffers.get(kernel_name)
     if buffers is None:  # Bodies that nobody wants.
-        return _nulls(field.type, rows)
+        return constant(None, field.type, rows)
     return _WRAPPERS[COLUMN_SHAPES[kernel_name]](
         field.type, rows, [None if b is None else pa.py_buffer(b) for b in buffers]
     )
@@ -155,22 +155,22 @@ def _array(field: pa.Field, decoded: DecodedColumns, constants: dict[str, str | 
 
 def _reasons(decoded: DecodedColumns) -> pa.Array:
     if not decoded.corrupt:
-        return _nulls(pa.string(), decoded.rows)
+        return constant(None, pa.string(), decoded.rows)
     reasons: list[str | None] = [None] * decoded.rows
     for row, _, reason in decoded.corrupt:
         reasons[row] = reason
     return pa.array(reasons, pa.string())
 
 
-@lru_cache(maxsize=64)
-def _nulls(kind: pa.DataType, rows: int) -> pa.Array:
-    return pa.nulls(rows, kind)
+def constant(value: str | int | None, kind: pa.DataType, rows: int) -> pa.Array:
+    """`rows` times the same value: the front of an array that is made once for batches of about that size."""
+    made = _repeated(value, kind, 1 << max(0, rows - 1).bit_length())
+    return made if len(made) == rows else made.slice(0, rows)
 
 
-@lru_cache(maxsize=256)
-def constant(value: str | int, kind: pa.DataType, rows: int) -> pa.Array:
-    """`rows` times the same value. Kept, since all batches of a run but the last have the same number of rows."""
-    return pa.repeat(pa.scalar(value, kind), rows)
+@lru_cache(maxsize=32)
+def _repeated(value: str | int | None, kind: pa.DataType, rows: int) -> pa.Array:
+    return pa.nulls(rows, kind) if value is None else pa.repeat(pa.scalar(value, kind), rows)
 
 
 def _wrap_flat(kind: pa.DataType, rows: int, buffers: list[pa.Buffer | None]) -> pa.Array:
