@@ -18,7 +18,7 @@ from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
 from tiermq.tier.index.index_follower import IndexFollower
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.metadata.metadata_values import Queue
+from tiermq.tier.metadata.metadata_values import UNKNOWN_OFFSET, Queue
 from tiermq.tier.names import INDEX_TOPIC
 
 _log = logging.getLogger(__name__)
@@ -57,10 +57,13 @@ class TierFollower:
             name = (key.topic, key.queue_id)
             if (key.cluster, key.broker) != (self._files.cluster, self._files.broker) or key.topic == INDEX_TOPIC:
                 continue
-            if self._known.get(name) == queue:
+            before = self._known.get(name)
+            if before == queue:
                 continue
             self._known[name] = queue
-            changed |= self._files.find_or_create(*name).take_rows()
+            self._files.find_or_create(*name).take_rows()
+            old = (UNKNOWN_OFFSET, UNKNOWN_OFFSET) if before is None else (before.min_offset, before.max_offset)
+            changed |= old != (queue.min_offset, queue.max_offset)
             # The tier may know messages that the local store lost: their numbers are taken.
             self._local.advance_queue(*name, max(0, queue.max_offset))
         return changed

@@ -1,0 +1,117 @@
+"""`tiermq pipeline offload`, as somebody types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tiermq import LocalStore, Message
+from tiermq.cli.main import cli
+from tiermq.cli.pipeline_offload import seconds_of, settings_of_file
+from tiermq.errors import BadConfig
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    with LocalStore.open(tmp_path / "s") as opened:
+        for number in range(30):
+            opened.put(Message("orders", b"x" * number, number % 2, keys=[f"k{number}"]))
+    return tmp_path / "s"
+
+
+def run(*words: str | Path) -> Result:
+    return CliRunner().invoke(cli, ["pipeline", "offload", *map(str, words)])
+
+
+def report_of(result: Result) -> dict[str, Any]:
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_a_dry_run_then_a_run_then_nothing_left(store: Path, tmp_path: Path) -> None:
+    words = ("--store", f"{store}=c/b", "--tier", (tmp_path / "t").as_uri(), "--master", "here", "--json")
+    assert report_of(run(*words, "--dry-run"))["planned"]["messages"] == 30
+    assert not (tmp_path / "t").exists()
+    assert report_of(run(*words, "--once"))["done"]["messages"] == 30
+    assert report_of(run(*words))["done"]["messages"] == 0
+
+
+def test_the_report_for_eyes_names_what_was_done(store: Path, tmp_path: Path) -> None:
+    tier = (tmp_path / "t").as_uri()
+    looked = run("--store", store, "--tier", tier, "--dry-run")
+    assert f"{store} orders-0: 15 messages" in looked.output
+    done = run("--store", store, "--tier", tier, "--master", "here")
+    assert f"{store} as DefaultCluster/broker-a: 30 messages of 2 queues" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--store", "nowhere", "--tier", "file:///tmp/x"], "expected a store directory"),
+        (["--store", "a=b", "--tier", "file:///tmp/x"], "DIR=cluster/broker"),
+        (["--store", "a", "--tier", "ftp://x"], "ftp"),
+        (["--store", "a", "--tier", "file:///tmp/x", "--trigger", "soon"], "a time such as 20s"),
+        (["--store", "a", "--tier", "file:///tmp/x", "--trigger", "2s", "--once"], "one of the two"),
+        (["--store", "a", "--tier", "file:///tmp/x", "--index", "never"], "'now', 'later'"),
+        (["--tier", "file:///tmp/x"], "--store"),
+    ],
+)
+def test_bad_input_is_told_in_words(words: list[str], told: str) -> None:
+    result = run(*words, "--master", "here")
+    assert result.exit_code != 0
+    assert told in result.output
+    assert "Traceback" not in result.output
+
+
+def test_a_crashed_store_is_refused_and_recovered_when_asked(store: Path, tmp_path: Path) -> None:
+    (store / "abort").write_bytes(b"1")
+    words = ("--store", store, "--tier", (tmp_path / "t").as_uri(), "--master", "here")
+    refused = run(*words)
+    assert refused.exit_code == 1
+    assert "--recover" in refused.output
+    assert report_of(run(*words, "--recover", "--json"))["done"]["messages"] == 30
+
+
+def test_times_are_read_with_their_units() -> None:
+    assert [seconds_of(text) for text in ("20s", "500ms", "1.5m", "2 h")] == [20, 0.5, 90, 7_200]
+    for text in ("20", "0s", "s", "-1s"):
+        with pytest.raises(BadConfig):
+            seconds_of(text)
+
+
+def test_settings_of_a_broker_are_taken_from_its_file_but_not_its_place(tmp_path: Path) -> None:
+    (tmp_path / "broker.conf").write_text("brokerName=x\ntieredStoreCommitLogMaxSize=5000\n")
+    (tmp_path / "b.toml").write_text("[tier]\ntiered_store_commit_log_max_size = 6000\n")
+    assert settings_of_file(str(tmp_path / "broker.conf")) == {"tiered_store_commit_log_max_size": 5_000}
+    assert settings_of_file(str(tmp_path / "b.toml")) == {"tiered_store_commit_log_max_size": 6_000}
+    assert settings_of_file(None) == {}
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_job_that_follows_a_store_ends_in_order_when_it_is_told_to(
+    store: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    command = [sys.executable, "-m", "tiermq.cli", "pipeline", "offload", "--store", str(store), "--json"]
+    command += ["--tier", (tmp_path / "t").as_uri(), "--master", "here", "--trigger", "100ms"]
+    settings = tmp_path / "b.conf"
+    settings.write_text("tieredStoreGroupCommit=false\n")
+    job = subprocess.Popen([*command, "--config", str(settings)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while not list((tmp_path / "t").rglob("COMMIT_LOG/*")):
+        assert job.poll() is None
+        time.sleep(0.01)
+    os.kill(job.pid, number)
+    out, told = job.communicate()
+    assert job.returncode == 0, told
+    assert json.loads(out)["problems"] == []
+    assert b"stopping after this wave" in told

@@ -1,0 +1,73 @@
+"""What the driver accepts, refuses and doubts. What a whole run does is in test_offload.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark.jobs.test_offload_task import TaskWorld
+from tiermq.errors import StoreLocked, TierError
+from tiermq.spark.jobs.offload_values import Stop
+from tiermq.tier.metadata.manifest_store import ManifestStore
+from tiermq.tier.names import QueueKey
+
+
+def test_a_commit_row_that_does_not_fit_is_refused_and_nothing_of_its_wave_is_committed(tmp_path: Path) -> None:
+    world = TaskWorld(tmp_path)
+    commit = world.run(world.task())
+    log, units = commit.sizes
+    for wrong in (
+        replace(commit, from_offset=3),
+        replace(commit, to_offset=commit.to_offset - 1),
+        replace(commit, bytes=commit.bytes + 1),
+        replace(commit, sizes=(units, log)),
+        replace(commit, sizes=(log, units._replace(size=units.size - 20))),
+    ):
+        with pytest.raises(TierError, match="expected a commit row that goes on at 0"):
+            world.broker.commit([wrong])
+    assert world.broker.counts.messages == 0
+    world.broker.commit([commit])
+    with pytest.raises(TierError, match=f"goes on at {commit.to_offset}"):
+        world.broker.commit([commit])
+    world.broker.close()
+
+
+def test_a_queue_of_which_a_task_failed_is_looked_at_again_before_it_is_written(tmp_path: Path) -> None:
+    world = TaskWorld(tmp_path)
+    commit = world.run(world.task())
+    none = replace(commit, to_offset=0, bytes=0, stop=Stop.UNAVAILABLE, error="down", fragment=None, entries=())
+    sizes = tuple(size._replace(size=0) for size in commit.sizes)
+    world.broker.commit([replace(none, sizes=sizes)])
+    name = (commit.queue.topic, commit.queue.queue_id)
+    assert world.broker.problems == {name: "down"}
+    works = {work.queue: work for work in world.broker.plan(force=True)}
+    assert commit.queue not in works  # All of it had landed, and was adopted.
+    assert world.broker.counts.adopted == commit.messages
+    world.broker.close()
+
+
+def test_a_wave_that_failed_is_doubted_and_adopted(tmp_path: Path) -> None:
+    world = TaskWorld(tmp_path)
+    commit = world.run(world.task())
+    world.broker.doubt(world.works)
+    world.broker.plan(force=True)
+    assert world.broker.counts.adopted == commit.messages
+    world.broker.close()
+
+
+def test_a_closed_broker_has_written_its_manifests_and_let_go(tmp_path: Path) -> None:
+    world = TaskWorld(tmp_path)
+    with pytest.raises(StoreLocked, match="pipeline offload"):
+        TaskWorld(tmp_path)
+    commit = world.run(world.task())
+    world.broker.commit([commit])
+    world.broker.close()
+    from tiermq.spark.jobs.offload_task import driver_of
+
+    manifest = ManifestStore(driver_of(world.tier), "a reader").read(QueueKey("c", "b", "orders", 0))
+    assert manifest is not None
+    assert manifest.max_offset == commit.to_offset
+    assert "pipeline offload" in manifest.writer
+    assert world.broker.lease.read().owner == ""  # type: ignore[union-attr]
