@@ -87,7 +87,7 @@ class TierConfig(Configuration):
     tier_url: str = ""
     tier_max_bytes_per_topic: int = whole(-1, low=-1, high=LONG_MAX)  # -1: as many as there are.
     tier_cache_bytes: int = whole(268_435_456, high=LONG_MAX)
-    tier_upload_threads: int = whole(4, low=1, high=1_024)
+    tier_upload_threads: int = whole(8, low=1, high=1_024)
     tier_fetch_threads: int = whole(8, low=1, high=1_024)
     tier_pending_bytes_max: int = whole(268_435_456, low=1, high=LONG_MAX)
     tier_dispatch_enable: bool = True  # False: a job copies (`tiermq pipeline offload`), and this store follows it.

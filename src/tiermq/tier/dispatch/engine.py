@@ -58,7 +58,7 @@ class EngineSettings:
     """How the engine works; what it decides for a queue is DispatchConfig's."""
 
     sweep_interval_ms: int = 20_000
-    worker_count: int = 4
+    worker_count: int = 8
     memory_bytes_max: int = 256 * 1024 * 1024
     back_off: BackOff = field(default_factory=BackOff)
     breaker_failures_max: int = 8
@@ -109,6 +109,7 @@ class DispatchEngine:
         self.held_topics: frozenset[str] = frozenset()
         self._paused = False
         self._stopping = False
+        self._stop_asked = threading.Event()  # For threads that rest.
         self._turn = QueueTurn(
             files,
             source,
@@ -147,6 +148,7 @@ class DispatchEngine:
         """
         deadline = time.monotonic() + timeout_s
         self._stopping = True
+        self._stop_asked.set()
         self._scheduler.ask_to_stop()
         self._turns.nudge()
         for thread in [*self._workers, *self._scheduler.threads()]:
@@ -316,7 +318,7 @@ class DispatchEngine:
             version = self._turns.version
             rest_s = self._pace.begin()
             if rest_s:
-                time.sleep(rest_s)
+                self._stop_asked.wait(rest_s)
                 continue
             began_s = time.thread_time()
             try:

@@ -18,7 +18,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-REST_MAX_S = 0.05  # For a thread that asks whether it is to stop.
+REST_MAX_S = 0.05
+BUSY_REST_S = 0.5  # While another thread works: whoever only looks takes the interpreter too, from it and from puts.
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Pace:
             now_s = self._monotonic()
             self._sample(now_s)
             if self._is_paced and (self._busy or now_s < self._free_at_s):
-                return REST_MAX_S if self._busy else min(REST_MAX_S, self._free_at_s - now_s)
+                return BUSY_REST_S if self._busy else min(REST_MAX_S, self._free_at_s - now_s)
             self._busy = True
             return 0.0
 
