@@ -1,0 +1,67 @@
+"""The same history on a real S3 server: catalogue, streams' looks, scans with read-ahead, keys."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from history.history_world import HistoryWorld, as_sent, read_all, read_plan, sent_of
+from servers.seaweedfs import SeaweedFS, Unavailable
+from tiermq.history import cold_reading
+from tiermq.history.catalog import read_catalog
+from tiermq.history.key_lookup import plan_history
+from tiermq.history.open_history import open_history
+from tiermq.history.scan_values import HistoryPlace, ScanCounters, ScanRequest, StorePlace
+from tiermq.tier.driver.tier_url import open_driver
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
+    try:
+        made = SeaweedFS(tmp_path_factory.mktemp("seaweedfs"))
+    except Unavailable as reason:
+        pytest.skip(f"no real S3 server here: {reason}")
+    with made:
+        made.create_bucket("history")
+        yield made
+
+
+@pytest.fixture
+def url(server: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://history/{uuid.uuid4().hex}"
+
+
+def test_a_history_on_s3_is_read_by_offset_and_by_key(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold_reading, "RUN_BYTES", 8_000)
+    world = HistoryWorld(tmp_path, open_driver(url))
+    world.open()
+    try:
+        world.put(150)
+        world.put(40, "payments", 2)
+        world.tier_now()
+        world.upload_index()
+        world.put(30)
+        with open_history(HistoryPlace(url, (StorePlace(str(world.disk)),))) as history:
+            catalog = read_catalog(history)
+            assert history.reads_ahead
+            found = read_all(catalog, max_bytes_per_partition=20_000)
+            assert as_sent(found["orders", 0]) == sent_of(world.sent["orders", 0])
+            assert as_sent(found["payments", 2]) == sent_of(world.sent["payments", 2])
+            before = catalog.counters.requests
+            catalog.refresh()
+            assert catalog.counters.requests == before + 1
+            plan = plan_history(catalog, ScanRequest(topics=frozenset({"orders"}), keys=frozenset({"key-77"})))
+            counters = ScanCounters()
+            rows = read_plan(history, plan, counters)["orders", 0]
+            hits = [row for row in rows if "key-77" in row.keys]
+            assert as_sent(hits) == sent_of(world.sent["orders", 0][76:77])
+            assert counters.cold_bytes_read < 1_000
+    finally:
+        world.bury()
