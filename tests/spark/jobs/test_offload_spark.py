@@ -1,0 +1,111 @@
+"""An offload on real Spark: tasks in other processes, which die, fail and are run again."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from spark.jobs.offload_world import SMALL, TIER, OffloadWorld, fill
+from spark.jobs.test_offload import assert_whole, by_engine
+from tiermq.spark.jobs import offload_task
+from tiermq.spark.jobs.offload import offload
+from tiermq.spark.jobs.task_runner import run_tasks
+
+
+@pytest.fixture(autouse=True)
+def by_value() -> Iterator[None]:
+    """Executors do not have this file: what tasks need of it travels with them."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+class Faulty:
+    """Runs tasks, but ends the first ones half way: by an error, or by the death of the worker."""
+
+    def __init__(self, folder: Path, faults: int, *, dies: bool) -> None:
+        self._folder = str(folder)
+        self._faults = faults
+        self._dies = dies
+
+    def __call__(self, task: Any) -> Any:
+        attempt = self._count()
+        real = offload_task.execute
+        if attempt < self._faults:
+            calls = [0]
+
+            def failing(*arguments: Any) -> Any:
+                calls[0] += 1
+                if calls[0] > 2:
+                    if self._dies:
+                        os._exit(1)
+                    raise RuntimeError("this task fails")
+                return real(*arguments)
+
+            offload_task.execute = failing
+        try:
+            return offload_task.run_offload_task(task)
+        finally:
+            offload_task.execute = real
+
+    def _count(self) -> int:
+        """How many attempts there were before this one, of any task, in any process."""
+        number = 0
+        while True:
+            try:
+                os.close(os.open(os.path.join(self._folder, f"{number}"), os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                number += 1
+            else:
+                return number
+
+
+def test_spark_and_the_embedded_engine_leave_the_same_bytes(spark: SparkSession, tmp_path: Path) -> None:
+    world = OffloadWorld(tmp_path)
+    fill(world.store, 300)
+    expected = world.messages()
+    other = by_engine(world, tmp_path / "engine")
+    report = offload([world.place()], world.tier, spark=spark, settings=SMALL, config=TIER)
+    assert (report.problems, report.done["messages"]) == ([], 300)
+    assert report.master.startswith("local[2")
+    assert world.segments() == other.segments()
+    assert_whole(world, expected)
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["a task fails twice", "workers die"])
+def test_tasks_that_end_half_way_are_run_again_and_change_nothing(
+    spark: SparkSession, tmp_path: Path, dies: bool
+) -> None:
+    world = OffloadWorld(tmp_path)
+    fill(world.store, 200)
+    expected = world.messages()
+    other = by_engine(world, tmp_path / "engine")
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    work = Faulty(marks, 2, dies=dies)
+    report = world.offload(spark=spark, run=lambda tasks: run_tasks(spark, work, tasks))
+    assert len(list(marks.iterdir())) > 2
+    assert report.problems == []
+    assert world.segments() == other.segments()
+    assert_whole(world, expected)
+
+
+def test_a_wave_that_spark_gives_up_is_adopted_by_the_next_run(spark: SparkSession, tmp_path: Path) -> None:
+    world = OffloadWorld(tmp_path)
+    fill(world.store, 120)
+    expected = world.messages()
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    work = Faulty(marks, 1_000, dies=False)
+    with pytest.raises(Exception, match="this task fails"):
+        world.offload(spark=spark, run=lambda tasks: run_tasks(spark, work, tasks))
+    report = offload([world.place()], world.tier, spark=spark, settings=SMALL, config=TIER)
+    assert report.done["adopted"] > 0
+    assert_whole(world, expected)
