@@ -9,11 +9,13 @@ import pytest
 
 from tiermq.errors import DataLoss
 from tiermq.history.catalog import QueueHistory, queue_filter
-from tiermq.history.planning import bounded, bundle_tasks, plan_scan
+from tiermq.history.planning import FoundPlaces, bounded, bundle_tasks, plan_scan
 from tiermq.history.scan_values import (
     HistoryPlace,
     LossReason,
     OffsetBounds,
+    RecordPlace,
+    ScanCounters,
     ScanPlan,
     ScanRequest,
     ScanTask,
@@ -182,3 +184,52 @@ def test_tasks_are_small_and_carry_no_bounds_of_others() -> None:
     found = plan(cold(), bounds=bounds, loss_is_error=False)
     assert len(pickle.dumps(found.tasks[0])) < 1500
     assert pickle.loads(pickle.dumps(found.tasks)) == found.tasks
+
+
+class Known:
+    """An index that knows some places of the cold side, and nothing of offsets from 900 on."""
+
+    def __init__(self, *log_offsets: int) -> None:
+        self.places = tuple(RecordPlace(at, 100) for at in log_offsets)
+
+    def find(self, _queue: QueueHistory, side: Side, within: tuple[int, int], counters: ScanCounters) -> FoundPlaces:
+        counters.index_files_asked += 1
+        if side is Side.HOT:
+            return FoundPlaces((), (within,))
+        return FoundPlaces(self.places, ((900, within[1]),))
+
+
+def look_up(queue: QueueHistory, known: Known, **settings: Any) -> ScanPlan:
+    request = ScanRequest(keys=frozenset({"k"}))
+    return plan_scan(Shelf(queue), request, lookup=known, **settings)  # type: ignore[arg-type]
+
+
+def test_an_index_makes_exact_tasks_and_leaves_the_rest_to_a_scan() -> None:
+    found = look_up(cold(), Known(300, 95_00))
+    exact, scanned = found.tasks
+    assert exact.places == (RecordPlace(300, 100), RecordPlace(9500, 100))
+    assert [span.base for span in exact.log_spans] == [0]
+    assert (scanned.places, scanned.from_offset, scanned.to_offset) == (None, 900, 1000)
+
+
+def test_an_exact_task_names_only_the_segments_of_its_places() -> None:
+    found = look_up(cold(), Known(300, 85_000))
+    assert [span.base for span in found.tasks[0].log_spans] == [0, 80_000]
+
+
+def test_many_places_are_cut_into_tasks() -> None:
+    found = look_up(cold(), Known(*range(0, 90_000, 100)), max_bytes_per_partition=10_000)
+    exact = [task for task in found.tasks if task.places is not None]
+    assert [len(task.places or ()) for task in exact] == [100] * 9
+    assert [place for task in exact for place in task.places or ()] == list(Known(*range(0, 90_000, 100)).places)
+
+
+def test_what_the_tiers_index_does_not_know_is_asked_of_the_store_that_still_has_it() -> None:
+    found = look_up(cold(hot_min=950, hot_max=1100, hot_record_bytes=10, store=STORE), Known(300))
+    scanned = [(task.side, task.from_offset, task.to_offset) for task in found.tasks if task.places is None]
+    assert scanned == [(Side.COLD, 900, 950), (Side.HOT, 950, 1000), (Side.HOT, 1000, 1100)]
+    assert found.counters.index_files_asked == 3
+
+
+def test_an_empty_range_wants_nothing_and_loses_nothing() -> None:
+    assert bounded(cold(cold_min=100, is_deleted=True), OffsetBounds(0, 0))[1] == []

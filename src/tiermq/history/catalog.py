@@ -12,6 +12,7 @@ A `Catalog` is refreshed in place, cheaply; the `QueueHistory`s that it gives ou
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
@@ -25,6 +26,7 @@ from tiermq.history.scan_values import (
     DEFAULT_CLUSTER,
     EVER_MS,
     HistoryPlace,
+    RecordPlace,
     ScanCounters,
     ScanRequest,
     SegmentSpan,
@@ -89,11 +91,11 @@ class QueueHistory:
             if log.begin_offset < 0 or (log.begin_offset < to_offset and from_offset < log.end_offset)
         )
 
-    def log_spans_at(self, from_place: int, to_place: int) -> tuple[SegmentSpan, ...]:
-        """The log segments that hold bytes of a part of the log."""
-        return tuple(
-            SegmentSpan(log.key.base, log.size) for log in self.logs if log.key.base < to_place and from_place < log.end
-        )
+    def log_spans_of(self, places: Iterable[RecordPlace]) -> tuple[SegmentSpan, ...]:
+        """The log segments in which these records begin."""
+        bases = [log.key.base for log in self.logs]
+        numbers = sorted({bisect_right(bases, place.log_offset) - 1 for place in places} - {-1})
+        return tuple(SegmentSpan(self.logs[number].key.base, self.logs[number].size) for number in numbers)
 
     def unit_spans(self, from_offset: int, to_offset: int) -> tuple[SegmentSpan, ...]:
         """The segments that hold units of [from, to)."""

@@ -37,6 +37,9 @@ PARTITION_BYTES = 64 << 20
 TASK_COST_BYTES = 256 << 10
 """What beginning a task costs, as bytes that could be read meanwhile; so bundles of tiny tasks stay short too."""
 
+PLACES_MAX = 16_384
+"""So many exact places make a task at most: they travel with it."""
+
 CUT_SLACK = 8
 """A cut may move by this part of a task to a place in the log that is known exactly."""
 
@@ -75,6 +78,7 @@ class _Draft:
     exact: list[ScanTask] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     counters: ScanCounters = field(default_factory=ScanCounters)
+    partition_bytes: int = PARTITION_BYTES
 
 
 def plan_scan(
@@ -90,7 +94,7 @@ def plan_scan(
 
     `min_partitions` asks for at least so many tasks, as far as there are messages for them.
     """
-    draft = _Draft()
+    draft = _Draft(partition_bytes=max(1, max_bytes_per_partition))
     wanted = queue_filter(request)
     task_request = replace(request, bounds={})
     queues = [queue for queue in catalog.queues() if wanted(queue.key)]
@@ -213,7 +217,7 @@ def _look_up(
         side, one = waiting.pop()
         found = lookup.find(queue, side, one, draft.counters)
         if found.places:
-            draft.exact.append(_exact_task(place, queue, side, one, found.places, request, loss_is_error))
+            draft.exact += _exact_tasks(draft, place, queue, side, one, found.places, request, loss_is_error)
         for unknown in found.unknown:
             if side is Side.COLD and queue.store is not None:
                 # The store's index may know what that of the tier does not, as long as the store has the messages.
@@ -253,28 +257,30 @@ def _count_segments(
         counters.bytes_skipped += max(0, queue.cold_bytes - wanted)
 
 
-def _exact_task(
+def _exact_tasks(
+    draft: _Draft,
     place: HistoryPlace,
     queue: QueueHistory,
     side: Side,
     within: OffsetRange,
-    places: tuple[RecordPlace, ...],
+    places: Sequence[RecordPlace],
     request: ScanRequest,
     loss_is_error: bool,
-) -> ScanTask:
-    return ScanTask(
-        place,
-        queue.key,
-        side,
-        *within,
-        request,
-        sum(each.size for each in places),
-        places,
-        queue.store if side is Side.HOT else None,
-        loss_is_error,
-        (),
-        queue.log_spans_at(places[0].log_offset, places[-1].log_offset + 1) if side is Side.COLD else (),
-    )
+) -> list[ScanTask]:
+    """Tasks for exact places, cut where their bytes or their number would make one too long."""
+    tasks = []
+    first = size = 0
+    for behind in range(1, len(places) + 1):
+        size += places[behind - 1].size
+        is_last = behind == len(places)
+        if not is_last and size < draft.partition_bytes and behind - first < PLACES_MAX:
+            continue
+        some = tuple(places[first:behind])
+        store = queue.store if side is Side.HOT else None
+        logs = queue.log_spans_of(some) if side is Side.COLD else ()
+        tasks.append(ScanTask(place, queue.key, side, *within, request, size, some, store, loss_is_error, (), logs))
+        first, size = behind, 0
+    return tasks
 
 
 def _cut(piece: _Piece, target: int, place: HistoryPlace, request: ScanRequest, loss_is_error: bool) -> list[ScanTask]:
