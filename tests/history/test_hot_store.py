@@ -57,6 +57,19 @@ def test_a_file_that_goes_between_look_and_read_is_not_there(world: HistoryWorld
     store.close()
 
 
+def test_a_file_of_the_log_that_is_newer_than_the_last_look_is_found(world: HistoryWorld) -> None:
+    world.put(10)
+    store = HotStore(str(world.disk))
+    assert store.bounds("orders", 0) == (0, 10)
+    world.put(400)
+    end = world.store.local.max_physical_offset
+    assert end > 2 * 16 * 1024
+    piece = store.log_file(end - 1)
+    assert piece is not None
+    assert piece.base <= end - 1 < piece.base + len(piece.data)
+    store.close()
+
+
 def test_the_index_tells_how_far_it_reaches(world: HistoryWorld) -> None:
     store = HotStore(str(world.disk))
     assert store.indexed_range() == (0, 0, 0)

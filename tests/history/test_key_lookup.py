@@ -112,6 +112,27 @@ def test_places_whose_file_the_broker_deletes_are_found_in_the_tier_instead(worl
     assert as_sent(found) == sent_of([world.sent["orders", 0][2], world.sent["orders", 0][398]])
 
 
+def test_an_index_that_outlives_its_records_is_still_exact(world: HistoryWorld) -> None:
+    world.put(400)
+    world.tier_now()
+    assert world.evict_old() > 0
+    world.put(3)
+    plan, found, _ = find(world.catalog(tier=False), "all-orders")
+    left = world.store.local.min_offset("orders", 0)
+    assert as_sent(found) == sent_of(world.sent["orders", 0][left:])
+    assert sum(task.to_offset - task.from_offset for task in plan.tasks if task.places is None) == 1
+
+
+def test_messages_that_go_between_catalogue_and_lookup_are_found_in_the_tier(world: HistoryWorld) -> None:
+    world.put(400)
+    catalog = world.catalog()
+    world.tier_now()
+    assert world.evict_old() > 0
+    plan, found, _ = find(catalog, "all-orders")
+    assert as_sent(found) == sent_of(world.sent["orders", 0])
+    assert all(task.side is Side.HOT for task in plan.tasks)
+
+
 def test_places_in_a_segment_that_expires_are_a_loss_and_the_others_come_once(world: HistoryWorld) -> None:
     world.put(100)
     world.tier_now()

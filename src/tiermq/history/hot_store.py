@@ -91,9 +91,15 @@ class HotStore:
             return self._store.store_time_of(topic, queue_id, offset)
 
     def log_file(self, physical_offset: int) -> LogPiece | None:
-        """The file that covers an offset of the log; None when it is not there."""
+        """The file that covers an offset of the log; None when it is not there.
+
+        Units may be newer than the look at the log's files that was taken before them: then it is taken again.
+        """
         with self._lock:
             view = self._store.log.find(physical_offset)
+            if view is None and physical_offset >= self._store.min_physical_offset:
+                self.refresh()
+                view = self._store.log.find(physical_offset)
             if view is None:
                 return None
             name = f"commitlog/{view.base:020d}"
@@ -102,7 +108,8 @@ class HotStore:
                 try:
                     found = ReadOnlyMap(Path(self.path).expanduser() / name)
                 except FileNotFoundError:
-                    return None  # Deleted by the broker since the last look.
+                    self.refresh()  # Deleted by the broker since the last look.
+                    return None
                 self._maps[view.base] = found
             return LogPiece(view.base, found.view, name)
 

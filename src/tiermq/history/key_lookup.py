@@ -192,6 +192,8 @@ class KeyIndex:
         if end <= begin or first is None or behind is None or first >= behind:
             return FoundPlaces((), (within,))
         found = self._hot_places(store, topic).get(queue_id, [])
+        if store.bounds(topic, queue_id)[0] > within[0]:
+            return FoundPlaces((), (within,))  # Some were deleted since the catalogue was read: reading finds them.
         exact = {place.log_offset: place for offset, place in found if first <= offset < behind}
         unknown = [(low, high) for low, high in ((within[0], first), (behind, within[1])) if low < high]
         return FoundPlaces(tuple(exact[at] for at in sorted(exact)), tuple(unknown))
@@ -199,12 +201,16 @@ class KeyIndex:
     def _hot_cover(self, store: HotStore, counters: ScanCounters) -> tuple[int, int]:
         if store.path not in self._hot_covers:
             begin, end, count = store.indexed_range()
+            store.refresh()  # Behind it, so that whoever asks the index asks at least what is covered.
             counters.index_files_asked += count
             self._hot_covers[store.path] = (begin, end)
         return self._hot_covers[store.path]
 
     def _hot_places(self, store: HotStore, topic: str) -> dict[int, list[tuple[int, RecordPlace]]]:
-        """Records of a topic that the store's index knows for the keys: (queue offset, place) by queue id."""
+        """Records of a topic that the store's index knows for the keys: (queue offset, place) by queue id.
+
+        An index file outlives the oldest of its records; those are passed over.
+        """
         name = (store.path, topic)
         if name not in self._hot:
             by_queue: defaultdict[int, list[tuple[int, RecordPlace]]] = defaultdict(list)
