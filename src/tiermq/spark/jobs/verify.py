@@ -42,7 +42,7 @@ from tiermq.tier.verify_task import VerifyPlan, VerifyResult, VerifyTask
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-BUNDLE_BYTES = 64 * 1024 * 1024
+BUNDLE_BYTES = 256 * 1024 * 1024
 PROBLEMS_TOLD_MAX = 100
 
 
