@@ -12,6 +12,7 @@ from isal.isal_zlib import crc32
 from benchmarks import coldread_side
 from benchmarks.harness import timed
 from benchmarks.report import Round
+from tiermq import LocalStore
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.metadata.manifest_snapshot import snapshot_manifest
@@ -61,14 +62,23 @@ class Verifying:
 
 
 @contextlib.contextmanager
-def tier_to_verify(directory: Path, log_size: int) -> Iterator[Verifying]:
-    """A tier of the workload's queues, sealed, with the checksums of all segments in manifests."""
-    queues = len(coldread_side.QUEUES)
+def one_queue(directory: Path, log_size: int) -> Iterator[Verifying]:
+    """A tier of one long queue, as history is."""
+    with coldread_side.one_long_queue(directory / "store", log_size) as (store, length):
+        yield from _tier(store, directory, length, 1)
+
+
+@contextlib.contextmanager
+def many_queues(directory: Path, log_size: int) -> Iterator[Verifying]:
+    """The same bytes in the workload's 64 queues."""
+    with coldread_side.filled_store(directory / "store", log_size) as (store, per_queue):
+        yield from _tier(store, directory, per_queue, len(coldread_side.QUEUES))
+
+
+def _tier(store: LocalStore, directory: Path, per_queue: int, queues: int) -> Iterator[Verifying]:
+    """Sealed segments, with the checksums of all of them in manifests."""
     driver = coldread_side.posix_driver(directory / "tier")
-    with (
-        coldread_side.filled_store(directory / "store", log_size) as (store, per_queue),
-        coldread_side.tier_of(store, directory, driver, per_queue, queues) as files,
-    ):
+    with coldread_side.tier_of(store, directory, driver, per_queue, queues) as files:
         _write_manifests(driver, files)
         yield Verifying(driver, directory / "tier", per_queue * queues)
 

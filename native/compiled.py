@@ -71,7 +71,6 @@ from cython.cimports.native import (
     plain_record,
     prefetch_ahead,
     prefetch_read,
-    prefetch_records,
     prefetch_write,
     publish,
     publish32,
@@ -2124,7 +2123,6 @@ def check_records(units, data, tier_offset: int64_t, queue_offset: int64_t, topi
     with cython.nogil:
         settle_vectors()
         while done < count:
-            prefetch_records(record + position, cython.cast(int32_t, load32(unit + 8)))
             ended = check_record(unit, record + position, available - position, tier_offset + position,
                                  queue_offset + done, name, length, queue_id, cython.address(head), cython.address(memo))  # fmt: skip
             if ended != CHECK_END:

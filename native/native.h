@@ -53,11 +53,6 @@ static inline int64_t observe(const int64_t *place) { return __atomic_load_n(pla
 static inline void prefetch_read(const void *p) { __builtin_prefetch(p, 0, 3); }
 static inline void prefetch_write(const void *p) { __builtin_prefetch(p, 1, 3); }
 
-/* Fetch the lines that a walk over records comes to soon. What lies behind the buffer is never fetched, only asked for. */
-static inline void prefetch_records(const u8 *p, int64_t length) {
-    for (int64_t at = 0; at < length && at < 4096; at += 64) __builtin_prefetch(p + 2048 + at, 0, 3);
-}
-
 /* Own the cache lines that the next records will go to: a log is written once and never read back by its writer. */
 #define AHEAD_BYTES 512
 static inline void prefetch_ahead(const u8 *p, int64_t length) {

@@ -78,7 +78,6 @@ cdef extern from "native.h" nogil:
     int64_t find_tag(const u8 *p, int64_t length, int64_t readable, const u8 **tag)
     void prefetch_ahead(const u8 *p, int64_t length)
     void settle_vectors()
-    void prefetch_records(const u8 *p, int64_t length)
     int64_t plain_record(const u8 *p, int64_t available, int64_t physical, int check_body)
 
 cdef extern from "Python.h":
