@@ -1,0 +1,42 @@
+"""`tiermq pipeline expire`, as somebody types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from spark.jobs.job_world import JobWorld
+from tiermq.cli.main import cli
+from tiermq.cli.pipeline_expire import parsed_bytes, parsed_hours
+from tiermq.errors import BadConfig
+
+
+def test_times_and_sizes_have_units() -> None:
+    assert [parsed_hours(text) for text in (None, "72h", "30D", "2w")] == [None, 72, 720, 336]
+    assert [parsed_bytes(text) for text in (None, "5", "5k", "10G", "1tb")] == [-1, 5, 5120, 10 << 30, 1 << 40]
+    for text in ("72", "h", "0d", "-1h", "1y"):
+        with pytest.raises(BadConfig, match="--keep"):
+            parsed_hours(text)
+    for text in ("", "0", "G", "-5", "1.5G"):
+        with pytest.raises(BadConfig, match="--max-bytes"):
+            parsed_bytes(text)
+
+
+def test_a_look_shows_what_would_go_and_the_run_removes_it(tmp_path: Path) -> None:
+    made = JobWorld.filled(tmp_path)  # Its messages are years old by the clock of this machine.
+    before = len(list(made.driver.list_segments()))
+    look = CliRunner().invoke(cli, ["pipeline", "expire", made.tier, "--keep", "1d", "--dry-run"])
+    assert look.exit_code == 0, look.output
+    assert "would go: " in look.output
+    assert len(list(made.driver.list_segments())) == before
+    done = CliRunner().invoke(cli, ["pipeline", "expire", made.tier, "--keep", "1d", "--json"])
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.output)
+    assert report["done"]["segments"] == report["planned"]["segments"] - report["done"]["index_files"]
+    assert "--store" in report["details"]["notes"][0]
+    wrong = CliRunner().invoke(cli, ["pipeline", "expire", made.tier, "--keep", "soon"])
+    assert (wrong.exit_code, "such as 72h" in wrong.output) == (1, True)
+    made.close()
