@@ -132,7 +132,7 @@ class ForeignCheckpoint(SparkError):
 
 
 class StagingLost(SparkError):
-    """A file that a task had staged for the commit is gone or is not what the task wrote. Nothing was put."""
+    """A file that a task had staged for the commit is gone or is not what the task wrote. Nothing more was put."""
 
 
 class DataLoss(TierMQError):
@@ -153,3 +153,27 @@ class RemotingError(TierMQError):
 
 class BadFrame(RemotingError):
     """Bytes from the network that are no frame of the protocol; the connection is closed."""
+
+
+class TableConflict(SparkError):
+    """Somebody else has committed to the table meanwhile. Nothing of ours is in it; run the job again."""
+
+
+class BadBody(SparkError, ValueError):
+    """How bodies are to be decoded cannot be understood: a schema that is none, or a message that it does not have."""
+
+
+class PeerGone(RemotingError):
+    """The connection ended, or could not be made, before the answer came. Whether the peer did what was asked is open."""
+
+
+class RequestTimedOut(RemotingError):
+    """The peer did not answer in time. Whether it did what was asked is open."""
+
+
+class RequestRefused(RemotingError):
+    """A request that is answered with an error: `code` is the response code, the text becomes the remark."""
+
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
+        self.code = code

@@ -25,12 +25,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tiermq.errors import StagingLost, StoreError
+from tiermq.errors import StoreError
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.message.properties import decode_properties
 from tiermq.spark.options import SinkOptions
 from tiermq.spark.sink.sink_store import open_sink_store
-from tiermq.spark.sink.staged_rows import MARK, BatchName, StagedFile, message_of, read_staged
+from tiermq.spark.sink.staged_rows import MARK, BatchName, StagedFile, checked_bytes, message_of, read_staged
 from tiermq.status import GetStatus
 from tiermq.store.local_store import LocalStore
 
@@ -149,22 +149,16 @@ def _ends(store: LocalStore, files: Sequence[StagedFile]) -> Ends:
     """Where each queue that the batch touches ends now."""
     ends: Ends = {}
     for file in files:
-        for rows in read_staged(file):
-            for row in rows:
-                queues = ends.setdefault(row["topic"], {})
-                if str(row["queueId"]) not in queues:
-                    queues[str(row["queueId"])] = store.max_offset(row["topic"], row["queueId"], committed=False)
+        for topic, queue_id in file.queues:
+            end = store.max_offset(topic, queue_id, committed=False)
+            ends.setdefault(topic, {}).setdefault(str(queue_id), end)
     return ends
 
 
 def _check(files: Sequence[StagedFile]) -> None:
-    """All staged files are there, before the first message is put."""
+    """All staged files are what tasks wrote, before the first message is put."""
     for file in files:
-        if not os.path.exists(file.path) or os.path.getsize(file.path) != file.size:
-            raise StagingLost(
-                f"{file.path}: expected a staged file of {file.size} bytes, found none or another; the staging "
-                "directory must be one that the driver and all executors share (option staging)"
-            )
+        checked_bytes(file)
 
 
 def _clean(name: BatchName, options: SinkOptions) -> None:

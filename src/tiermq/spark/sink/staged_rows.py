@@ -69,6 +69,7 @@ class StagedFile(WriterCommitMessage):  # type: ignore[misc] # PySpark is not fo
     rows: int = 0
     size: int = 0
     crc: int = 0
+    queues: tuple[tuple[str, int], ...] = ()  # Topics and queue ids that its rows go to.
 
 
 def stage_rows(
@@ -77,6 +78,7 @@ def stage_rows(
     """Write the messages of a partition down. Raises IllegalMessage for a row that cannot be a message."""
     sink = pa.BufferOutputStream()
     rows = 0
+    queues: set[tuple[str, int]] = set()
     with pa.ipc.new_stream(sink, STAGED_SCHEMA) as writer:
         for batch in batches:
             staged = [
@@ -84,6 +86,7 @@ def stage_rows(
                 for at, row in enumerate(batch.to_pylist())
             ]
             rows += len(staged)
+            queues.update((row["topic"], row["queueId"]) for row in staged)
             if staged:
                 writer.write_batch(pa.RecordBatch.from_pylist(staged, schema=STAGED_SCHEMA))
     if not rows:
@@ -94,11 +97,18 @@ def stage_rows(
     temporary = path.with_suffix(".tmp")
     temporary.write_bytes(data)
     os.replace(temporary, path)
-    return StagedFile(name, partition, str(path), rows, data.size, zlib.crc32(data))
+    return StagedFile(name, partition, str(path), rows, data.size, zlib.crc32(data), tuple(sorted(queues)))
 
 
 def read_staged(file: StagedFile) -> Iterator[list[dict[str, Any]]]:
     """The rows of a staged file, some at a time. Raises StagingLost when it is not what the task wrote."""
+    with pa.ipc.open_stream(checked_bytes(file)) as reader:
+        for batch in reader:
+            yield batch.to_pylist()
+
+
+def checked_bytes(file: StagedFile) -> bytes:
+    """A staged file's bytes. Raises StagingLost when they are not what the task wrote."""
     try:
         data = Path(file.path).read_bytes()
     except FileNotFoundError:
@@ -108,9 +118,7 @@ def read_staged(file: StagedFile) -> Iterator[list[dict[str, Any]]]:
             f"{file.path}: expected {file.size} bytes that a task staged, found {len(data)} or others; the staging "
             "directory must be one that the driver and all executors share (option staging). Run the batch again"
         )
-    with pa.ipc.open_stream(data) as reader:
-        for batch in reader:
-            yield batch.to_pylist()
+    return data
 
 
 def message_of(row: dict[str, Any]) -> Message:
