@@ -40,6 +40,11 @@ def test_small_backlogs_are_taken_whole_and_large_ones_share_the_rest_alike() ->
     assert share(found, SETTINGS) == [10, 42, 5, 43]
 
 
+def test_no_queue_has_more_in_a_wave_than_a_task_can_hold() -> None:
+    settings = OffloadSettings(queue_messages=7)
+    assert share([Backlog(100, 9_100), Backlog(3, 300)], settings) == [7, 3]
+
+
 @given(sizes=st.lists(st.integers(1, 5_000), min_size=1, max_size=60), parallelism=st.integers(1, 8))
 def test_every_work_is_in_one_task_and_tasks_weigh_about_the_same(sizes: list[int], parallelism: int) -> None:
     works = [work(number, 1, size) for number, size in enumerate(sizes)]

@@ -25,8 +25,9 @@ MIB = 1 << 20
 class OffloadSettings:
     """How much at a time. A wave is what is copied between two commits; a chunk is what is in memory of a queue."""
 
-    wave_bytes: int = 1024 * MIB
-    wave_messages: int = 4_000_000
+    wave_bytes: int = 4096 * MIB
+    wave_messages: int = 16_000_000
+    queue_messages: int = 2_000_000  # Of one queue: a task has the keys of so many messages in memory.
     task_bytes: int = 32 * MIB  # Less is not worth a task of its own.
     chunk_bytes: int = 16 * MIB
     chunk_messages: int = 65_536

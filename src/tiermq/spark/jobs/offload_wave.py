@@ -34,7 +34,7 @@ def share(backlogs: Sequence[Backlog], settings: OffloadSettings) -> list[int]:
         by_bytes = backlog.messages
         if backlog.bytes > bytes_left // others:
             by_bytes = backlog.messages * (bytes_left // others) // backlog.bytes
-        count = max(1, min(backlog.messages, by_bytes, max(1, messages_left // others)))
+        count = max(1, min(backlog.messages, by_bytes, messages_left // others, settings.queue_messages))
         taken[number] = count
         messages_left -= count
         bytes_left -= backlog.bytes * count // backlog.messages
