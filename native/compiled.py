@@ -95,6 +95,7 @@ from tiermq.status import GetStatus, PutStatus
 
 __all__ = [
     "COLUMN_SHAPES",
+    "FRAME_BYTES_MAX",
     "TIME_MAX_MS",
     "TIME_MIN_MS",
     "Appender",
@@ -104,6 +105,8 @@ __all__ = [
     "ColumnRequest",
     "DecodedColumns",
     "Disagreement",
+    "Frame",
+    "FrameReader",
     "GetPage",
     "IndexTail",
     "Message",
@@ -113,12 +116,14 @@ __all__ = [
     "QueueTail",
     "Refusal",
     "Segments",
+    "SendRequest",
     "Shape",
     "Stop",
     "Tail",
     "TierPage",
     "TransferLimits",
     "WindowPages",
+    "check_index_items",
     "check_records",
     "check_window",
     "collect_for_tier",
@@ -126,11 +131,14 @@ __all__ = [
     "crc32",
     "decode_columns",
     "key_hashes",
+    "parse_header",
+    "pull_answer",
     "put_collected_keys",
     "put_tier_keys",
     "read_page",
     "rearrange_index",
     "scan",
+    "send_answer",
 ]
 
 from tiermq.kernel.column_values import (  # noqa: E402
@@ -143,6 +151,15 @@ from tiermq.kernel.column_values import (  # noqa: E402
     Shape,
 )
 from tiermq.kernel.decoding import take_row  # noqa: E402
+from tiermq.kernel.framing import (  # noqa: E402
+    FRAME_BYTES_MAX,
+    Frame,
+    FrameReader,
+    SendRequest,
+    parse_header,
+    pull_answer,
+    send_answer,
+)
 from tiermq.kernel.reasons import Disagreement, Refusal, Stop  # noqa: E402
 
 crc_prepare(1)
@@ -2180,6 +2197,86 @@ def distinct_keys(named: cython.pointer(named_t), prefix: uint32_t, hashes: cyth
             lengths[count] = length
             hashes[count] = value
             count += 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def check_item(item: cython.pointer(cython.const[u8]), record: cython.pointer(cython.const[u8]), readable: int64_t,
+               topic: cython.pointer(cython.const[u8]), topic_length: int64_t, prefix: uint32_t, queue_id: int32_t,
+               begin_ms: int64_t, head: cython.pointer(head_t)) -> cython.bint:  # fmt: skip
+    """Whether an item leads to this record: place, size, queue, a key of that hash, and a time that fits."""
+    named: named_t
+    hashes: int32_t[64]
+    size: int64_t = cython.cast(int32_t, load32(item + 20))
+    seconds: int64_t = cython.cast(int32_t, load32(item + 24))
+    middle_ms: int64_t = begin_ms + 1000 * seconds
+    if parse_head(record, size, head) != STOP_END or head.total != size or head.store_ms < 0:
+        return False
+    if head.physical_offset != cython.cast(int64_t, load64(item + 12)) or head.queue_id != queue_id:
+        return False
+    if head.topic_length != topic_length:
+        return False
+    if not same_bytes(record + head.topic_at, topic, cython.cast(int32_t, topic_length)):
+        return False
+    scan_properties(
+        record + head.properties_at, head.properties_length, readable - head.properties_at, cython.address(named)
+    )
+    count: cython.int = distinct_keys(cython.address(named), prefix, cython.address(hashes[0]))
+    found: cython.bint = False
+    i: cython.int
+    for i in range(count):
+        if hashes[i] == cython.cast(int32_t, load32(item)):
+            found = True
+    if not found or head.store_ms < middle_ms - (999 if seconds <= 0 else 0):
+        return False
+    return head.store_ms <= middle_ms + (999 if seconds >= 0 else 0)
+
+
+def check_index_items(items, data, log_offset: int64_t, topic: str, queue_id: int32_t, begin_ms: int64_t) -> tuple:
+    """How many leading compacted index items lead to a record in `data` that has such a key, and its newest store time.
+
+    The items are of one queue, in the order of their tier offsets; `data` holds its log from `log_offset` on. Ends
+    before an item that others must look at: a record outside of `data`, another one, another key, another time, or keys
+    or a topic beyond ASCII.
+    """
+    if not topic.isascii():
+        return 0, 0
+    view: cython.const[cython.uchar][::1] = items
+    data_view: cython.const[cython.uchar][::1] = data
+    count: int64_t = view.shape[0] // 28
+    available: int64_t = data_view.shape[0]
+    if count == 0 or available == 0:
+        return 0, 0
+    name: bytes = topic.encode()
+    prefix_text: bytes = (topic + "#").encode()
+    prefix: uint32_t = hash_on(
+        0, cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(prefix_text)), PyBytes_GET_SIZE(prefix_text)
+    )
+    name_at: cython.pointer(cython.const[u8]) = cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(name))
+    length: int64_t = PyBytes_GET_SIZE(name)
+    item: cython.pointer(cython.const[u8]) = cython.address(view[0])
+    head: head_t
+    place: int64_t
+    size: int64_t
+    done: int64_t = 0
+    newest_ms: int64_t = 0
+    with cython.nogil:
+        settle_vectors()
+        while done < count:
+            place = cython.cast(int64_t, load64(item + 12))
+            size = cython.cast(int32_t, load32(item + 20))
+            if place < log_offset or size < FIXED_BYTES or place - log_offset > available - size:
+                break
+            if not check_item(item, cython.address(data_view[0]) + (place - log_offset),
+                              available - (place - log_offset), name_at, length, prefix, queue_id, begin_ms,
+                              cython.address(head)):  # fmt: skip
+                break
+            if head.store_ms > newest_ms:
+                newest_ms = head.store_ms
+            item += 28
+            done += 1
+    return done, newest_ms
 
 
 @cython.cfunc

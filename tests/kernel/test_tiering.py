@@ -14,7 +14,7 @@ import tiermq.kernel.pure as pure
 from tiermq.errors import CorruptRecord
 from tiermq.kernel.reasons import Disagreement
 from tiermq.message import decode_records, encode_record
-from tiermq.message.java_hash import java_hash
+from tiermq.message.java_hash import java_hash, key_hash
 
 try:
     import tiermq.kernel.compiled as compiled
@@ -106,10 +106,10 @@ def test_a_window_is_intact_up_to_its_first_damage(kernel: ModuleType) -> None:
 def open_index(slots: int, items: int, hashes: list[int]) -> bytearray:
     data = bytearray(28 + 8 * slots + 32 * items)
     struct.pack_into(">iqqii", data, 0, -1127939447, 5, 9, len({h % slots for h in hashes}), len(hashes))
-    for number, key_hash in enumerate(hashes, 1):
-        slot_at = 28 + 8 * (key_hash % slots)
+    for number, value in enumerate(hashes, 1):
+        slot_at = 28 + 8 * (value % slots)
         (previous,) = struct.unpack_from(">i", data, slot_at)
-        item = (key_hash, 1, 2, number * 100, 50, number, previous)
+        item = (value, 1, 2, number * 100, 50, number, previous)
         struct.pack_into(">iiiqiii", data, 28 + 8 * slots + 32 * number, *item)
         struct.pack_into(">i", data, slot_at, number)
     return data
@@ -221,3 +221,42 @@ def test_a_check_of_damaged_records_never_says_more_than_the_pure_twin(
         target[at % len(target)] ^= bits
     arguments = (bytes(units), bytes(data), 300, 10, b"T", 3)
     assert kernel.check_records(*arguments) == pure.check_records(*arguments)
+
+
+def indexed(begin_ms: int = 1000) -> tuple[bytearray, bytearray]:
+    """Records of topic T, queue 3, with two keys each, and their compacted index items by tier offset."""
+    data, items = bytearray(), bytearray()
+    for number in range(4):
+        place = 300 + len(data)
+        record = encode_record(
+            topic="T", body=b"b" * number, queue_id=3, flag=0, queue_offset=number, physical_offset=place, sys_flag=0,
+            born_timestamp_ms=1, born_host="127.0.0.1:1", store_timestamp_ms=begin_ms + 700 * number,
+            store_host="127.0.0.1:2", reconsume_times=0, prepared_transaction_offset=0,
+            properties={"UNIQ_KEY": f"u{number}", "KEYS": f"k{number}"},
+        )  # fmt: skip
+        for key in (f"u{number}", f"k{number}"):
+            items += struct.pack(">iiiqii", key_hash(f"T#{key}"), 1, 3, place, len(record), 700 * number // 1000)
+        data += record
+    return data, items
+
+
+def test_index_items_that_lead_to_their_messages_are_counted(kernel: ModuleType) -> None:
+    data, items = indexed()
+    assert kernel.check_index_items(items, data, 300, "T", 3, 1000) == (8, 3100)
+    assert kernel.check_index_items(items, data[:-1], 300, "T", 3, 1000) == (6, 2400)
+    assert kernel.check_index_items(b"", data, 300, "T", 3, 1000) == (0, 0)
+    for topic, queue_id, begin_ms in (("U", 3, 1000), ("T", 4, 1000), ("T", 3, 9000), ("\u00fc", 3, 1000)):
+        assert kernel.check_index_items(items, data, 300, topic, queue_id, begin_ms) == (0, 0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(flips=st.lists(st.tuples(st.booleans(), st.integers(0, 1 << 20), st.integers(1, 255)), max_size=3))
+def test_a_check_of_damaged_index_items_says_what_the_pure_twin_says(
+    kernel: ModuleType, flips: list[tuple[bool, int, int]]
+) -> None:
+    data, items = indexed()
+    for in_items, at, bits in flips:
+        target = items if in_items else data
+        target[at % len(target)] ^= bits
+    arguments = (bytes(items), bytes(data), 300, "T", 3, 1000)
+    assert kernel.check_index_items(*arguments) == pure.check_index_items(*arguments)

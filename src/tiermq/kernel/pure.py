@@ -21,6 +21,7 @@ from tiermq.kernel.tails import QueueTail, Segments, Tail
 from tiermq.kernel.tier_pages import TierPage, WindowPages
 from tiermq.kernel.tiering import (
     Collected,
+    check_index_items,
     check_records,
     check_window,
     collect_for_tier,
@@ -56,6 +57,7 @@ __all__ = [
     "TierPage",
     "TransferLimits",
     "WindowPages",
+    "check_index_items",
     "check_records",
     "check_window",
     "collect_for_tier",

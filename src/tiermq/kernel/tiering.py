@@ -28,6 +28,7 @@ _I64 = struct.Struct(">q")
 _SLOT = struct.Struct(">ii")
 _INDEX_HEADER = struct.Struct(">Iqqii")
 _INDEX_ITEM = struct.Struct(">iiiqiii")
+_COMPACTED_ITEM = struct.Struct(">iiiqii")
 
 
 class Collected:
@@ -207,6 +208,37 @@ def tier_keys(data: Any, position: int, size: int) -> tuple[int, list[str]] | No
         return None
     pieces = dict.fromkeys(piece for piece in (unique, *keys.split(b" ")) if piece)
     return None if len(pieces) > KEYS_MAX else (head.store_timestamp_ms, [piece.decode() for piece in pieces])
+
+
+def check_index_items(
+    items: Any, data: Any, log_offset: int, topic: str, queue_id: int, begin_ms: int
+) -> tuple[int, int]:
+    """How many leading compacted index items lead to a record in `data` that has such a key, and its newest store time.
+
+    The items are of one queue, in the order of their tier offsets; `data` holds its log from `log_offset` on. Ends
+    before an item that others must look at: a record outside of `data`, another one, another key, another time, or keys
+    or a topic beyond ASCII.
+    """
+    done = newest_ms = 0
+    if not topic.isascii():
+        return 0, 0
+    for value, _, _, place, size, seconds in _COMPACTED_ITEM.iter_unpack(items[: len(items) // 28 * 28]):
+        found = tier_keys(data, place - log_offset, size)
+        if found is None:
+            break
+        store_ms, keys = found
+        head = read_head(data, place - log_offset, size)
+        if head.physical_offset != place or (head.queue_id, head.topic) != (queue_id, topic.encode()):
+            break
+        if all(key_hash(f"{topic}#{key}") != value for key in keys):
+            break
+        middle_ms = begin_ms + seconds * 1000
+        earliest_ms, latest_ms = middle_ms - (999 if seconds <= 0 else 0), middle_ms + (999 if seconds >= 0 else 0)
+        if not earliest_ms <= store_ms <= latest_ms:
+            break
+        newest_ms = max(newest_ms, store_ms)
+        done += 1
+    return done, newest_ms
 
 
 def put_tier_items(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from tiermq.errors import CorruptRecord, CorruptSegment, IllegalRange, SegmentMissing
+from tiermq.kernel import check_index_items
 from tiermq.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, get_text_property
 from tiermq.message.record_head import HeadKind, RecordHead, read_head
 from tiermq.tier.checked_segment import CHUNK_BYTES, CheckedSegment
@@ -139,16 +140,25 @@ class IndexVerifier:
                 self._follow_queue(topic, wanted, logs)
 
     def _follow_queue(self, topic: str, items: list[IndexItem], logs: Sequence[SegmentInfo]) -> None:
-        window, start = memoryview(b""), 0
-        for item in items:
-            if item.tier_offset < logs[0].key.base:
-                self._report.count("stale_items")
-                continue
+        begin = logs[0].key.base
+        stale = sum(1 for item in items if item.tier_offset < begin)
+        if stale:
+            self._report.count("stale_items", stale)
+        packed = memoryview(b"".join(ITEM.pack(*item) for item in items[stale:]))
+        window, start, done = memoryview(b""), 0, stale
+        while done < len(items):
+            item = items[done]
             end = item.tier_offset + item.size
             if not start <= item.tier_offset <= end <= start + len(window):
                 window, start = self._read(item, logs), item.tier_offset
-            at = item.tier_offset - start
-            self._compare(topic, item, window[at : at + max(item.size, 0)])
+            good, newest_ms = check_index_items(
+                packed[(done - stale) * ITEM_BYTES :], window, start, topic, item.queue_id, self._begin_ms
+            )
+            self._newest_ms = max(self._newest_ms, newest_ms)
+            if good == 0:
+                at = item.tier_offset - start
+                self._compare(topic, item, window[at : at + max(item.size, 0)])
+            done += good or 1
 
     def _read(self, item: IndexItem, logs: Sequence[SegmentInfo]) -> memoryview:
         """Bytes of the log from an item's record on: some more than it has, for those that follow."""
