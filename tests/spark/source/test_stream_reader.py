@@ -246,11 +246,18 @@ def test_a_queue_that_starts_over_ends_the_stream_or_is_read_anew(
 
 def test_a_topic_that_was_deleted_ends_the_stream(filled: SourceWorld) -> None:
     stream = Stream(filled.both, subscribePattern="orders|returns", startingOffsets="earliest")
-    stream.batch()
+    assigned = Stream(filled.both, assign='{"orders": [0], "returns": [0]}', startingOffsets="earliest")
+    lenient = Stream(filled.both, startingOffsets="earliest", failOnDataLoss="false")
+    for each in (stream, assigned, lenient):
+        each.batch()
     filled.store.delete_topics(["returns"])
     filled.store.expire_now()
-    with pytest.raises(DataLoss, match="returns/0.*deleted topic"):
-        stream.batch()
+    for each in (stream, assigned):
+        with pytest.raises(DataLoss, match="returns/0.*deleted topic"):
+            each.batch()
+    filled.put(3, "orders", 0)
+    assert lenient.batch() == filled.wanted(("orders", 0))[-3:]
+    assert lenient.batch() == []
 
 
 def test_a_topic_that_does_not_exist_is_told_at_the_start(filled: SourceWorld) -> None:

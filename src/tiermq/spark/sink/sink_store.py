@@ -20,6 +20,9 @@ from tiermq.store.local_store import LocalStore
 WAIT_S = 10.0
 """Another sink that commits into the same store is done sooner than this; a broker is not."""
 
+LOOK_S = 2.0
+"""The same before any task runs, where only a broker matters."""
+
 _POLL_S = 0.05
 _SIZES = {
     "mapped_file_size_commit_log": "commitlog/*",
@@ -43,7 +46,7 @@ def open_sink_store(options: SinkOptions, wait_s: float = WAIT_S) -> LocalStore:
             time.sleep(_POLL_S)
 
 
-def require_free(store: str, wait_s: float = WAIT_S) -> None:
+def require_free(store: str, wait_s: float = LOOK_S) -> None:
     """Raises StoreLocked when somebody has the store open and keeps it."""
     path = os.path.join(store, "lock")
     deadline = time.monotonic() + wait_s

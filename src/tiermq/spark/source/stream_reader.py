@@ -168,7 +168,7 @@ class TierMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
 
     def _covering(self, ends: Offsets) -> Catalog:
         """A catalogue that has everything up to these ends, if anyone has: a repeated batch comes before any look."""
-        catalog = self._seen()
+        catalog = self._catalog or self._fresh()
         known = self._ends(catalog, cap=False)
         return catalog if all(known.get(key, 0) >= end for key, end in ends.items()) else self._fresh()
 
@@ -186,9 +186,11 @@ class TierMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         """Where each queue goes on. Raises DataLoss for queues that are gone or start over."""
         queues = {queue.key: queue for queue in catalog.queues() if queue.key in self._chosen(catalog)}
         wanted = queue_filter(self.request)
+        named = {(each.topic, each.queue_id) for each in self.options.assigned or ()}
         losses = []
         for key, offset in before.items():
-            if key not in queues and wanted(key) and self.options.assigned is None:
+            is_named = not named or (key.topic, key.queue_id) in named
+            if key not in queues and wanted(key) and is_named:
                 losses.append(Loss(key, offset, offset, LossReason.DELETED, "there is no such queue any more"))
         begins = {}
         for key, queue in queues.items():
