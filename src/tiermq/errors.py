@@ -164,7 +164,7 @@ class BadBody(SparkError, ValueError):
 
 
 class PeerGone(RemotingError):
-    """The connection ended, or could not be made, before the answer came. Whether the peer did what was asked is open."""
+    """The connection ended, or was never made, before an answer came. Whether the peer did what was asked is open."""
 
 
 class RequestTimedOut(RemotingError):

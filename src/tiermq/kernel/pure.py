@@ -15,6 +15,15 @@ from tiermq.kernel.column_values import (
 )
 from tiermq.kernel.decoding import decode_columns
 from tiermq.kernel.fragments import collect_tier_keys, put_collected_keys
+from tiermq.kernel.framing import (
+    FRAME_BYTES_MAX,
+    Frame,
+    FrameReader,
+    SendRequest,
+    parse_header,
+    pull_answer,
+    send_answer,
+)
 from tiermq.kernel.gathering import GetPage, TransferLimits, read_page
 from tiermq.kernel.reasons import Disagreement, Refusal, Stop
 from tiermq.kernel.tails import QueueTail, Segments, Tail
@@ -33,6 +42,7 @@ from tiermq.message.crc import crc32
 
 __all__ = [
     "COLUMN_SHAPES",
+    "FRAME_BYTES_MAX",
     "TIME_MAX_MS",
     "TIME_MIN_MS",
     "Appender",
@@ -42,6 +52,8 @@ __all__ = [
     "ColumnRequest",
     "DecodedColumns",
     "Disagreement",
+    "Frame",
+    "FrameReader",
     "GetPage",
     "IndexTail",
     "Message",
@@ -51,6 +63,7 @@ __all__ = [
     "QueueTail",
     "Refusal",
     "Segments",
+    "SendRequest",
     "Shape",
     "Stop",
     "Tail",
@@ -65,9 +78,12 @@ __all__ = [
     "crc32",
     "decode_columns",
     "key_hashes",
+    "parse_header",
+    "pull_answer",
     "put_collected_keys",
     "put_tier_keys",
     "read_page",
     "rearrange_index",
     "scan",
+    "send_answer",
 ]

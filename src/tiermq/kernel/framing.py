@@ -1,0 +1,275 @@
+"""Frames of the wire, cut from what a socket received, and the answers that are sent most.
+
+    length i32 | type u8, header length u24 | header | body        length counts everything behind itself
+
+Contract of both twins: `FrameReader.feed` gives every complete frame of what was received so far. A frame is a `Frame`
+(its header still bytes) or, where the compiled twin understands the header of a send at once, a `SendRequest`; whoever
+receives a `Frame` of a send makes the same `SendRequest` from it by the general path. This twin always gives `Frame`s,
+since a general codec in Python is as fast as a special one.
+
+Invariants: lengths are checked before anything is kept, so that garbage is refused at its first eight bytes and no
+more than one frame and one read are held; complete frames in front of garbage are given, then `broken` says why the
+rest is refused. One reader belongs to one connection, and to the thread of its loop.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+
+from tiermq.errors import BadFrame
+
+LENGTHS = struct.Struct(
+    ">"
+    "i"  # Everything behind this field.
+    "I"  # Header type in the highest byte, header length in the other three.
+)
+FIXED = struct.Struct(
+    ">"
+    "h"  # code
+    "B"  # language
+    "h"  # version
+    "i"  # opaque
+    "i"  # flag
+    "i"  # length of the remark
+)
+FRAME_BYTES_MAX = 16 * 1024 * 1024
+_HEADER_MASK = (1 << 24) - 1
+_LANGUAGE_PYTHON = 3
+_FLAG_RESPONSE = 1
+assert LENGTHS.size == 8
+assert FIXED.size == 17
+
+
+class Frame:
+    """One frame whose header nobody has read yet."""
+
+    __slots__ = ("body", "header", "header_type")
+
+    def __init__(self, header_type: int, header: bytes, body: bytes) -> None:
+        self.header_type = header_type
+        self.header = header
+        self.body = body
+
+
+class SendRequest:
+    """What a send asks for, whichever of its headers it came with. `flag` is the message's own, not the command's."""
+
+    __slots__ = (
+        "batch",
+        "body",
+        "born_ms",
+        "code",
+        "default_topic",
+        "default_topic_queue_nums",
+        "flag",
+        "header",
+        "header_type",
+        "is_oneway",
+        "max_reconsume_times",
+        "opaque",
+        "producer_group",
+        "properties",
+        "queue_id",
+        "reconsume_times",
+        "sys_flag",
+        "topic",
+        "unit_mode",
+        "version",
+    )
+
+    def __init__(
+        self,
+        code: int,
+        opaque: int,
+        *,
+        producer_group: str,
+        topic: str,
+        default_topic: str,
+        default_topic_queue_nums: int,
+        queue_id: int,
+        sys_flag: int,
+        born_ms: int,
+        flag: int,
+        properties: bytes = b"",
+        reconsume_times: int = 0,
+        unit_mode: bool = False,
+        max_reconsume_times: int = -1,
+        batch: bool = False,
+        body: bytes = b"",
+        is_oneway: bool = False,
+        header_type: int = 0,
+        version: int = 0,
+        header: bytes = b"",
+    ) -> None:
+        self.code = code
+        self.opaque = opaque
+        self.producer_group = producer_group
+        self.topic = topic
+        self.default_topic = default_topic
+        self.default_topic_queue_nums = default_topic_queue_nums
+        self.queue_id = queue_id
+        self.sys_flag = sys_flag
+        self.born_ms = born_ms
+        self.flag = flag
+        self.properties = properties
+        self.reconsume_times = reconsume_times
+        self.unit_mode = unit_mode
+        self.max_reconsume_times = max_reconsume_times
+        self.batch = batch
+        self.body = body
+        self.is_oneway = is_oneway
+        self.header_type = header_type
+        self.version = version
+        self.header = header
+
+
+class FrameReader:
+    """See the module. `pending_bytes` is what is kept of a frame that is not complete."""
+
+    __slots__ = ("_frame_bytes_max", "_kept", "_wanted_bytes", "broken", "parse_sends", "pending_bytes")
+
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX, parse_sends: bool = True) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._kept: list[bytes] = []
+        self._wanted_bytes = LENGTHS.size
+        self.broken: str | None = None
+        self.parse_sends = parse_sends
+        self.pending_bytes = 0
+
+    def feed(self, data: bytes) -> list[Frame | SendRequest]:
+        """The frames that are complete now. Raises BadFrame if what comes next is none, and ever after."""
+        if self.broken is not None:
+            raise BadFrame(self.broken)
+        if self._kept:
+            self._kept.append(data)
+            self.pending_bytes += len(data)
+            if self.pending_bytes < self._wanted_bytes:
+                return []
+            data = b"".join(self._kept)
+            self._kept = []
+            self.pending_bytes = 0
+        frames: list[Frame | SendRequest] = []
+        at = 0
+        while True:
+            left = len(data) - at
+            if left < LENGTHS.size:
+                self._wanted_bytes = LENGTHS.size
+                break
+            length, mixed = LENGTHS.unpack_from(data, at)
+            header_type, header_length = mixed >> 24, mixed & _HEADER_MASK
+            if not 4 + header_length <= length <= self._frame_bytes_max - 4 or header_type > 1:
+                self.broken = refusal(length, header_type, header_length, self._frame_bytes_max)
+                if not frames:
+                    raise BadFrame(self.broken)
+                return frames
+            if left < 4 + length:
+                self._wanted_bytes = 4 + length
+                break
+            body_at = at + LENGTHS.size + header_length
+            frames.append(Frame(header_type, data[at + LENGTHS.size : body_at], data[body_at : at + 4 + length]))
+            at += 4 + length
+        if left:
+            self._kept.append(data[at:] if at else data)
+            self.pending_bytes = left
+        return frames
+
+
+def refusal(length: int, header_type: int, header_length: int, frame_bytes_max: int) -> str:
+    """Why eight bytes are no beginning of a frame."""
+    return (
+        f"expected a frame of at most {frame_bytes_max} bytes with a header of type 0 (JSON) or 1 (ROCKETMQ), "
+        f"found lengths {length} and {header_length} and type {header_type}; the peer may speak another protocol"
+    )
+
+
+def parse_header(
+    header_type: int, header: bytes
+) -> tuple[int, int | str, int, int, int, str | None, dict[str, str]] | None:
+    """(code, language, version, opaque, flag, remark, ext) of a usual header; None: ask the general codec.
+
+    This twin has no faster way than the general codec.
+    """
+    del header_type, header
+    return None
+
+
+def send_answer(
+    header_type: int,
+    opaque: int,
+    code: int,
+    version: int,
+    message_id: str,
+    queue_id: int,
+    queue_offset: int,
+    transaction_id: str,
+    region: str,
+    trace_on: str,
+    remark: str | None = None,
+) -> bytes:
+    """The whole frame that answers a send. An empty transaction id is left out."""
+    fields = [("msgId", message_id), ("queueId", str(queue_id)), ("queueOffset", str(queue_offset))]
+    if transaction_id:
+        fields.append(("transactionId", transaction_id))
+    fields += [("MSG_REGION", region), ("TRACE_ON", trace_on)]
+    return _answer(header_type, opaque, code, version, remark, fields, 0)
+
+
+def pull_answer(
+    header_type: int,
+    opaque: int,
+    code: int,
+    version: int,
+    remark: str | None,
+    suggest_which_broker_id: int,
+    next_begin_offset: int,
+    min_offset: int,
+    max_offset: int,
+    body_bytes: int,
+) -> bytes:
+    """The frame that answers a pull, up to its body of `body_bytes`, which is sent behind it."""
+    fields = [
+        ("suggestWhichBrokerId", str(suggest_which_broker_id)),
+        ("nextBeginOffset", str(next_begin_offset)),
+        ("minOffset", str(min_offset)),
+        ("maxOffset", str(max_offset)),
+    ]
+    return _answer(header_type, opaque, code, version, remark, fields, body_bytes)
+
+
+def _answer(
+    header_type: int,
+    opaque: int,
+    code: int,
+    version: int,
+    remark: str | None,
+    fields: list[tuple[str, str]],
+    body_bytes: int,
+) -> bytes:
+    if header_type == 0:
+        noted = "" if remark is None else f'"remark":{_quoted(remark)},'
+        ext = ",".join(f'"{name}":{_quoted(value)}' for name, value in fields)
+        text = (
+            f'{{"code":{code},"extFields":{{{ext}}},"flag":{_FLAG_RESPONSE},"language":"PYTHON","opaque":{opaque},'
+            f'{noted}"serializeTypeCurrentRPC":"JSON","version":{version}}}'
+        )
+        header = text.encode("utf-8", "replace")
+    else:
+        note = (remark or "").encode("utf-8", "replace")
+        entries = bytearray()
+        for name, value in fields:
+            encoded = value.encode("utf-8", "replace")
+            entries += struct.pack(">h", len(name)) + name.encode() + struct.pack(">i", len(encoded)) + encoded
+        header = b"".join(
+            (
+                FIXED.pack(code, _LANGUAGE_PYTHON, version, opaque, _FLAG_RESPONSE, len(note)),
+                note,
+                struct.pack(">i", len(entries)),
+                entries,
+            )
+        )
+    return LENGTHS.pack(4 + len(header) + body_bytes, header_type << 24 | len(header)) + header
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,188 @@
+"""RemotingClient: one connection to a server, for our tools and tests.
+
+    client = await RemotingClient.connect("127.0.0.1", 10911)
+    answer = await client.request(RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO))
+    await client.close()
+
+`BlockingClient` is the same for code without a loop. Requests that the server sends go to handlers registered with
+`on_request`; others are answered with "not supported".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from concurrent.futures import Future as ThreadFuture
+from types import TracebackType
+from typing import Self
+
+from tiermq.errors import PeerGone
+from tiermq.kernel import SendRequest
+from tiermq.remoting.acl import Credentials
+from tiermq.remoting.codes import ResponseCode
+from tiermq.remoting.command import HeaderType, RemotingCommand
+from tiermq.remoting.connection import Connection
+from tiermq.remoting.limits import ServerLimits
+from tiermq.remoting.loop_thread import LoopThread
+from tiermq.remoting.receiving import command_of_send
+
+ClientHandler = Callable[[RemotingCommand], RemotingCommand | None]
+
+
+class RemotingClient:
+    """See the module. Belongs to the loop that it was connected on."""
+
+    tls_context: ssl.SSLContext | None = None  # The transport does it; the connection sees plain bytes.
+    plain_allowed = True
+
+    def __init__(self, header_type: int = HeaderType.JSON, credentials: Credentials | None = None) -> None:
+        self.limits = ServerLimits()
+        self.header_type = header_type
+        self.credentials = credentials
+        self.connection: Connection | None = None
+        self._handlers: dict[int, ClientHandler] = {}
+        self._closed = asyncio.Event()
+
+    @classmethod
+    async def connect(
+        cls,
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
+        header_type: int = HeaderType.JSON,
+        timeout_s: float = 3.0,
+    ) -> Self:
+        """Raises PeerGone when nobody answers there."""
+        loop = asyncio.get_running_loop()
+        client = cls(header_type, credentials)
+        made = loop.create_connection(lambda: Connection(client, loop), host, port, ssl=tls)
+        try:
+            _, client.connection = await asyncio.wait_for(made, timeout_s)
+        except (OSError, TimeoutError) as error:
+            raise PeerGone(
+                f"expected a server at {host}:{port}, found none: {error or 'it does not answer'}"
+            ) from error
+        return client
+
+    def on_request(self, code: int, handler: ClientHandler) -> None:
+        """Requests of `code` that the server sends go to `handler`."""
+        self._handlers[int(code)] = handler
+
+    async def request(self, command: RemotingCommand, timeout_s: float = 3.0) -> RemotingCommand:
+        """The answer, whatever its code. Raises PeerGone and RequestTimedOut."""
+        return await self._open().request(self._prepared(command), timeout_s)
+
+    def oneway(self, command: RemotingCommand) -> None:
+        """Send without an answer."""
+        self._open().oneway(self._prepared(command))
+
+    async def close(self) -> None:
+        """Close, and wait until it is."""
+        if self.connection is not None:
+            self.connection.close()
+            await self._closed.wait()
+
+    async def wait_closed(self) -> None:
+        """Wait until either side has closed."""
+        await self._closed.wait()
+
+    @property
+    def is_open(self) -> bool:
+        return self.connection is not None and not self.connection.closing
+
+    def _open(self) -> Connection:
+        if self.connection is None:
+            raise PeerGone("expected a client that is connected, found one that is not: call connect() first")
+        return self.connection
+
+    def _prepared(self, command: RemotingCommand) -> RemotingCommand:
+        command.header_type = self.header_type
+        if self.credentials is not None:
+            self.credentials.sign(command)
+        return command
+
+    # What the connection calls.
+
+    def now_s(self) -> float:
+        return 0.0  # A client closes no idle connection.
+
+    def opened(self, connection: Connection) -> bool:
+        self.connection = connection
+        return True
+
+    def closed(self, connection: Connection) -> None:
+        del connection
+        self._closed.set()
+
+    def partial_changed(self, connection: Connection, delta_bytes: int) -> None:
+        """One connection with a bounded frame needs no account."""
+
+    def take_send(self, connection: Connection, request: SendRequest) -> None:
+        self.take_request(connection, command_of_send(request))
+
+    def take_request(self, connection: Connection, command: RemotingCommand) -> None:
+        handler = self._handlers.get(command.code)
+        if handler is not None:
+            response = handler(command)
+        else:
+            response = command.respond(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "this client does not do that")
+        if response is not None and not command.is_oneway:
+            connection.send(response)
+
+
+class BlockingClient:
+    """A client for code without a loop: a thread of its own runs one. May be shared by threads."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
+        header_type: int = HeaderType.JSON,
+        timeout_s: float = 3.0,
+    ) -> None:
+        """Connects. Raises PeerGone when nobody answers there."""
+        self.timeout_s = timeout_s
+        self._thread = LoopThread(f"client-{host}:{port}")
+        try:
+            self.client: RemotingClient = self._thread.run(
+                RemotingClient.connect(
+                    host, port, tls=tls, credentials=credentials, header_type=header_type, timeout_s=timeout_s
+                )
+            )
+        except BaseException:
+            self._thread.stop()
+            raise
+
+    def request(self, command: RemotingCommand, timeout_s: float | None = None) -> RemotingCommand:
+        """The answer, whatever its code. Raises PeerGone and RequestTimedOut."""
+        return self.request_later(command, timeout_s).result()
+
+    def request_later(self, command: RemotingCommand, timeout_s: float | None = None) -> ThreadFuture[RemotingCommand]:
+        """The same without waiting for it."""
+        return self._thread.submit(self.client.request(command, self.timeout_s if timeout_s is None else timeout_s))
+
+    def oneway(self, command: RemotingCommand) -> None:
+        self._thread.call(self.client.oneway, command)
+
+    def on_request(self, code: int, handler: ClientHandler) -> None:
+        """`handler` runs in the client's own thread."""
+        self._thread.call(self.client.on_request, code, handler)
+
+    def close(self) -> None:
+        if self._thread.is_running:
+            self._thread.run(self.client.close())
+            self._thread.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

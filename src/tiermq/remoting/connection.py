@@ -1,0 +1,330 @@
+"""Connection: one peer, in either role. Frames in, commands to its owner, answers out.
+
+Invariants:
+* Everything happens on the loop's thread, except `send_threadsafe`.
+* All answers that one read causes leave in one write; answers of other moments of one turn of the loop too.
+* While the peer does not take its answers, nothing is read from it, and frames that were already read wait.
+* A connection that cannot go on (garbage, too much unsent) is closed; requests to the peer that were open then fail
+  with PeerGone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from tiermq.errors import BadFrame, PeerGone, RemotingError, RequestTimedOut
+from tiermq.kernel import Frame, FrameReader, SendRequest
+from tiermq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
+from tiermq.remoting.frame import encode_frame
+from tiermq.remoting.limits import ServerLimits
+from tiermq.remoting.receiving import command_of
+from tiermq.remoting.tls import HANDSHAKE_BYTE, TlsLayer
+
+_log = logging.getLogger(__name__)
+_numbers = itertools.count(1)
+_FLUSH_BYTES = 256 * 1024
+
+
+class ConnectionOwner(Protocol):
+    """Who made the connection: the server, or a client."""
+
+    limits: ServerLimits
+    tls_context: ssl.SSLContext | None
+    plain_allowed: bool
+
+    def now_s(self) -> float: ...
+
+    def opened(self, connection: Connection) -> bool:
+        """False: there is no room for one more."""
+
+    def closed(self, connection: Connection) -> None: ...
+
+    def partial_changed(self, connection: Connection, delta_bytes: int) -> None: ...
+
+    def take_send(self, connection: Connection, request: SendRequest) -> None: ...
+
+    def take_request(self, connection: Connection, command: RemotingCommand) -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """See the module."""
+
+    __slots__ = (
+        "_flush_is_due",
+        "_frames",
+        "_in_read",
+        "_next_opaque",
+        "_out",
+        "_out_bytes",
+        "_owner",
+        "_partial_bytes",
+        "_reader",
+        "_requests",
+        "_tls",
+        "_tls_known",
+        "_transport",
+        "_write_is_paused",
+        "attributes",
+        "closing",
+        "id",
+        "last_active_s",
+        "local",
+        "loop",
+        "on_close",
+        "peer",
+    )
+
+    def __init__(self, owner: ConnectionOwner, loop: asyncio.AbstractEventLoop) -> None:
+        self.id = next(_numbers)
+        self.loop = loop
+        self.peer: tuple[str, int] = ("", 0)
+        self.local: tuple[str, int] = ("", 0)
+        self.attributes: dict[str, Any] = {}
+        self.on_close: list[Callable[[Connection], None]] = []
+        self.closing = False
+        self.last_active_s = 0.0
+        self._owner = owner
+        self._reader = FrameReader(owner.limits.frame_bytes_max)
+        self._partial_bytes = 0
+        self._transport: asyncio.Transport | None = None
+        self._tls: TlsLayer | None = None
+        self._tls_known = owner.tls_context is None and owner.plain_allowed
+        self._frames: deque[Frame | SendRequest] = deque()
+        self._out: list[bytes | memoryview] = []
+        self._out_bytes = 0
+        self._flush_is_due = False
+        self._in_read = False
+        self._write_is_paused = False
+        self._requests: dict[int, tuple[asyncio.Future[RemotingCommand], asyncio.TimerHandle]] = {}
+        self._next_opaque = 0
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.peer = _address(transport.get_extra_info("peername"))
+        self.local = _address(transport.get_extra_info("sockname"))
+        self.last_active_s = self._owner.now_s()
+        high = self._owner.limits.write_high_bytes
+        transport.set_write_buffer_limits(high=high, low=high // 4)
+        if not self._owner.opened(self):
+            self.closing = True
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self.closing:
+            return
+        self.last_active_s = self._owner.now_s()
+        try:
+            if not self._tls_known:
+                self._choose_tls(data[0])
+            if self._tls is not None:
+                data = self._tls.received(data)
+                self._write_raw(self._tls.pending_output())
+            frames = self._reader.feed(data) if data else []
+        except BadFrame as error:
+            self._give_up(error)
+            return
+        if self._reader.pending_bytes != self._partial_bytes:
+            self._owner.partial_changed(self, self._reader.pending_bytes - self._partial_bytes)
+            self._partial_bytes = self._reader.pending_bytes
+        if frames:
+            if self._frames:
+                self._frames.extend(frames)
+            else:
+                self._frames = deque(frames)
+            self._take_frames()
+        if self._tls is not None and self._tls.ended and not self.closing:
+            self.close()
+
+    def pause_writing(self) -> None:
+        self._write_is_paused = True
+        if self._transport is not None and not self.closing:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._write_is_paused = False
+        self.last_active_s = self._owner.now_s()
+        if self.closing:
+            return
+        self._take_frames()
+        if not self._write_is_paused and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closing = True
+        self._frames.clear()
+        self._out.clear()
+        self._out_bytes = 0
+        if self._partial_bytes:
+            self._owner.partial_changed(self, -self._partial_bytes)
+            self._partial_bytes = 0
+        requests, self._requests = self._requests, {}
+        for future, timer in requests.values():
+            timer.cancel()
+            if not future.done():
+                future.set_exception(PeerGone(f"{self}: expected an answer, found the connection closed ({exc})"))
+        self._owner.closed(self)
+        for callback in self.on_close:
+            try:
+                callback(self)
+            except Exception:  # noqa: BLE001 - one owner's mistake must not keep others from hearing of the end
+                _log.exception("%s: what follows its end failed", self)
+
+    # What others call.
+
+    def send(self, command: RemotingCommand) -> None:
+        """Send, together with whatever else this turn of the loop sends. A closed connection takes it and drops it."""
+        self.send_bytes(encode_frame(command))
+
+    def send_bytes(self, *parts: bytes | memoryview) -> None:
+        """The same for a frame that is already encoded, in one or several parts."""
+        if self.closing:
+            return
+        self._out.extend(parts)
+        for part in parts:
+            self._out_bytes += len(part)
+        if self._in_read:
+            if self._out_bytes >= _FLUSH_BYTES:
+                self._flush()
+        elif not self._flush_is_due:
+            self._flush_is_due = True
+            self.loop.call_soon(self._flush)
+
+    def send_threadsafe(self, command: RemotingCommand) -> None:
+        """`send` from any thread. The command is encoded there, not on the loop."""
+        self.send_bytes_threadsafe(encode_frame(command))
+
+    def send_bytes_threadsafe(self, *parts: bytes | memoryview) -> None:
+        try:
+            self.loop.call_soon_threadsafe(self.send_bytes, *parts)
+        except RuntimeError:
+            if not self.loop.is_closed():
+                raise
+            _log.debug("%s: an answer came after the loop had ended", self)
+
+    def request(self, command: RemotingCommand, timeout_s: float = 3.0) -> asyncio.Future[RemotingCommand]:
+        """Ask the peer. The future gets the answer, whatever its code, or PeerGone or RequestTimedOut."""
+        future: asyncio.Future[RemotingCommand] = self.loop.create_future()
+        if self.closing:
+            future.set_exception(PeerGone(f"{self}: expected an open connection, found it closed"))
+            return future
+        self._next_opaque = opaque = (self._next_opaque + 1) & 0x7FFFFFFF
+        command.opaque = opaque
+        self.send(command)
+        timer = self.loop.call_later(timeout_s, self._time_out, opaque, timeout_s, int(command.code))
+        self._requests[opaque] = (future, timer)
+        return future
+
+    def oneway(self, command: RemotingCommand) -> None:
+        """Tell the peer; it does not answer."""
+        self._next_opaque = command.opaque = (self._next_opaque + 1) & 0x7FFFFFFF
+        command.flag |= FLAG_ONEWAY
+        self.send(command)
+
+    def close(self) -> None:
+        """Send what waits, then close. Nothing more is read."""
+        if not self.closing:
+            self._flush()
+            self.closing = True
+            if self._transport is not None:
+                self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once; what waits is dropped."""
+        self.closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the peer has not taken yet."""
+        return self._out_bytes + (self._transport.get_write_buffer_size() if self._transport is not None else 0)
+
+    def __repr__(self) -> str:
+        return f"<connection {self.id} with {self.peer[0]}:{self.peer[1]}>"
+
+    # How it works inside.
+
+    def _choose_tls(self, first_byte: int) -> None:
+        self._tls_known = True
+        if first_byte == HANDSHAKE_BYTE and self._owner.tls_context is not None:
+            self._tls = TlsLayer(self._owner.tls_context)
+        elif not self._owner.plain_allowed:
+            raise BadFrame("expected TLS, which this server enforces, found a plain peer")
+
+    def _take_frames(self) -> None:
+        frames, self._in_read = self._frames, True
+        try:
+            while frames and not self._write_is_paused and not self.closing:
+                frame = frames.popleft()
+                if type(frame) is SendRequest:
+                    self._owner.take_send(self, frame)
+                    continue
+                command = command_of(frame)  # type: ignore[arg-type]
+                if command.flag & FLAG_RESPONSE:
+                    self._answered(command)
+                else:
+                    self._owner.take_request(self, command)
+        except BadFrame as error:
+            self._give_up(error)
+            return
+        finally:
+            self._in_read = False
+        self._flush()
+        if self._reader.broken is not None and not frames:
+            self._give_up(BadFrame(self._reader.broken))
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        if not self._out or self.closing or self._transport is None:
+            return
+        out, self._out, self._out_bytes = self._out, [], 0
+        self.last_active_s = self._owner.now_s()
+        data = out[0] if len(out) == 1 else b"".join(out)
+        self._write_raw(data if self._tls is None else self._tls.wrap(bytes(data)))
+        unsent = self._transport.get_write_buffer_size()
+        if unsent > self._owner.limits.write_bytes_max:
+            _log.warning("%s: closed, since it has not taken %d bytes of its answers", self, unsent)
+            self.abort()
+
+    def _write_raw(self, data: bytes | memoryview) -> None:
+        if data and self._transport is not None:
+            self._transport.write(data)
+
+    def _answered(self, command: RemotingCommand) -> None:
+        known = self._requests.pop(command.opaque, None)
+        if known is None:
+            return  # It came too late: whoever waited was told so.
+        future, timer = known
+        timer.cancel()
+        if not future.done():
+            future.set_result(command)
+
+    def _time_out(self, opaque: int, timeout_s: float, code: int) -> None:
+        known = self._requests.pop(opaque, None)
+        if known is not None and not known[0].done():
+            known[0].set_exception(
+                RequestTimedOut(f"{self}: expected an answer to request {code} within {timeout_s} s, found none")
+            )
+
+    def _give_up(self, error: RemotingError) -> None:
+        _log.info("%s: closed: %s", self, error)
+        self._frames.clear()
+        self.close()
+
+
+def _address(found: Any) -> tuple[str, int]:
+    if isinstance(found, tuple) and len(found) >= 2:
+        return str(found[0]), int(found[1])
+    return str(found or ""), 0

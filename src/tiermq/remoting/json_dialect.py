@@ -1,0 +1,204 @@
+"""JSON bodies as RocketMQ's Java writes and reads them (fastjson).
+
+Written: fields in alphabetical order, absent ones left out, enums by name, keys of maps as quoted text, and a map whose
+keys are objects (message queues) with the object itself as the key, because Java reads it so and no other way:
+
+    {"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:{"maxOffset":7}}}
+
+Read: that, integer keys without quotes, and everything that is JSON. A key that is an object reads as its text in
+standard JSON, in the order of arrival. What a number, a boolean or an enum was written as is for `as_int`, `as_bool`
+and `as_name`. Nesting is limited, so that no body can exhaust the stack.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
+
+from tiermq.errors import RequestRefused
+
+NESTING_MAX = 100
+_BARE_KEY = re.compile(r"[A-Za-z0-9_$.+-]+")
+_SPACE = re.compile(r"[ \t\r\n]*")
+_DECODER = json.JSONDecoder()
+E = TypeVar("E", bound=enum.IntEnum)
+
+
+class ObjectKeyed:
+    """A map whose keys are objects, in the order given."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: Iterable[tuple[Mapping[str, Any], Any]]) -> None:
+        self.items = list(items)
+
+
+def encode_body(value: Any) -> bytes:
+    """`value` (mappings, sequences, dataclasses, enums, ObjectKeyed, plain values) as a body."""
+    parts: list[str] = []
+    _write(value, parts)
+    return "".join(parts).encode("utf-8", "replace")
+
+
+def decode_body(body: bytes | memoryview) -> Any:
+    """The document in a body. Raises RequestRefused when it is none."""
+    data = bytes(body)
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        pass  # Not standard JSON: perhaps the dialect.
+    try:
+        text = data.decode("utf-8")
+        value, at = _read(text, _skip(text, 0), 0)
+        if _skip(text, at) != len(text):
+            raise ValueError(f"something behind the end at {at}")
+    except (ValueError, IndexError) as error:
+        raise RequestRefused(f"expected a JSON body, found {len(data)} bytes that are none: {error}") from error
+    return value
+
+
+def decode_object(body: bytes | memoryview) -> dict[str, Any]:
+    """The same for a body that must be an object."""
+    value = decode_body(body)
+    if not isinstance(value, dict):
+        raise RequestRefused(f"expected a JSON object as the body, found a {type(value).__name__}")
+    return value
+
+
+def as_int(value: Any, default: int = 0) -> int:
+    """A number that may have been written as text or as a boolean."""
+    if value is None or value == "":
+        return default
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RequestRefused(f"expected a number in the body, found {str(value)[:40]!r}") from error
+
+
+def as_bool(value: Any, default: bool = False) -> bool:
+    """A boolean that may have been written as text or as a number."""
+    if value is None:
+        return default
+    if isinstance(value, str):
+        return value == "1" or value.lower() == "true"
+    return bool(value)
+
+
+def as_name(value: Any, names: type[E], default: E) -> E:
+    """An enum that may have been written by name, by number, or by a number as text."""
+    if isinstance(value, str) and value in names.__members__:
+        return names[value]
+    try:
+        return default if value is None or value == "" else names(int(value))
+    except (TypeError, ValueError):
+        return default
+
+
+def _write(value: Any, parts: list[str]) -> None:
+    if isinstance(value, enum.Enum):
+        parts.append(_quoted(value.name))
+    elif isinstance(value, str):
+        parts.append(_quoted(value))
+    elif isinstance(value, Mapping):
+        _write_object({_key(name): each for name, each in value.items()}, parts)
+    elif is_dataclass(value) and not isinstance(value, type):
+        _write_object({field.name: getattr(value, field.name) for field in fields(value)}, parts)
+    elif isinstance(value, ObjectKeyed):
+        parts.append("{")
+        for number, (key, each) in enumerate(value.items):
+            parts.append("," if number else "")
+            _write(key, parts)
+            parts.append(":")
+            _write(each, parts)
+        parts.append("}")
+    elif isinstance(value, list | tuple | set | frozenset):
+        parts.append("[")
+        for number, each in enumerate(sorted(value, key=str) if isinstance(value, set | frozenset) else value):
+            parts.append("," if number else "")
+            _write(each, parts)
+        parts.append("]")
+    else:
+        parts.append(json.dumps(value))
+
+
+def _write_object(values: dict[str, Any], parts: list[str]) -> None:
+    parts.append("{")
+    first = True
+    for name in sorted(values):
+        if values[name] is not None:
+            parts.append(f"{'' if first else ','}{_quoted(name)}:")
+            _write(values[name], parts)
+            first = False
+    parts.append("}")
+
+
+def _key(name: object) -> str:
+    return name.name if isinstance(name, enum.Enum) else str(name)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _skip(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return at if found is None else found.end()
+
+
+def _read(text: str, at: int, depth: int) -> tuple[Any, int]:
+    if depth > NESTING_MAX:
+        raise ValueError(f"more than {NESTING_MAX} levels of nesting")
+    if text[at] == "{":
+        return _read_object(text, at, depth)
+    if text[at] == "[":
+        return _read_array(text, at, depth)
+    value, end = _DECODER.raw_decode(text, at)
+    return value, end
+
+
+def _read_object(text: str, at: int, depth: int) -> tuple[dict[str, Any], int]:
+    found: dict[str, Any] = {}
+    at = _skip(text, at + 1)
+    while text[at] != "}":
+        key, at = _read_key(text, at, depth)
+        at = _skip(text, at)
+        if text[at] != ":":
+            raise ValueError(f"no colon at {at}")
+        found[key], at = _read(text, _skip(text, at + 1), depth + 1)
+        at = _skip(text, at)
+        if text[at] == ",":
+            at = _skip(text, at + 1)
+        elif text[at] != "}":
+            raise ValueError(f"neither a comma nor the end of an object at {at}")
+    return found, at + 1
+
+
+def _read_key(text: str, at: int, depth: int) -> tuple[str, int]:
+    if text[at] == '"':
+        key, at = _DECODER.raw_decode(text, at)
+        return str(key), at
+    if text[at] == "{":
+        value, at = _read_object(text, at, depth + 1)
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False), at
+    bare = _BARE_KEY.match(text, at)
+    if bare is None:
+        raise ValueError(f"no key at {at}")
+    return bare[0], bare.end()
+
+
+def _read_array(text: str, at: int, depth: int) -> tuple[list[Any], int]:
+    found: list[Any] = []
+    at = _skip(text, at + 1)
+    while text[at] != "]":
+        value, at = _read(text, at, depth + 1)
+        found.append(value)
+        at = _skip(text, at)
+        if text[at] == ",":
+            at = _skip(text, at + 1)
+        elif text[at] != "]":
+            raise ValueError(f"neither a comma nor the end of an array at {at}")
+    return found, at + 1

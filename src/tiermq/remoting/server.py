@@ -1,0 +1,296 @@
+"""RemotingServer: accepts peers and hands their requests to handlers.
+
+A handler runs on the loop and must not block; what may block is registered with `register_blocking` and runs in a
+bounded pool of threads. A handler answers by returning a response, or None when nobody is to be answered now: then it
+answers later with `connection.send(request.respond(...))`.
+
+Invariants: a one-way request is never answered, not even with an error; an unknown code is answered with 3, a
+handler's exception with 1 and a log line, `RequestRefused` with its code; a line of waiting requests that is full with
+2. Handlers are registered before `start`; all state belongs to the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from tiermq.clock import Clock, SystemClock
+from tiermq.errors import RemotingError, RequestRefused
+from tiermq.kernel import SendRequest
+from tiermq.remoting.codes import ResponseCode
+from tiermq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
+from tiermq.remoting.connection import Connection
+from tiermq.remoting.limits import ServerLimits
+from tiermq.remoting.receiving import SEND_CODES, command_of_send, send_request_of
+from tiermq.remoting.tls import TlsMode, TlsSettings
+
+_log = logging.getLogger(__name__)
+
+Handler = Callable[[Connection, RemotingCommand], RemotingCommand | None]
+SendHandler = Callable[[Connection, SendRequest], bytes | None]
+REMARK_CHARACTERS_MAX = 500
+
+
+class AccessCheck(Protocol):
+    """Who may do what: raises RequestRefused for a request that is not allowed."""
+
+    def check(self, command: RemotingCommand, peer_host: str) -> None: ...
+
+
+class RemotingServer:
+    """See the module."""
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        limits: ServerLimits | None = None,
+        tls: TlsSettings | None = None,
+        acl: AccessCheck | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """`tls=None` refuses TLS peers; the clock is for idle peers only."""
+        self.host = host
+        self.port = port
+        self.limits = limits or ServerLimits()
+        self.clock = clock or SystemClock()
+        self.acl = acl
+        wanted = tls is not None and tls.mode is not TlsMode.DISABLED
+        self.tls_context: ssl.SSLContext | None = tls.server_context() if tls is not None and wanted else None
+        self.plain_allowed = tls is None or tls.mode is not TlsMode.ENFORCING
+        self.connections: set[Connection] = set()
+        self.refused_connections = 0
+        self.handler_errors = 0
+        self.on_open: list[Callable[[Connection], None]] = []
+        self.on_close: list[Callable[[Connection], None]] = []
+        self._handlers: dict[int, Handler] = {}
+        self._blocking: dict[int, Handler] = {}
+        self._send_handler: SendHandler | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._waiting_blocking = 0
+        self._partial_bytes = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._listener: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._empty: asyncio.Event | None = None
+        self._draining = False
+        self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._calls_lock = threading.Lock()
+        self._calls_are_due = False
+
+    # Before the start.
+
+    def register(self, code: int, handler: Handler) -> None:
+        """Requests of `code` go to `handler`, on the loop."""
+        self._blocking.pop(int(code), None)
+        self._handlers[int(code)] = handler
+
+    def register_blocking(self, code: int, handler: Handler) -> None:
+        """Requests of `code` go to `handler`, in a thread of the pool; what it returns is sent when it is done."""
+        self._handlers.pop(int(code), None)
+        self._blocking[int(code)] = handler
+
+    def register_send(self, handler: SendHandler) -> None:
+        """Sends (10, 310, 320) go to `handler`, on the loop, ready parsed. It returns the bytes of the answer."""
+        self._send_handler = handler
+
+    # Life.
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            raise RemotingError("expected a server that was started, found one that was not: call start() first")
+        return self._loop
+
+    async def start(self) -> None:
+        """Listen. `port` is the real one from now on. Raises OSError when the address cannot be had."""
+        self._loop = loop = asyncio.get_running_loop()
+        self._empty = asyncio.Event()
+        self._pool = ThreadPoolExecutor(self.limits.blocking_threads, thread_name_prefix="remoting")
+        self._listener = await loop.create_server(
+            lambda: Connection(self, loop), self.host, self.port, backlog=self.limits.backlog
+        )
+        self.port = self._listener.sockets[0].getsockname()[1]
+        self._sweep()
+
+    async def stop(self, drain_s: float = 0.0) -> None:
+        """Take no new peers, let open ones finish what they asked for at most `drain_s`, then close them all."""
+        if self._listener is None or self._empty is None:
+            return
+        self._draining = True
+        self._listener.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        deadline = self.loop.time() + drain_s
+        while self.is_busy and self.loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in list(self.connections):
+            connection.close()
+        try:
+            await asyncio.wait_for(self._wait_until_empty(), timeout=max(0.5, deadline - self.loop.time()))
+        except TimeoutError:
+            for connection in list(self.connections):
+                connection.abort()
+            await self._wait_until_empty()
+        if self._pool is not None:
+            await asyncio.to_thread(self._pool.shutdown, cancel_futures=True)
+        self._listener = None
+
+    async def _wait_until_empty(self) -> None:
+        assert self._empty is not None
+        while self.connections:
+            self._empty.clear()
+            await self._empty.wait()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is with the pool, or an answer has not been taken."""
+        return self._waiting_blocking > 0 or any(connection.unsent_bytes for connection in self.connections)
+
+    def call_threadsafe(self, call: Callable[..., object], *arguments: Any) -> None:
+        """Run `call` on the loop, from any thread. Calls of one burst cost one wake-up of the loop."""
+        with self._calls_lock:
+            self._calls.append((call, arguments))
+            if self._calls_are_due:
+                return
+            self._calls_are_due = True
+        self.loop.call_soon_threadsafe(self._run_calls)
+
+    def _run_calls(self) -> None:
+        with self._calls_lock:
+            calls, self._calls = self._calls, deque()
+            self._calls_are_due = False
+        for call, arguments in calls:
+            try:
+                call(*arguments)
+            except Exception:  # noqa: BLE001 - one call's mistake must not stop the others of its burst
+                self.handler_errors += 1
+                _log.exception("a call that another thread asked for failed")
+
+    def close_idle(self) -> int:
+        """Close peers without traffic either way for `idle_s`; says how many."""
+        now = self.clock.monotonic()
+        idle = [each for each in self.connections if now - each.last_active_s > self.limits.idle_s]
+        for connection in idle:
+            _log.info("%s: closed, since nothing was said for %s s", connection, self.limits.idle_s)
+            connection.close()
+            if connection.unsent_bytes:
+                connection.abort()  # It has not taken its answers for as long.
+        return len(idle)
+
+    def _sweep(self) -> None:
+        self.close_idle()
+        self._sweeper = self.loop.call_later(min(10.0, self.limits.idle_s / 4), self._sweep)
+
+    # What connections call.
+
+    def now_s(self) -> float:
+        return self.clock.monotonic()
+
+    def opened(self, connection: Connection) -> bool:
+        if self._draining or len(self.connections) >= self.limits.connections_max:
+            self.refused_connections += 1
+            return False
+        self.connections.add(connection)
+        for callback in self.on_open:
+            callback(connection)
+        return True
+
+    def closed(self, connection: Connection) -> None:
+        if connection not in self.connections:
+            return
+        self.connections.discard(connection)
+        if not self.connections and self._empty is not None:
+            self._empty.set()
+        for callback in self.on_close:
+            callback(connection)
+
+    def partial_changed(self, connection: Connection, delta_bytes: int) -> None:
+        self._partial_bytes += delta_bytes
+        if delta_bytes > 0 and self._partial_bytes > self.limits.partial_bytes_max:
+            _log.warning(
+                "%s: closed, since peers hold %d bytes of frames that are not complete", connection, self._partial_bytes
+            )
+            connection.abort()
+
+    def take_send(self, connection: Connection, request: SendRequest) -> None:
+        handler = self._send_handler
+        if handler is None or self.acl is not None:
+            self.take_request(connection, command_of_send(request))
+            return
+        try:
+            answer = handler(connection, request)
+        except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered, counted and logged
+            if refused := self._refusal_of(command_of_send(request), error):
+                connection.send(refused)
+            return
+        if answer is not None and not request.is_oneway:
+            connection.send_bytes(answer)
+
+    def take_request(self, connection: Connection, command: RemotingCommand) -> None:
+        code = command.code
+        try:
+            if self.acl is not None:
+                self.acl.check(command, connection.peer[0])
+            if code in SEND_CODES and self._send_handler is not None:
+                answer = self._send_handler(connection, send_request_of(command))
+                if answer is not None and not command.is_oneway:
+                    connection.send_bytes(answer)
+                return
+            if (handler := self._handlers.get(code)) is not None:
+                response = handler(connection, command)
+            elif (handler := self._blocking.get(code)) is not None:
+                response = self._take_blocking(handler, connection, command)
+            else:
+                response = command.respond(
+                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request code {int(code)} is not supported"
+                )
+        except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered, counted and logged
+            response = self._refusal_of(command, error)
+        if response is not None and not command.flag & FLAG_ONEWAY:
+            connection.send(response)
+
+    def _take_blocking(
+        self, handler: Handler, connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand | None:
+        assert self._pool is not None
+        if self._waiting_blocking >= self.limits.blocking_line_max:
+            return command.respond(
+                ResponseCode.SYSTEM_BUSY,
+                f"{self._waiting_blocking} requests wait already; try again, or another broker",
+            )
+        self._waiting_blocking += 1
+        self._pool.submit(self._run_blocking, handler, connection, command)
+        return None
+
+    def _run_blocking(self, handler: Handler, connection: Connection, command: RemotingCommand) -> None:
+        try:
+            response = None if connection.closing else handler(connection, command)
+        except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered, counted and logged
+            response = self._refusal_of(command, error)
+        self.call_threadsafe(self._blocking_done, connection, command, response)
+
+    def _blocking_done(
+        self, connection: Connection, command: RemotingCommand, response: RemotingCommand | None
+    ) -> None:
+        self._waiting_blocking -= 1
+        if response is not None and not command.flag & FLAG_ONEWAY:
+            connection.send(response)
+
+    def _refusal_of(self, command: RemotingCommand, error: Exception) -> RemotingCommand | None:
+        if isinstance(error, RequestRefused):
+            code, remark = error.code, str(error)
+        else:
+            self.handler_errors += 1
+            _log.error("request %r failed", command, exc_info=error)
+            code, remark = ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"
+        if command.flag & (FLAG_ONEWAY | FLAG_RESPONSE):
+            return None
+        return command.respond(code, remark[:REMARK_CHARACTERS_MAX])

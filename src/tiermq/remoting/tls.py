@@ -1,0 +1,117 @@
+"""TLS on the port that plain peers use too: the first byte tells, 0x16 begins a TLS handshake and no frame.
+
+The layer sits between a transport and a connection: bytes in, bytes out, no task and no second transport. It is owned
+by its connection and used on the loop's thread only.
+"""
+
+from __future__ import annotations
+
+import enum
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiermq.errors import BadConfig, BadFrame
+from tiermq.remoting.self_signed import make_self_signed
+
+HANDSHAKE_BYTE = 0x16
+_READ_BYTES = 256 * 1024
+
+
+class TlsMode(enum.Enum):
+    """Who may connect: plain peers only, both, or TLS peers only."""
+
+    DISABLED = "disabled"
+    PERMISSIVE = "permissive"
+    ENFORCING = "enforcing"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """Without a certificate one is made for this process alone, which only clients that trust anything accept."""
+
+    mode: TlsMode = TlsMode.PERMISSIVE
+    certificate_path: Path | None = None
+    key_path: Path | None = None
+    key_password: str | None = None
+    trusted_path: Path | None = None
+    client_must_authenticate: bool = False
+
+    def server_context(self) -> ssl.SSLContext:
+        """Raises BadConfig for files that cannot be used."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            if self.certificate_path is None:
+                make_self_signed("tiermq").load_into(context)
+            else:
+                context.load_cert_chain(self.certificate_path, self.key_path, self.key_password)
+            if self.trusted_path is not None:
+                context.load_verify_locations(self.trusted_path)
+        except (OSError, ssl.SSLError) as error:
+            raise BadConfig(
+                f"TLS: expected PEM files of a certificate and its key, found {self.certificate_path}, "
+                f"{self.key_path} and {self.trusted_path}: {error}"
+            ) from error
+        if self.client_must_authenticate:
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
+def trusting_client_context() -> ssl.SSLContext:
+    """A client's context that accepts any certificate, as RocketMQ's test mode does. It proves nobody's identity."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+class TlsLayer:
+    """The server's side of one TLS connection."""
+
+    __slots__ = ("_early", "_incoming", "_object", "_outgoing", "_ready", "ended")
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._ready = False
+        self._early = b""
+        self.ended = False
+
+    def received(self, data: bytes) -> bytes:
+        """What the peer said in plain; `pending_output` may have grown. Raises BadFrame when it is no TLS."""
+        self._incoming.write(data)
+        try:
+            if not self._ready:
+                self._object.do_handshake()
+                self._ready = True
+                self._write(self._early)
+                self._early = b""
+            found = bytearray()
+            while piece := self._object.read(_READ_BYTES):
+                found += piece
+            self.ended = True
+        except (ssl.SSLWantReadError, ssl.SSLZeroReturnError) as stop:
+            self.ended = isinstance(stop, ssl.SSLZeroReturnError)
+            return bytes(found) if self._ready else b""
+        except ssl.SSLError as error:
+            raise BadFrame(f"expected TLS, found something else or a failed handshake: {error.reason}") from error
+        return bytes(found)
+
+    def wrap(self, data: bytes) -> bytes:
+        """What to send for plain `data`."""
+        if not self._ready:
+            self._early += data  # It goes out when the handshake is done.
+            return b""
+        self._write(data)
+        return self._outgoing.read()
+
+    def _write(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._object.write(rest) :]
+
+    def pending_output(self) -> bytes:
+        """What the layer itself wants to send: its part of the handshake."""
+        return self._outgoing.read() if self._outgoing.pending else b""
