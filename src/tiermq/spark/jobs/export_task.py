@@ -1,0 +1,241 @@
+"""One task of an export: records of some queues become one Parquet file, and one more for rows that are bad.
+
+Bytes go from the history's own buffers through Arrow into the file; Spark sees the task and its result, both small.
+A file has a name of this attempt alone, so a task may run twice, also at once: the driver commits what the attempt that
+counts has named. A task gives a row for each offset of its ranges, good or bad, or says which are lost; otherwise it
+fails, so that nothing is left out in silence.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tiermq.errors import DataLoss
+from tiermq.history.arrow_batch import OnCorrupt, decode_run
+from tiermq.history.arrow_schema import arrow_schema
+from tiermq.history.open_history import OpenHistory, worker_history
+from tiermq.history.reading import read_task
+from tiermq.history.scan_values import Loss, ScanBundle, ScanCounters
+from tiermq.spark.tables.body_format import BodyFormat, decoder_of
+from tiermq.spark.tables.data_place import DataPlace
+from tiermq.spark.tables.table_contract import DataFile
+
+CORRUPT = "_corrupt"
+PLACE_COLUMNS = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp")
+BAD_SCHEMA = pa.schema([*arrow_schema(PLACE_COLUMNS), pa.field("reason", pa.string()), pa.field("body", pa.binary())])
+ROW_GROUP_BYTES = 64 << 20
+_STATISTICS = (*PLACE_COLUMNS, "tags", "bornTimestamp")
+_REPEATING = ("topic", "brokerName", "queueId", "tags", "bornHost", "storeHost", "flag", "sysFlag", "reconsumeTimes",
+              "storeSize", "tagsCode", "transactionState", "tier", "segment", "properties.key_value.key")  # fmt: skip
+"""Columns whose values come again and again: a dictionary of the others costs time and saves nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportTask:
+    """`columns` are those of messages; the body's own follow. `folder` is where files go, beneath the place."""
+
+    bundle: ScanBundle
+    place: DataPlace
+    folder: str
+    bad_folder: str
+    stem: str
+    columns: tuple[str, ...]
+    body: BodyFormat | None = None
+    row_group_bytes: int = ROW_GROUP_BYTES
+
+    @property
+    def schema(self) -> pa.Schema:
+        return export_schema(self.columns, self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportResult:
+    """What an attempt has written. `file` is None when no row was good."""
+
+    file: DataFile | None = None
+    bad: DataFile | None = None
+    rows: int = 0
+    bad_rows: int = 0
+    corrupt_rows: int = 0
+    losses: tuple[Loss, ...] = ()
+    counters: ScanCounters = field(default_factory=ScanCounters)
+    reason: str = ""  # Of the first bad row.
+
+
+def export_schema(columns: tuple[str, ...], body: BodyFormat | None) -> pa.Schema:
+    """The columns of a table: those of messages, then those of bodies."""
+    return pa.schema([*arrow_schema(columns), *(body.columns if body is not None else ())])
+
+
+def write_export(task: ExportTask, history: OpenHistory | None = None) -> ExportResult:
+    """Do a task. Raises what reading raises, and DataLoss when a row is missing."""
+    return _Export(task, history).run()
+
+
+class _Export:
+    """One attempt. Belongs to one thread."""
+
+    def __init__(self, task: ExportTask, history: OpenHistory | None) -> None:
+        self.task = task
+        self.history = history
+        self.counters = ScanCounters()
+        self.losses: list[Loss] = []
+        self.corrupt_rows = 0
+        self.reason = ""
+        extra = [name for name in PLACE_COLUMNS if name not in task.columns]
+        if task.body is not None and "body" not in task.columns:
+            extra.append("body")
+        self.read_columns = [*task.columns, *extra, CORRUPT]
+
+    def run(self) -> ExportResult:
+        task = self.task
+        name = f"{task.stem}-{uuid.uuid4().hex[:12]}.parquet"
+        with ExitStack() as stack:
+            good = _FileOfRows(stack, task.place, f"{task.folder}{name}", task.schema, task.row_group_bytes)
+            bad = _FileOfRows(stack, task.place, f"{task.bad_folder}bad-{name}", BAD_SCHEMA, task.row_group_bytes)
+            for batch in self._batches():
+                self._sort_out(batch, good, bad)
+            good.end()
+            bad.end()
+        self._require_all(good.rows + bad.rows)
+        self.counters.rows_given = good.rows
+        return ExportResult(
+            good.written(), bad.written(), good.rows, bad.rows, self.corrupt_rows, tuple(self.losses), self.counters,
+            self.reason,
+        )  # fmt: skip
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        for task in self.task.bundle.tasks:
+            history = worker_history(task.place) if self.history is None else self.history
+            for run in read_task(history, task, self.counters, self.losses.append):
+                yield from decode_run(run, self.read_columns, task.request, on_corrupt=OnCorrupt.ROW)
+
+    def _sort_out(self, batch: pa.RecordBatch, good: _FileOfRows, bad: _FileOfRows) -> None:
+        reasons = batch.column(batch.num_columns - 1)
+        if reasons.null_count < batch.num_rows:
+            damaged = batch.filter(pc.is_valid(reasons))
+            self.corrupt_rows += damaged.num_rows
+            self._put_bad(damaged, damaged.column(damaged.num_columns - 1), bad)
+            batch = batch.filter(pc.is_null(reasons))
+        columns = [batch.column(number) for number in range(len(self.task.columns))]
+        if self.task.body is not None:
+            decoded = decoder_of(self.task.body).decode(batch.column(self.read_columns.index("body")))
+            columns += decoded.columns
+            if decoded.reasons is not None:
+                texts = pa.array(decoded.reasons, pa.string())
+                wrong = pc.is_valid(texts)
+                self._put_bad(batch.filter(wrong), texts.filter(wrong), bad)
+                right = pc.invert(wrong)
+                columns = [each.filter(right) for each in columns]
+        good.add(pa.RecordBatch.from_arrays(columns, schema=self.task.schema))
+
+    def _put_bad(self, batch: pa.RecordBatch, reasons: pa.Array, bad: _FileOfRows) -> None:
+        if not self.reason and len(reasons):
+            self.reason = reasons[0].as_py()
+        columns = [batch.column(self.read_columns.index(name)) for name in PLACE_COLUMNS]
+        has_body = "body" in self.read_columns
+        body = batch.column(self.read_columns.index("body")) if has_body else pa.nulls(batch.num_rows, pa.binary())
+        bad.add(pa.RecordBatch.from_arrays([*columns, reasons, body], schema=BAD_SCHEMA))
+
+    def _require_all(self, rows: int) -> None:
+        wanted = sum(task.to_offset - task.from_offset for task in self.task.bundle.tasks)
+        lost = sum(loss.to_offset - loss.from_offset for loss in self.losses)
+        if rows + lost != wanted:
+            first = self.task.bundle.tasks[0]
+            raise DataLoss(
+                f"{first.queue} from {first.from_offset} and {len(self.task.bundle.tasks) - 1} more ranges: expected "
+                f"{wanted} messages, found {rows} and {lost} known to be lost; nothing was committed: verify the tier"
+            )
+
+
+class _FileOfRows:
+    """A Parquet file that is made with its first row. Rows are gathered until they fill a row group."""
+
+    def __init__(self, stack: ExitStack, place: DataPlace, name: str, schema: pa.Schema, group_bytes: int) -> None:
+        self.name = name
+        self.rows = 0
+        self._stack = stack
+        self._place = place
+        self._schema = schema
+        self._group_bytes = group_bytes
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+        self._stream: Any = None
+        self._writer: pq.ParquetWriter | None = None
+        self._size = 0
+        self._least: dict[str, Any] = {}
+        self._most: dict[str, Any] = {}
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        self.rows += batch.num_rows
+        self._waiting.append(batch)
+        self._waiting_bytes += batch.nbytes
+        if self._waiting_bytes >= self._group_bytes:
+            self._write()
+
+    def end(self) -> None:
+        if self._waiting:
+            self._write()
+        if self._writer is not None:
+            self._writer.close()
+            self._size = self._stream.tell()
+
+    def written(self) -> DataFile | None:
+        if self._writer is None:
+            return None
+        return DataFile(self.name, self._size, self.rows, _plain(self._least, up=False), _plain(self._most, up=True))
+
+    def _write(self) -> None:
+        table = pa.Table.from_batches(self._waiting, self._schema)
+        self._waiting, self._waiting_bytes = [], 0
+        if self._writer is None:
+            self._stream = self._stack.enter_context(self._place.create(self.name))
+            names = set(self._schema.names)
+            self._writer = pq.ParquetWriter(
+                self._stream,
+                self._schema,
+                compression="zstd",
+                compression_level=1,
+                use_dictionary=[each for each in _REPEATING if each.split(".")[0] in names],
+                write_statistics=[each for each in self._schema.names if self._has_statistics(each)],
+            )
+        self._writer.write_table(table, row_group_size=table.num_rows)
+        for name in _STATISTICS:
+            if name in self._schema.names:
+                self._note(name, table.column(name))
+
+    def _has_statistics(self, name: str) -> bool:
+        kind = self._schema.field(name).type
+        return name in _STATISTICS or pa.types.is_primitive(kind)
+
+    def _note(self, name: str, column: pa.ChunkedArray) -> None:
+        found = pc.min_max(column).as_py()
+        if found["min"] is not None:
+            self._least[name] = min(found["min"], self._least.get(name, found["min"]))
+            self._most[name] = max(found["max"], self._most.get(name, found["max"]))
+
+
+def _plain(values: dict[str, Any], *, up: bool) -> dict[str, Any]:
+    """Times as texts of whole milliseconds, which is what Delta's statistics hold; the largest are rounded up."""
+    made = {}
+    for name, value in values.items():
+        if isinstance(value, dt.datetime):
+            ms = value.microsecond // 1000 * 1000
+            moment = value.replace(microsecond=ms) + dt.timedelta(
+                milliseconds=1 if up and ms != value.microsecond else 0
+            )
+            made[name] = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        else:
+            made[name] = value
+    return made

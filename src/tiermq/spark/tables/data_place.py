@@ -1,0 +1,163 @@
+"""DataPlace: a directory for data files, on a disk or in an object store, as a small value that travels to workers.
+
+    file:///lake/orders      /lake/orders      s3://bucket/prefix (AWS_* variables, AWS_ENDPOINT_URL)      gs://…
+
+A file that `create` has closed is durable. `move` gives a file its last name; it may be repeated after a crash.
+Clients of object stores are made when they are first used, in the process that uses them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.fs
+
+from tiermq.errors import BadOption, StagingLost
+
+SCHEMES = ("file", "s3", "gs")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file of a listing. The name is relative to the place."""
+
+    name: str
+    size: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DataPlace:
+    """`url` has no slash at its end. Names of files are relative, with slashes."""
+
+    url: str
+
+    @classmethod
+    def of(cls, text: str) -> DataPlace:
+        """From a URL or a path. Raises BadOption."""
+        if "://" not in text:
+            return cls(f"file://{os.path.abspath(os.path.expanduser(text))}")
+        parts = urlsplit(text)
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise BadOption("expected a plain URL without a user, password or settings; credentials are in AWS_* and …")
+        if parts.scheme not in SCHEMES or (parts.scheme != "file" and not parts.netloc):
+            raise BadOption(f"expected a path, file:///dir, s3://bucket/prefix or gs://bucket/prefix, found {text!r}")
+        if parts.scheme == "file" and (parts.netloc not in ("", "localhost") or not parts.path.startswith("/")):
+            raise BadOption(f"expected file:///an/absolute/directory (three slashes), found {text!r}")
+        path = unquote(parts.path).rstrip("/")
+        return cls(f"file://{path}" if parts.scheme == "file" else f"{parts.scheme}://{parts.netloc}{path}")
+
+    @property
+    def is_local(self) -> bool:
+        return self.url.startswith("file://")
+
+    @property
+    def path(self) -> str:
+        """The path as the file system knows it: of a disk, or bucket and key."""
+        return self.url.split("://", 1)[1]
+
+    def child(self, name: str) -> DataPlace:
+        return DataPlace(f"{self.url}/{name}")
+
+    def sibling(self, suffix: str) -> DataPlace:
+        return DataPlace(f"{self.url}{suffix}")
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[Any]:
+        """A stream to write a new file; complete and durable after the block. A block that fails leaves no file."""
+        system, path = self._system(), f"{self.path}/{name}"
+        if self.is_local:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        stream = system.open_output_stream(path)
+        try:
+            yield stream
+        except BaseException:
+            # What was sent so far must not become a file; a disk has one already.
+            if self.is_local:
+                stream.close()
+                os.unlink(path)
+            else:
+                stream.abort() if hasattr(stream, "abort") else stream.close()
+            raise
+        stream.close()
+        if self.is_local:
+            _sync(path)
+            _sync(os.path.dirname(path))
+
+    def move(self, name: str, target: DataPlace, target_name: str) -> None:
+        """Give a file another name; nothing happens when that was done before. Raises StagingLost."""
+        source, goal = f"{self.path}/{name}", f"{target.path}/{target_name}"
+        if self.is_local:
+            os.makedirs(os.path.dirname(goal), exist_ok=True)
+            try:
+                os.replace(source, goal)
+            except FileNotFoundError:
+                if not os.path.exists(goal):
+                    raise _lost(source, goal) from None
+            _sync(os.path.dirname(goal))
+            return
+        system = self._system()
+        if system.get_file_info(source).type == pa.fs.FileType.NotFound:
+            if system.get_file_info(goal).type == pa.fs.FileType.NotFound:
+                raise _lost(source, goal)
+            return
+        system.copy_file(source, goal)
+        system.delete_file(source)
+
+    def files(self, folder: str = "") -> list[FoundFile]:
+        """Every file in a folder of the place, at any depth; none when there is no such folder."""
+        base = f"{self.path}/{folder}".rstrip("/")
+        found = self._system().get_file_info(pa.fs.FileSelector(base, allow_not_found=True, recursive=True))
+        cut = len(self.path) + 1
+        return [
+            FoundFile(info.path[cut:], info.size, (info.mtime_ns or 0) // 1_000_000)
+            for info in found
+            if info.type == pa.fs.FileType.File
+        ]
+
+    def remove(self, name: str) -> None:
+        """Idempotent."""
+        try:
+            self._system().delete_file(f"{self.path}/{name}")
+        except FileNotFoundError:
+            return
+
+    def _system(self) -> Any:
+        return _file_system(os.getpid(), urlsplit(self.url).scheme)
+
+
+@lru_cache(maxsize=8)
+def _file_system(_process: int, scheme: str) -> Any:
+    if scheme == "file":
+        return pa.fs.LocalFileSystem()
+    if scheme == "gs":
+        return pa.fs.GcsFileSystem()
+    endpoint = os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT")
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    settings: dict[str, Any] = {"region": region} if region else {}
+    if endpoint:
+        parts = urlsplit(endpoint)
+        settings |= {"endpoint_override": parts.netloc, "scheme": parts.scheme}
+        settings.setdefault("region", "us-east-1")
+    return pa.fs.S3FileSystem(**settings)
+
+
+def _lost(source: str, goal: str) -> StagingLost:
+    return StagingLost(
+        f"expected the committed file {source}, or {goal} that it becomes, found neither; was it deleted?"
+    )
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

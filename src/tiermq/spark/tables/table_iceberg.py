@@ -1,0 +1,116 @@
+"""An Iceberg table in a catalogue that pyiceberg knows. The transaction that adds files also sets the table's property
+`tiermq.commit`, the number of the commit; the snapshot has it in its summary as well.
+
+    catalog="sqlite:////lake/catalog.db", warehouse="file:///lake"      a catalogue in a file, made when it is not there
+    catalog="prod"                                                      a catalogue of .pyiceberg.yaml or PYICEBERG_*
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+
+from tiermq.errors import BadOption, TableConflict
+from tiermq.spark.tables.data_place import DataPlace
+from tiermq.spark.tables.table_contract import COMMIT_PROPERTY, DataFile
+from tiermq.spark.tables.table_parquet import conflict
+
+ATTEMPTS = 5
+RETRIES = "commit.retry.num-retries"
+SQLITE = "sqlite:///"
+
+
+class IcebergTable:
+    """Belongs to one thread."""
+
+    kind = "iceberg"
+    stages_files = False
+
+    def __init__(self, name: str, catalog: str, warehouse: str | None = None) -> None:
+        self._name = name
+        self._catalog = open_catalog(catalog, warehouse)
+        self._warehouse = warehouse_of(catalog, warehouse)
+
+    @property
+    def place(self) -> DataPlace:
+        """The table's own location; before it is made, the one that it gets."""
+        table = self._open()
+        if table is not None:
+            return DataPlace.of(table.location())
+        if self._warehouse is None:
+            raise BadOption(
+                f"iceberg table {self._name}: expected it to exist, or a warehouse to make it in, found neither"
+            )
+        return DataPlace.of(f"{self._warehouse}/{self._name.replace('.', '/')}")
+
+    def number(self) -> int:
+        table = self._open()
+        return 0 if table is None else int(table.properties.get(COMMIT_PROPERTY, "0"))
+
+    def schema(self) -> pa.Schema | None:
+        table = self._open()
+        return None if table is None else table.schema().as_arrow()
+
+    def create(self, schema: pa.Schema) -> None:
+        if self._open() is None:
+            place = self.place
+            self._catalog.create_namespace_if_not_exists(self._name.rsplit(".", 1)[0])
+            self._catalog.create_table_if_not_exists(
+                self._name, schema=schema, location=place.url, properties={RETRIES: "0"}
+            )
+
+    def commit(self, number: int, previous: int, files: Sequence[DataFile], schema: pa.Schema) -> None:  # noqa: ARG002 - the signature is shared
+        for _ in range(ATTEMPTS):
+            table = self._open()
+            if table is None:
+                raise TableConflict(f"iceberg table {self._name} went away while it was exported to; run it again")
+            found = int(table.properties.get(COMMIT_PROPERTY, "0"))
+            if found == number:
+                return
+            if found != previous:
+                raise conflict(self._name, previous, found)
+            if table.properties.get(RETRIES) != "0":
+                # A retry inside would not look whether another export was the reason.
+                with table.transaction() as change:
+                    change.set_properties({RETRIES: "0"})
+                continue
+            paths = [f"{self.place.url}/{file.name}" for file in files]
+            mark = {COMMIT_PROPERTY: str(number)}
+            try:
+                with table.transaction() as change:
+                    change.set_properties(mark)
+                    # Their names are random: nobody has added them before, and to look would read every manifest.
+                    change.add_files(paths, snapshot_properties=mark, check_duplicate_files=False)
+            except CommitFailedException:
+                continue
+            return
+        raise TableConflict(f"iceberg table {self._name}: others commit all the time; run it again")
+
+    def _open(self) -> Any:
+        try:
+            return self._catalog.load_table(self._name)
+        except NoSuchTableError:
+            return None
+
+
+def open_catalog(catalog: str, warehouse: str | None) -> Catalog:
+    """Raises BadOption."""
+    if not catalog.startswith(SQLITE):
+        return load_catalog(catalog, **({"warehouse": warehouse} if warehouse else {}))
+    path = catalog.removeprefix(SQLITE)
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    return load_catalog("tiermq", type="sql", uri=catalog, warehouse=str(warehouse_of(catalog, warehouse)))
+
+
+def warehouse_of(catalog: str, warehouse: str | None) -> str | None:
+    """Where tables are made: as said, or beside a catalogue that is a file."""
+    if warehouse is not None:
+        return DataPlace.of(warehouse).url
+    if catalog.startswith(SQLITE):
+        return DataPlace.of(os.path.dirname(os.path.abspath(catalog.removeprefix(SQLITE)))).url
+    return None

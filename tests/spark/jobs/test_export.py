@@ -1,0 +1,271 @@
+"""Exports: each message once, whatever kind of table, whatever dies in between."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from spark.tables.table_world import TableWorld
+from tiermq.errors import BadHistory, BadOption, BadSchema, DataLoss, TableConflict, UnknownColumn
+from tiermq.spark.jobs.export import chosen_columns, export
+from tiermq.spark.tables.body_format import BodyFormat
+
+KINDS = ["parquet", "delta", "iceberg"]
+STEPS = ["create", "write", "journal", "commit", "finish"]
+
+
+class Died(Exception):
+    """What a run dies of in these tests."""
+
+
+def dying_at(step: str) -> Any:
+    def told(name: str) -> None:
+        if name == step:
+            raise Died(step)
+
+    return told
+
+
+@pytest.fixture(params=KINDS)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> TableWorld:
+    return TableWorld(tmp_path, request.param)
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> TableWorld:
+    return TableWorld(tmp_path)
+
+
+def test_runs_export_what_is_new_and_nothing_twice(world: TableWorld) -> None:
+    world.put(30)
+    report = world.export()
+    assert (report.done["messages"], report.done["commits"], report.problems) == (30, 1, [])
+    assert world.rows() == world.wanted()
+    again = world.export()
+    assert (again.planned["messages"], again.done) == (0, {})
+    world.put(15)
+    assert world.export().done["messages"] == 15
+    assert world.rows() == world.wanted()
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_run_that_dies_at_any_step_loses_and_doubles_nothing(world: TableWorld, step: str) -> None:
+    world.put(10, body="no json")
+    world.put(20)
+    body = BodyFormat.of("json", "id bigint")
+    with pytest.raises(Died):
+        world.export(body=body, step=dying_at(step))
+    world.put(10)
+    world.export(body=body)
+    good = [each for each in world.wanted() if each[2] >= 5]
+    assert world.rows() == good
+    if world.kind != "iceberg":
+        assert sorted((row["queueId"], row["queueOffset"]) for row in world.bad_rows()) == [
+            (queue, offset) for queue in (0, 1) for offset in range(5)
+        ]
+    assert not list(world.root.glob("_tiermq/staging/*")) or step in ("journal", "commit")
+
+
+def test_an_export_in_waves_that_dies_keeps_the_waves_it_has_committed(plain: TableWorld) -> None:
+    plain.put(400, queues=4)
+    taken = []
+
+    def third_write(name: str) -> None:
+        taken.append(name)
+        if taken.count("write") == 3:
+            raise Died
+
+    with pytest.raises(Died):
+        plain.export(file_bytes=20_000, wave_files=1, step=third_write)
+    before = plain.rows()
+    assert 0 < len(before) < 400
+    plain.export(file_bytes=20_000, wave_files=1)
+    assert plain.rows() == plain.wanted()
+    assert set(before) <= set(plain.rows())
+
+
+def test_of_two_exports_at_once_one_loses_and_has_added_nothing(world: TableWorld) -> None:
+    world.put(20)
+
+    def meanwhile(name: str) -> None:
+        if name == "commit":
+            world.export()
+
+    with pytest.raises(TableConflict, match="another export"):
+        world.export(step=meanwhile)
+    assert world.rows() == world.wanted()
+    assert world.export().planned["messages"] == 0
+
+
+def test_a_back_fill_adds_what_lies_before_and_between(plain: TableWorld) -> None:
+    plain.put(40)
+    plain.export(offsets=(5, 10))
+    plain.export(offsets=(15, None))
+    assert len(plain.rows()) == 2 * (5 + 5)
+    assert plain.export().done["messages"] == 2 * (5 + 5)
+    assert plain.rows() == plain.wanted()
+
+
+def test_times_become_offsets_so_that_a_later_export_fills_the_rest(plain: TableWorld) -> None:
+    plain.put(10)
+    plain.export()
+    table = plain.table()
+    middle = sorted(table.column("storeTimestamp").to_pylist())[5]
+    other = {"to": f"parquet:{plain.path}/other"}
+    first = export(None, store=plain.store, since=middle, **other).done["messages"]
+    rest = export(None, store=plain.store, **other).done.get("messages", 0)
+    assert first >= 5
+    assert first + rest == 10
+
+
+def test_small_ranges_share_a_file_and_long_ones_are_cut(plain: TableWorld) -> None:
+    plain.put(100, queues=20)
+    assert plain.export().done["files"] == 1
+    plain.put(300, topic="long", queues=1)
+    report = plain.export(topic="long", file_bytes=10_000)
+    assert report.done["files"] > 3
+    assert plain.rows() == plain.wanted()
+
+
+def test_a_dry_run_says_what_would_be_exported_and_makes_nothing(world: TableWorld) -> None:
+    world.put(10)
+    report = world.export(dry_run=True)
+    assert report.planned["messages"] == 10
+    assert report.details["queues"][0]["ranges"] == [[0, 5]]
+    assert not world.root.exists()
+
+
+def test_bad_bodies_are_kept_apart_with_their_reason_and_counted(plain: TableWorld) -> None:
+    plain.put(4, body='{"id": %d, "extra": true}', queues=1)
+    plain.put(1, body='{"id": "text"}', queues=1)
+    plain.put(1, body="{", queues=1)
+    report = plain.export(body=BodyFormat.of("json", "id bigint"))
+    assert (report.done["messages"], report.done["bad"], report.problems) == (4, 2, [])
+    assert plain.table().column("id").to_pylist() == [0, 1, 2, 3]
+    assert "body" not in plain.table().column_names
+    bad = plain.bad_rows()
+    assert [(row["queueOffset"], row["body"]) for row in bad] == [(4, b'{"id": "text"}'), (5, b"{")]
+    assert "field id: expected int64" in bad[0]["reason"]
+
+
+def test_too_many_bad_rows_stop_an_export_before_it_commits(plain: TableWorld) -> None:
+    plain.put(4, body="no json")
+    with pytest.raises(BadSchema, match="at most 2 bad rows, found 4"):
+        plain.export(body=BodyFormat.of("json", "id bigint"), max_bad=2)
+    assert not list(plain.root.glob("*.parquet"))
+    report = plain.export(body=BodyFormat.of("json", "id bigint"))
+    assert report.problems == ["not one body could be decoded; is it the right schema?"]
+
+
+def test_a_table_of_bad_rows_alone_moves_on(world: TableWorld) -> None:
+    world.put(4, body="no json")
+    body = BodyFormat.of("json", "id bigint")
+    world.export(body=body)
+    assert world.export(body=body).planned["messages"] == 0
+    world.put(2)
+    assert world.export(body=body).done["messages"] == 2
+
+
+def test_a_table_whose_schema_does_not_fit_is_refused_with_what_differs(world: TableWorld) -> None:
+    world.put(4)
+    world.export(columns=["topic", "queueId", "queueOffset", "body"])
+    with pytest.raises(BadSchema, match="column flag: only the export has it"):
+        world.export(columns=["topic", "queueId", "queueOffset", "body", "flag"])
+    with pytest.raises(BadSchema, match="column body: only the table has it"):
+        world.export(columns=["topic", "queueId", "queueOffset"])
+
+
+def test_messages_that_went_before_they_were_exported_are_an_error_or_a_note(plain: TableWorld) -> None:
+    plain.put(3000, queues=1, body="x" * 2000)
+    plain.export(offsets=(0, 10))
+    for file in sorted((plain.store / "commitlog").iterdir())[:2]:
+        file.unlink()
+    with pytest.raises(DataLoss, match="offsets 10 to"):
+        plain.export()
+    report = plain.export(allow_loss=True)
+    assert any("lost" in note for note in report.details["notes"])
+    offsets = [offset for _, _, offset in plain.rows()]
+    assert offsets[:10] == list(range(10))
+    assert 500 < offsets[10] < offsets[-1] == 2999
+    assert plain.export(allow_loss=True).planned["messages"] == 0
+    assert plain.export().details["notes"] == []
+
+
+def test_a_directory_with_other_files_is_refused(plain: TableWorld) -> None:
+    plain.put(1)
+    plain.root.mkdir(parents=True)
+    (plain.root / "mine.parquet").write_bytes(b"?")
+    with pytest.raises(BadOption, match="found mine.parquet"):
+        plain.export()
+
+
+@pytest.mark.parametrize(
+    ("more", "kind", "told"),
+    [
+        ({"to": "orc:/lake"}, BadOption, "expected a table such as parquet:/lake/orders"),
+        ({"tags": ["a"]}, BadOption, "no tags"),
+        ({"columns": ["offset_"]}, UnknownColumn, "offset"),
+        ({"columns": ["_corrupt"]}, BadSchema, "always be null"),
+        ({"topic": "order"}, BadHistory, "did you mean 'orders'"),
+        ({"body": BodyFormat.of("json", "topic string")}, BadSchema, "--prefix"),
+    ],
+)
+def test_what_cannot_be_exported_is_said_before_anything_is_written(
+    plain: TableWorld, more: dict[str, Any], kind: type[Exception], told: str
+) -> None:
+    plain.put(1)
+    with pytest.raises(kind, match=told):
+        plain.export(**more)
+    assert not list(plain.root.glob("*.parquet"))
+
+
+def test_an_export_with_a_trigger_looks_again_until_it_is_stopped(plain: TableWorld) -> None:
+    plain.put(5)
+    stop = threading.Event()
+    runs = []
+
+    def then_more(name: str) -> None:
+        if name == "finish":
+            runs.append(name)
+            if len(runs) == 1:
+                plain.put(5)
+            else:
+                stop.set()
+
+    report = plain.export(trigger_s=0.01, stop=stop, step=then_more)
+    assert report.done["messages"] == 10
+    assert plain.rows() == plain.wanted()
+
+
+def test_files_are_zstd_with_statistics_where_they_prune(plain: TableWorld) -> None:
+    plain.put(10)
+    plain.export()
+    (file,) = plain.root.glob("*.parquet")
+    group = pq.read_metadata(file).row_group(0)
+    columns = {group.column(number).path_in_schema: group.column(number) for number in range(group.num_columns)}
+    assert columns["queueOffset"].compression == "ZSTD"
+    assert columns["queueOffset"].statistics.max == 4
+    assert columns["storeTimestamp"].is_stats_set
+
+
+def test_columns_without_those_that_say_where_a_message_lay() -> None:
+    columns = chosen_columns((), None)
+    assert "body" in columns
+    assert not {"tier", "segment", "_corrupt"} & set(columns)
+    assert "body" not in chosen_columns((), BodyFormat.of("json", "id int"))
+    assert "body" in chosen_columns((), BodyFormat.of("json", "id int"), keep_body=True)
+
+
+def test_spark_exports_and_reads_what_it_exported(spark: Any, tmp_path: Path) -> None:
+    world = TableWorld(tmp_path)
+    world.put(200, queues=8)
+    report = world.export(spark, file_bytes=8_000)
+    assert report.done["files"] > 1
+    frame = spark.read.parquet(str(world.root))
+    found = sorted((row.topic, row.queueId, row.queueOffset) for row in frame.collect())
+    assert found == world.wanted()
+    assert world.export(spark).planned["messages"] == 0
