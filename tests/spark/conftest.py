@@ -34,6 +34,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         conf={
             "spark.driver.extraJavaOptions": options,
             "spark.driver.memory": "1g",
+            "spark.sql.session.timeZone": "UTC",
             "spark.sql.warehouse.dir": str(here / "warehouse"),
             "spark.local.dir": str(here / "local"),
             "spark.sql.streaming.checkpointLocation": str(here / "checkpoints"),
