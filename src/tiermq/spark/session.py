@@ -35,7 +35,9 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]
 _HERE = re.compile(r"local\b.*|spark://(?:localhost|127\.[\d.]+|\[::1\])(?::\d+)?")
 # Batches come from our own workers and have been checked there, so the JVM need not check each access to them again.
 _ARROW_UNCHECKED = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-_QUIET = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
+_LOG_SETTINGS = str(Path(__file__).with_name("log4j2.properties"))
+# Java options are separated by spaces: where the path has one, Spark is as loud as it likes.
+_QUIET = "" if " " in _LOG_SETTINGS else f"-Dlog4j2.configurationFile={_LOG_SETTINGS}"
 _JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 _log = logging.getLogger(__name__)
 
