@@ -12,7 +12,7 @@ from tiermq.tier.verify_layout import check_layout
 from tiermq.tier.verify_report import VerifyReport
 
 QUEUE = QueueKey(CLUSTER, BROKER, "orders", 0)
-LOG, UNITS = SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE
+LOG, UNITS, INDEX = SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE, SegmentType.INDEX
 DELETED = SegmentStatus.DELETED
 
 
@@ -30,6 +30,7 @@ def row(base: int, size: int, status: SegmentStatus = SegmentStatus.NEW) -> Segm
     [
         pytest.param([info(0, 10), info(10, 5)], [row(0, 10), row(10, 3)], [], [], id="sound, and grown since"),
         pytest.param([info(0, 10), info(12, 5)], [], ["hole"], [], id="a hole"),
+        pytest.param([info(0, 10, INDEX), info(12, 5, INDEX)], [], [], [], id="index files that went one by one"),
         pytest.param([info(0, 10), info(8, 5)], [], ["overlap"], [], id="an overlap"),
         pytest.param([info(0, 10)], [row(0, 12)], ["short_segment"], [], id="cut"),
         pytest.param([info(0, 10)], [row(0, 10), row(10, 5)], ["missing_segment"], [], id="the end is missing"),

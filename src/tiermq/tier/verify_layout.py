@@ -18,7 +18,7 @@ def check_layout(infos: Sequence[SegmentInfo], rows: Sequence[Segment], report: 
         _check_one(info, is_last=info is infos[-1], report=report)
     for before, after in pairwise(infos):
         end = before.key.base + before.size
-        if end < after.key.base:
+        if end < after.key.base and after.key.type is not SegmentType.INDEX:  # Each index file stands for itself.
             report.problem(Problem.HOLE, after.key.path, f"no segment for offsets {end} to {after.key.base}")
         elif end > after.key.base:
             text = f"the segment at {before.key.base} ends at {end}, the next begins at {after.key.base}"

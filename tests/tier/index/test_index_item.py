@@ -17,6 +17,7 @@ from tiermq.tier.index.index_item import (
     ITEM,
     MAGIC_BEGIN,
     MAGIC_END,
+    MINUTE_MS,
     OPEN_ITEM,
     SLOTS_DEFAULT,
     IndexItem,
@@ -27,7 +28,9 @@ from tiermq.tier.index.index_item import (
     distinct,
     encode_item,
     index_hash,
+    is_merged,
     low_32_bits,
+    merged_begin_ms,
     open_file_bytes,
     seconds_between,
 )
@@ -108,6 +111,19 @@ def test_seconds_are_cut_toward_zero_and_the_true_time_lies_in_the_item_s_range(
     assert seconds == int((store_ms - begin_ms) / 1000)
     item = IndexItem(0, 0, 0, 0, 0, seconds)
     assert item.earliest_ms(begin_ms) <= store_ms <= item.latest_ms(begin_ms)
+
+
+@given(st.integers(0, 2**40), st.integers(0, 2**40), st.integers(0, 2**40))
+def test_a_merged_item_s_range_holds_the_true_time_also_when_merged_again(begin: int, store: int, into: int) -> None:
+    merged_ms = merged_begin_ms(into)
+    assert is_merged(merged_ms)
+    assert into - MINUTE_MS < merged_ms <= into
+    earliest_ms = IndexItem(0, 0, 0, 0, 0, seconds_between(begin, store)).earliest_ms(begin)
+    once = IndexItem(0, 0, 0, 0, 0, (earliest_ms - merged_ms) // 1000)
+    assert once.earliest_ms(merged_ms) <= store <= once.latest_ms(merged_ms)
+    again_ms = merged_ms - 7 * MINUTE_MS
+    again = once._replace(seconds=once.seconds + 7 * 60)
+    assert again.earliest_ms(again_ms) <= store <= again.latest_ms(again_ms)
 
 
 def test_seconds_that_no_int_holds_are_clamped() -> None:

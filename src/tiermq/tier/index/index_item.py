@@ -19,6 +19,7 @@ All big-endian. Invariants:
   that has been reached and length 0. The whole is 28 + 8*S + 28*items bytes long; the first slot's position tells S.
 * Begin is the wall clock at the file's creation and its name. Seconds count from it, cut toward zero, and are negative
   for records stored before it: an item knows the time of its record to less than a second, on either side of zero.
+  A file merged of others begins in the last millisecond of a minute, and its items know their time to three seconds.
 * The magic is END once no further item fits, and in every compacted file.
 """
 
@@ -71,6 +72,10 @@ POSITION_MAX = (1 << 31) - 1  # Slots of the compacted form hold positions as i3
 SECONDS_MAX = (1 << 31) - 1
 SECONDS_MIN = -(1 << 31)
 TIME_TOLERANCE_MS = 999
+MINUTE_MS = 60_000
+MERGED_TOLERANCE_MS = 2_997
+"""Of items that were cut twice: to the second of the file that they come from, of which the first one lasts two, and
+then to the merged file's. A file that is merged again loses nothing more: all merged files count the same seconds."""
 
 
 class IndexHeader(NamedTuple):
@@ -99,6 +104,8 @@ class IndexItem(NamedTuple):
 
     def latest_ms(self, begin_ms: int) -> int:
         """No record of this item was stored after."""
+        if is_merged(begin_ms):
+            return begin_ms + self.seconds * 1000 + MERGED_TOLERANCE_MS
         return begin_ms + self.seconds * 1000 + (TIME_TOLERANCE_MS if self.seconds >= 0 else 0)
 
 
@@ -153,6 +160,16 @@ def seconds_between(begin_ms: int, store_ms: int) -> int:
     difference_ms = store_ms - begin_ms
     seconds = difference_ms // 1000 if difference_ms >= 0 else -(-difference_ms // 1000)
     return max(SECONDS_MIN, min(SECONDS_MAX, seconds))
+
+
+def is_merged(begin_ms: int) -> bool:
+    """Whether a file of that beginning may be merged of others; one in 60,000 begins so by chance, and does no harm."""
+    return begin_ms % MINUTE_MS == MINUTE_MS - 1
+
+
+def merged_begin_ms(begin_ms: int) -> int:
+    """The last time at or before `begin_ms` at which a merged file may begin."""
+    return begin_ms - (begin_ms + 1) % MINUTE_MS
 
 
 def low_32_bits(topic_id: int) -> int:
