@@ -18,7 +18,7 @@ def kernel() -> list[Extension]:
         "tiermq.kernel.compiled",
         [SOURCE],
         include_dirs=["native"],
-        depends=["native/native.h", "native/native.pxd", "native/columns.h", "native/columns.pxd"],
+        depends=[f"native/{name}.{kind}" for name in ("native", "columns", "framing") for kind in ("h", "pxd")],
         extra_compile_args=["-O3", "-fno-strict-aliasing"],
         optional=True,
     )

@@ -18,6 +18,7 @@ import json
 import struct
 
 from tiermq.errors import BadFrame
+from tiermq.kernel.values import Message
 
 LENGTHS = struct.Struct(
     ">"
@@ -192,6 +193,32 @@ def parse_header(
     """
     del header_type, header
     return None
+
+
+def escaped_text(raw: bytes) -> str | None:
+    """A JSON text with backslashes, without its quotes; None: it is none."""
+    try:
+        return str(json.loads(b'"%b"' % raw))
+    except ValueError:
+        return None
+
+
+def message_of_send(send: SendRequest, queue_id: int, properties: bytes, born_host: bytes) -> Message:
+    """The message to store for a send that is no batch, with the properties and the queue that the broker chose.
+
+    `born_host` is in its stored form of 8 or 20 bytes. Raises IllegalMessage for what no record can hold.
+    """
+    return Message(
+        send.topic,
+        send.body,
+        queue_id,
+        encoded_properties=properties,
+        flag=send.flag,
+        sys_flag=send.sys_flag,
+        born_timestamp_ms=send.born_ms,
+        born_host=born_host,
+        reconsume_times=send.reconsume_times,
+    )
 
 
 def send_answer(

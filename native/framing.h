@@ -1,0 +1,467 @@
+/* Headers of the wire, found field by field where they lie, and the answers that are sent most.
+ *
+ * read_binary_header and read_json_header understand the headers that clients really send. Anything unusual (escapes in
+ * names, nulls, nested values, fractions, more fields than FIELDS_MAX, damage) is HEADER_ODD: the general codec in
+ * Python looks at it then, and decides whether it is a header at all. Nothing is read outside of the given bytes.
+ */
+#ifndef TIERMQ_FRAMING_H
+#define TIERMQ_FRAMING_H
+
+#include <stdint.h>
+#include <string.h>
+#include "native.h"
+
+#define FIELDS_MAX 48
+#define ANSWER_FIELDS_MAX 8
+#define ANSWER_BYTES_MAX 4096
+#define HEADER_USUAL 0
+#define HEADER_ODD 1
+
+typedef struct {
+    const u8 *key;
+    const u8 *value;
+    int32_t key_length;
+    int32_t value_length;
+    int escaped; /* A JSON text with backslashes. */
+} field_t;
+
+typedef struct {
+    int32_t code;
+    int32_t version;
+    int32_t opaque;
+    int32_t flag;
+    int32_t language;          /* Of a binary header. */
+    const u8 *language_name;   /* Of a JSON header; NULL: it has none. */
+    const u8 *remark;          /* NULL: there is none. */
+    int32_t language_length;
+    int32_t remark_length;
+    int remark_escaped;
+    int32_t count;
+    field_t fields[FIELDS_MAX];
+} header_t;
+
+static int read_binary_header(const u8 *p, int64_t n, header_t *h) {
+    int64_t at, end, length;
+    if (n < 21) return HEADER_ODD;
+    h->code = (int16_t)load16(p);
+    h->language = p[2];
+    h->version = (int16_t)load16(p + 3);
+    h->opaque = (int32_t)load32(p + 5);
+    h->flag = (int32_t)load32(p + 9);
+    h->language_name = NULL;
+    h->remark_escaped = 0;
+    length = (int32_t)load32(p + 13);
+    if (length < 0 || length > n - 21) return HEADER_ODD;
+    h->remark = length ? p + 17 : NULL;
+    h->remark_length = (int32_t)length;
+    at = 17 + length;
+    length = (int32_t)load32(p + at);
+    at += 4;
+    if (length < 0 || length != n - at) return HEADER_ODD;
+    end = n;
+    h->count = 0;
+    while (at < end) {
+        field_t *field = &h->fields[h->count];
+        int64_t value_length;
+        if (h->count == FIELDS_MAX || end - at < 2) return HEADER_ODD;
+        length = (int16_t)load16(p + at);
+        at += 2;
+        if (length < 0 || end - at < length + 4) return HEADER_ODD;
+        value_length = (int32_t)load32(p + at + length);
+        if (value_length < 0 || value_length > end - at - length - 4) return HEADER_ODD;
+        field->key = p + at;
+        field->key_length = (int32_t)length;
+        field->value = p + at + length + 4;
+        field->value_length = (int32_t)value_length;
+        field->escaped = 0;
+        if (value_length) h->count++; /* No bytes: absent. */
+        at += length + 4 + value_length;
+    }
+    return HEADER_USUAL;
+}
+
+static int64_t skip_space(const u8 *p, int64_t n, int64_t at) {
+    while (at < n && (p[at] == ' ' || p[at] == '\n' || p[at] == '\r' || p[at] == '\t')) at++;
+    return at;
+}
+
+/* The text behind a quote at `at`: gives the place behind the closing quote, or -1. */
+static int64_t skip_text(const u8 *p, int64_t n, int64_t at, int *escaped) {
+    *escaped = 0;
+    while (at < n) {
+        u8 c = p[at];
+        if (c == '"') return at + 1;
+        if (c < 0x20) return -1;
+        if (c == '\\') {
+            *escaped = 1;
+            at++;
+        }
+        at++;
+    }
+    return -1;
+}
+
+/* A whole number as the general codec would print it again: gives the place behind it, or -1. */
+static int64_t skip_number(const u8 *p, int64_t n, int64_t at) {
+    int64_t first = at;
+    if (at < n && p[at] == '-') first = ++at;
+    while (at < n && p[at] >= '0' && p[at] <= '9') at++;
+    if (at == first || at - first > 19 || (p[first] == '0' && (at - first > 1 || (first > 0 && p[first - 1] == '-'))))
+        return -1;
+    if (at < n && (p[at] == '.' || p[at] == 'e' || p[at] == 'E')) return -1;
+    return at;
+}
+
+static int wire_number(const u8 *p, int64_t length, int64_t *out) {
+    uint64_t value = 0, limit = (uint64_t)INT64_MAX;
+    int negative = 0;
+    int64_t at = 0;
+    if (length > 0 && p[0] == '-') {
+        negative = 1;
+        at = 1;
+        limit++;
+    }
+    if (length == at || length - at > 19) return 0;
+    for (; at < length; at++) {
+        if (p[at] < '0' || p[at] > '9') return 0;
+        value = value * 10 + (uint64_t)(p[at] - '0');
+    }
+    if (value > limit) return 0;
+    *out = negative ? (int64_t)(0 - value) : (int64_t)value;
+    return 1;
+}
+
+static int wire_number32(const u8 *p, int64_t length, int32_t *out) {
+    int64_t value;
+    if (!wire_number(p, length, &value) || value < INT32_MIN || value > INT32_MAX) return 0;
+    *out = (int32_t)value;
+    return 1;
+}
+
+/* The object of ext fields that begins behind a brace at `at`: gives the place behind it, or -1. */
+static int64_t read_json_fields(const u8 *p, int64_t n, int64_t at, header_t *h) {
+    int escaped;
+    h->count = 0;
+    at = skip_space(p, n, at);
+    if (at < n && p[at] == '}') return at + 1;
+    for (;;) {
+        field_t *field = &h->fields[h->count];
+        int64_t end;
+        if (h->count == FIELDS_MAX || at >= n || p[at] != '"') return -1;
+        end = skip_text(p, n, at + 1, &escaped);
+        if (end < 0 || escaped) return -1;
+        field->key = p + at + 1;
+        field->key_length = (int32_t)(end - at - 2);
+        at = skip_space(p, n, end);
+        if (at >= n || p[at] != ':') return -1;
+        at = skip_space(p, n, at + 1);
+        if (at >= n) return -1;
+        field->escaped = 0;
+        field->value = p + at;
+        if (p[at] == '"') {
+            end = skip_text(p, n, at + 1, &field->escaped);
+            if (end < 0) return -1;
+            field->value = p + at + 1;
+            field->value_length = (int32_t)(end - at - 2);
+        } else if (n - at >= 4 && memcmp(p + at, "true", 4) == 0) {
+            end = at + 4;
+            field->value_length = 4;
+        } else if (n - at >= 5 && memcmp(p + at, "false", 5) == 0) {
+            end = at + 5;
+            field->value_length = 5;
+        } else {
+            end = skip_number(p, n, at);
+            if (end < 0) return -1;
+            field->value_length = (int32_t)(end - at);
+        }
+        h->count++;
+        at = skip_space(p, n, end);
+        if (at >= n) return -1;
+        if (p[at] == '}') return at + 1;
+        if (p[at] != ',') return -1;
+        at = skip_space(p, n, at + 1);
+    }
+}
+
+static int is_key(const u8 *key, int64_t length, const char *name) {
+    return (int64_t)strlen(name) == length && memcmp(key, name, (size_t)length) == 0;
+}
+
+/* The value of one field outside of extFields, at `at`: gives the place behind it, or -1. */
+static int64_t read_json_value(const u8 *p, int64_t n, int64_t at, const u8 *key, int64_t length, header_t *h, int *coded) {
+    int escaped;
+    int64_t end;
+    if (at >= n) return -1;
+    if (is_key(key, length, "extFields")) return p[at] == '{' ? read_json_fields(p, n, at + 1, h) : -1;
+    if (p[at] == '"') {
+        end = skip_text(p, n, at + 1, &escaped);
+        if (end < 0) return -1;
+        if (is_key(key, length, "remark")) {
+            h->remark = p + at + 1;
+            h->remark_length = (int32_t)(end - at - 2);
+            h->remark_escaped = escaped;
+        } else if (is_key(key, length, "language")) {
+            if (escaped) return -1;
+            h->language_name = p + at + 1;
+            h->language_length = (int32_t)(end - at - 2);
+        } else if (!is_key(key, length, "serializeTypeCurrentRPC") || escaped || !ascii_only(p + at, end - at)) {
+            return -1; /* A number written as text, or something that nobody knows. */
+        }
+        return end;
+    }
+    end = skip_number(p, n, at);
+    if (end < 0) return -1;
+    if (is_key(key, length, "code")) {
+        *coded = 1;
+        return wire_number32(p + at, end - at, &h->code) ? end : -1;
+    }
+    if (is_key(key, length, "opaque")) return wire_number32(p + at, end - at, &h->opaque) ? end : -1;
+    if (is_key(key, length, "flag")) return wire_number32(p + at, end - at, &h->flag) ? end : -1;
+    if (is_key(key, length, "version")) return wire_number32(p + at, end - at, &h->version) ? end : -1;
+    return -1;
+}
+
+static int read_json_header(const u8 *p, int64_t n, header_t *h) {
+    int64_t at = skip_space(p, n, 0), end;
+    int escaped, coded = 0;
+    h->version = h->opaque = h->flag = h->count = 0;
+    h->language_name = h->remark = NULL;
+    h->language_length = h->remark_length = h->remark_escaped = 0;
+    if (at >= n || p[at] != '{') return HEADER_ODD;
+    at = skip_space(p, n, at + 1);
+    for (;;) {
+        const u8 *key;
+        int64_t length;
+        if (at >= n || p[at] != '"') return HEADER_ODD;
+        end = skip_text(p, n, at + 1, &escaped);
+        if (end < 0 || escaped) return HEADER_ODD;
+        key = p + at + 1;
+        length = end - at - 2;
+        at = skip_space(p, n, end);
+        if (at >= n || p[at] != ':') return HEADER_ODD;
+        at = read_json_value(p, n, skip_space(p, n, at + 1), key, length, h, &coded);
+        if (at < 0) return HEADER_ODD;
+        at = skip_space(p, n, at);
+        if (at >= n) return HEADER_ODD;
+        if (p[at] == '}') break;
+        if (p[at] != ',') return HEADER_ODD;
+        at = skip_space(p, n, at + 1);
+    }
+    return coded && skip_space(p, n, at + 1) == n ? HEADER_USUAL : HEADER_ODD;
+}
+
+static int hex_of(u8 c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+    return -1;
+}
+
+/* A JSON text without its backslashes, at most as long as it was: gives its length, or -1 for what others must read
+ * (characters beyond ASCII behind \u, and damage). */
+static int64_t unescape(const u8 *p, int64_t n, u8 *out) {
+    int64_t at = 0, made = 0;
+    while (at < n) {
+        u8 c = p[at++];
+        if (c != '\\') {
+            out[made++] = c;
+            continue;
+        }
+        if (at >= n) return -1;
+        c = p[at++];
+        switch (c) {
+            case '"': case '\\': case '/': out[made++] = c; break;
+            case 'b': out[made++] = '\b'; break;
+            case 'f': out[made++] = '\f'; break;
+            case 'n': out[made++] = '\n'; break;
+            case 'r': out[made++] = '\r'; break;
+            case 't': out[made++] = '\t'; break;
+            case 'u': {
+                int high, low;
+                if (n - at < 4 || p[at] != '0' || p[at + 1] != '0') return -1;
+                high = hex_of(p[at + 2]);
+                low = hex_of(p[at + 3]);
+                if (high < 0 || high > 7 || low < 0) return -1;
+                out[made++] = (u8)(high << 4 | low);
+                at += 4;
+                break;
+            }
+            default: return -1;
+        }
+    }
+    return made;
+}
+
+/* The thirteen fields of a send, in the order of their letters; the first eight must be there. */
+#define SEND_FIELDS 13
+#define SEND_FIELDS_REQUIRED 8
+
+static const char *const SEND_NAMES[SEND_FIELDS] = {
+    "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp", "flag",
+    "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes", "batch",
+};
+static const int32_t SEND_NAME_LENGTHS[SEND_FIELDS] = {13, 5, 12, 21, 7, 7, 13, 4, 10, 14, 8, 17, 5};
+
+/* Where each field of a send is among those of the header, -1: absent. The last of a name counts. Gives 0 when one that
+ * must be there is not. */
+static int find_send_fields(const header_t *h, int named, int32_t *places) {
+    int32_t i, k;
+    for (k = 0; k < SEND_FIELDS; k++) places[k] = -1;
+    for (i = 0; i < h->count; i++) {
+        const field_t *field = &h->fields[i];
+        if (!named) {
+            if (field->key_length == 1 && field->key[0] >= 'a' && field->key[0] < 'a' + SEND_FIELDS)
+                places[field->key[0] - 'a'] = i;
+            continue;
+        }
+        for (k = 0; k < SEND_FIELDS; k++)
+            if (field->key_length == SEND_NAME_LENGTHS[k] &&
+                memcmp(field->key, SEND_NAMES[k], (size_t)field->key_length) == 0)
+                places[k] = i;
+    }
+    for (k = 0; k < SEND_FIELDS_REQUIRED; k++)
+        if (places[k] < 0) return 0;
+    return 1;
+}
+
+static int is_true(const u8 *p, int64_t n) {
+    if (n == 1) return p[0] == '1';
+    return n == 4 && (p[0] | 32) == 't' && (p[1] | 32) == 'r' && (p[2] | 32) == 'u' && (p[3] | 32) == 'e';
+}
+
+/* The code of a header if it can be seen at once, -1 otherwise. */
+static int32_t peek_code(int header_type, const u8 *p, int64_t n) {
+    int32_t code = 0;
+    int64_t at;
+    if (header_type == 1) return n < 2 ? -1 : (int32_t)load16(p);
+    if (n < 16 || memcmp(p, "{\"code\":", 8) != 0) return -1;
+    for (at = 8; at < 14 && p[at] >= '0' && p[at] <= '9'; at++) code = code * 10 + (p[at] - '0');
+    return at > 8 && p[at] == ',' ? code : -1;
+}
+
+typedef struct {
+    const char *names[ANSWER_FIELDS_MAX];
+    const u8 *values[ANSWER_FIELDS_MAX];
+    int32_t lengths[ANSWER_FIELDS_MAX];
+    u8 numbers[ANSWER_FIELDS_MAX][24];
+    int32_t count;
+    int32_t header_type;
+    int32_t code;
+    int32_t version;
+    int32_t opaque;
+    const u8 *remark; /* NULL: none. */
+    int64_t remark_length;
+    int64_t body_bytes;
+} answer_t;
+
+static int64_t print_number(u8 *out, int64_t value) {
+    u8 digits[24];
+    int count = 0;
+    int64_t made = 0;
+    uint64_t rest = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    if (value < 0) out[made++] = '-';
+    do {
+        digits[count++] = (u8)('0' + rest % 10);
+        rest /= 10;
+    } while (rest);
+    while (count) out[made++] = digits[--count];
+    return made;
+}
+
+static void answer_number(answer_t *a, const char *name, int64_t value) {
+    a->names[a->count] = name;
+    a->values[a->count] = a->numbers[a->count];
+    a->lengths[a->count] = (int32_t)print_number(a->numbers[a->count], value);
+    a->count++;
+}
+
+static void answer_text(answer_t *a, const char *name, const u8 *text, int64_t length) {
+    a->names[a->count] = name;
+    a->values[a->count] = text;
+    a->lengths[a->count] = (int32_t)length;
+    a->count++;
+}
+
+/* Whether a text can stand between quotes as it is. */
+static int is_plain_text(const u8 *p, int64_t n) {
+    int64_t at;
+    for (at = 0; at < n; at++)
+        if (p[at] < 0x20 || p[at] == '"' || p[at] == '\\') return 0;
+    return 1;
+}
+
+static u8 *put(u8 *at, const void *text, int64_t length) {
+    memcpy(at, text, (size_t)length);
+    return at + length;
+}
+
+#define PUT(at, text) put(at, text, sizeof(text) - 1)
+
+static u8 *json_answer(u8 *at, const answer_t *a) {
+    int32_t i;
+    at = PUT(at, "{\"code\":");
+    at += print_number(at, a->code);
+    at = PUT(at, ",\"extFields\":{");
+    for (i = 0; i < a->count; i++) {
+        if (i) *at++ = ',';
+        *at++ = '"';
+        at = put(at, a->names[i], (int64_t)strlen(a->names[i]));
+        at = PUT(at, "\":\"");
+        at = put(at, a->values[i], a->lengths[i]);
+        *at++ = '"';
+    }
+    at = PUT(at, "},\"flag\":1,\"language\":\"PYTHON\",\"opaque\":");
+    at += print_number(at, a->opaque);
+    if (a->remark) {
+        at = PUT(at, ",\"remark\":\"");
+        at = put(at, a->remark, a->remark_length);
+        *at++ = '"';
+    }
+    at = PUT(at, ",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":");
+    at += print_number(at, a->version);
+    *at++ = '}';
+    return at;
+}
+
+static u8 *binary_answer(u8 *at, const answer_t *a) {
+    int32_t i;
+    u8 *ext;
+    store16(at, (uint16_t)a->code);
+    at[2] = 3; /* PYTHON */
+    store16(at + 3, (uint16_t)a->version);
+    store32(at + 5, (uint32_t)a->opaque);
+    store32(at + 9, 1);
+    store32(at + 13, a->remark ? (uint32_t)a->remark_length : 0);
+    at += 17;
+    if (a->remark) at = put(at, a->remark, a->remark_length);
+    ext = at;
+    at += 4;
+    for (i = 0; i < a->count; i++) {
+        int64_t length = (int64_t)strlen(a->names[i]);
+        store16(at, (uint16_t)length);
+        at = put(at + 2, a->names[i], length);
+        store32(at, (uint32_t)a->lengths[i]);
+        at = put(at + 4, a->values[i], a->lengths[i]);
+    }
+    store32(ext, (uint32_t)(at - ext - 4));
+    return at;
+}
+
+/* The frame of an answer up to its body, into ANSWER_BYTES_MAX bytes: gives its length, or -1 for what others must
+ * write (it does not fit, or has text that must be escaped). */
+static int64_t build_answer(u8 *out, const answer_t *a) {
+    int64_t total = 512 + (a->remark ? a->remark_length : 0), header;
+    int32_t i;
+    for (i = 0; i < a->count; i++) {
+        total += 32 + a->lengths[i];
+        if (a->header_type == 0 && !is_plain_text(a->values[i], a->lengths[i])) return -1;
+    }
+    if (total > ANSWER_BYTES_MAX || (a->remark && a->header_type == 0 && !is_plain_text(a->remark, a->remark_length)))
+        return -1;
+    header = (a->header_type == 0 ? json_answer(out + 8, a) : binary_answer(out + 8, a)) - out - 8;
+    store32(out, (uint32_t)(4 + header + a->body_bytes));
+    store32(out + 4, (uint32_t)a->header_type << 24 | (uint32_t)header);
+    return 8 + header;
+}
+
+#endif

@@ -1,0 +1,47 @@
+# What framing.h offers to compiled.py.
+from libc.stdint cimport int32_t, int64_t
+from native cimport u8
+
+cdef extern from "framing.h" nogil:
+    enum: FIELDS_MAX
+    enum: ANSWER_BYTES_MAX
+    enum: HEADER_USUAL
+    ctypedef struct field_t:
+        const u8 *key
+        const u8 *value
+        int32_t key_length
+        int32_t value_length
+        int escaped
+    ctypedef struct header_t:
+        int32_t code
+        int32_t version
+        int32_t opaque
+        int32_t flag
+        int32_t language
+        const u8 *language_name
+        const u8 *remark
+        int32_t language_length
+        int32_t remark_length
+        int remark_escaped
+        int32_t count
+        field_t fields[48]
+    int read_binary_header(const u8 *p, int64_t n, header_t *h)
+    int read_json_header(const u8 *p, int64_t n, header_t *h)
+    int wire_number(const u8 *p, int64_t length, int64_t *out)
+    int wire_number32(const u8 *p, int64_t length, int32_t *out)
+    int64_t unescape(const u8 *p, int64_t n, u8 *out)
+    int find_send_fields(const header_t *h, int named, int32_t *places)
+    int is_true(const u8 *p, int64_t n)
+    int32_t peek_code(int header_type, const u8 *p, int64_t n)
+    ctypedef struct answer_t:
+        int32_t count
+        int32_t header_type
+        int32_t code
+        int32_t version
+        int32_t opaque
+        const u8 *remark
+        int64_t remark_length
+        int64_t body_bytes
+    void answer_number(answer_t *a, const char *name, int64_t value)
+    void answer_text(answer_t *a, const char *name, const u8 *text, int64_t length)
+    int64_t build_answer(u8 *out, const answer_t *a)
