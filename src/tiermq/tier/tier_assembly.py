@@ -81,9 +81,8 @@ def assemble_tier(
     follows: bool = False,
 ) -> TierParts:
     """Make and connect the parts. Asks the tier nothing. `follows`: a job writes the tier, this store only reads it."""
-    cluster, broker = config.broker_cluster_name, config.broker_name
     files = _files(config, driver, metadata, clock)
-    lease = BrokerLease(driver, cluster, broker, lease_owner(config), term_ms=config.tier_lease_term, clock=clock)
+    lease = _lease(config, driver, clock)
     manifests = ManifestStore(driver, lease_owner(config), lease=lease, clock=clock)
     writer = _writer(config, metadata, manifests, lease, clock)
     records = ColdRecords(files)
@@ -120,8 +119,7 @@ def assemble_tier(
     made.append(retention)
     pool = ThreadPoolExecutor(config.tier_fetch_threads, thread_name_prefix="tier-fetch")
     fetcher = TierFetcher(files, _fetch_config(config, local), clock, pool)
-    metrics = TierMetrics(registry, files, clock)
-    metrics.watch_fetcher(fetcher)
+    metrics = _metrics(registry, files, fetcher, clock)
     return TierParts(
         config=config,
         driver=driver,
@@ -141,6 +139,17 @@ def assemble_tier(
         pool=pool,
         metrics=metrics,
     )
+
+
+def _lease(config: TierConfig, driver: TierDriver, clock: Clock) -> BrokerLease:
+    place = (config.broker_cluster_name, config.broker_name)
+    return BrokerLease(driver, *place, lease_owner(config), term_ms=config.tier_lease_term, clock=clock)
+
+
+def _metrics(registry: Registry, files: FlatFileStore, fetcher: TierFetcher, clock: Clock) -> TierMetrics:
+    metrics = TierMetrics(registry, files, clock)
+    metrics.watch_fetcher(fetcher)
+    return metrics
 
 
 def _files(config: TierConfig, driver: TierDriver, metadata: MetadataStore, clock: Clock) -> FlatFileStore:

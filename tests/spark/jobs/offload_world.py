@@ -54,10 +54,10 @@ def put(store: LocalStore, count: int, chance: random.Random, first: int = 0) ->
 class OffloadWorld:
     """One store `s` and one tier `t` below a directory."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, suffix: str = "") -> None:
         self.root = root
         self.store = root / "s"
-        self.tier = (root / "t").as_uri()
+        self.tier = (root / "t").as_uri() + suffix
 
     def place(self, names: str = NAMES) -> str:
         return f"{self.store}={names}"
