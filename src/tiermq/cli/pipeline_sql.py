@@ -1,0 +1,109 @@
+"""`tiermq pipeline sql`."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from tiermq.cli.pipeline_options import HERE, job_options, spark_for
+from tiermq.cli.pipeline_source_options import source_arguments, source_options
+from tiermq.errors import BadConfig
+
+if TYPE_CHECKING:
+    from tiermq.spark.jobs.job_report import JobReport
+
+CELL_MAX = 60
+
+
+@click.command()
+@click.argument("query")
+@source_options
+@click.option("--key", "keys", multiple=True, help="Only messages with this key, found by the index; may be repeated.")
+@click.option("--tag", "tags", multiple=True, help="Only messages with this tag; may be repeated.")
+@click.option("--format", "form", type=click.Choice(["table", "csv", "jsonl"]), default="table", show_default=True)
+@click.option("--limit", type=click.IntRange(0), default=1000, show_default=True, help="At most so many rows; 0: all.")
+@click.option("--explain", is_flag=True, help="Say what the scan planned, skipped and read (on standard error).")
+@job_options
+def sql(
+    query: str,
+    keys: tuple[str, ...],
+    tags: tuple[str, ...],
+    form: str,
+    limit: int,
+    explain: bool,
+    master: str,
+    conf: tuple[str, ...],
+    dry_run: bool,
+    as_json: bool,
+    **source: Any,
+) -> None:
+    """Ask history in SQL. Every topic is a table; `messages` is all of them.
+
+    What is no letter, digit or underscore in a topic's name becomes an underscore: %RETRY%group is _retry_group.
+    Only columns that the query names are decoded, so name them instead of taking all. Conditions in the query are
+    checked row by row; --topic, --since, --until, --offsets, --key and --tag prune before anything is read.
+
+    \b
+    Columns:
+      topic, brokerName, queueId, queueOffset, tags, keys, uniqKey, body, properties, bornTimestamp, storeTimestamp,
+      msgId, storeSize, deliverTime, tier, …; and Kafka's names: key, value, partition, offset, timestamp, headers
+
+    \b
+    Examples:
+      tiermq pipeline sql "select topic, count(*) from messages group by topic" --tier s3://history
+      tiermq pipeline sql "select queueOffset, string(body) from orders" --tier s3://history --key order-42
+      tiermq pipeline sql "select max(storeTimestamp) from orders" --store ~/store --explain
+      tiermq pipeline sql "select body:price from orders" --tier s3://history --since 2026-01-31 --format csv
+    """
+    from tiermq.spark.jobs.sql import sql as run
+
+    if master == HERE and not dry_run:
+        raise BadConfig(f"SQL is Spark's: --master {HERE} is without it")
+    arguments = source_arguments(**source)
+    arguments |= {name: list(given) for name, given in (("keys", keys), ("tags", tags)) if given}
+    with spark_for(HERE if dry_run else master, () if dry_run else conf) as spark:
+        report = run(spark, query, limit=limit, explain=explain, dry_run=dry_run, **arguments)
+    if as_json:
+        click.echo(json.dumps(report.as_dict()))
+        return
+    for view, lines in report.details.get("scan", {}).items():
+        click.echo(f"{view}:", err=not dry_run)
+        for line in lines:
+            click.echo(f"  {line}", err=not dry_run)
+    if not dry_run:
+        show_rows(report, form)
+
+
+def show_rows(report: JobReport, form: str) -> None:
+    """Print the rows of a report."""
+    names = [column["name"] for column in report.details["columns"]]
+    rows = report.details["rows"]
+    if form == "csv":
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows([_cell(value) for value in row] for row in rows)
+    elif form == "jsonl":
+        for row in rows:
+            click.echo(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False))
+    else:
+        table = Table(*names)
+        for row in rows:
+            table.add_row(*(_short(_cell(value)) for value in row))
+        Console(markup=False, highlight=False, soft_wrap=True).print(table)
+        click.echo(f"{len(rows):,} rows in {report.took_s:.1f} s; {report.done['messages']:,} messages read", err=True)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | bool) else str(value)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= CELL_MAX else f"{text[: CELL_MAX - 1]}…"
