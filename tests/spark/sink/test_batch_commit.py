@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,45 @@ def test_a_driver_may_die_after_any_message(
     put = commit_batch(QUERY, staged(options, QUERY, bodies("f", "e", "d"), bodies("a", "b", "c")), options)
     assert put == 6 - count
     assert sorted(message.body for message in stored(tmp_path)) == [b"a", b"b", b"c", b"d", b"e", b"f"]
+
+
+@pytest.mark.parametrize("at", ["write_intent", "_put", "_write_done", "_clean"])
+def test_a_commit_that_outlives_its_driver_and_its_repetition_put_a_batch_once(
+    tmp_path: Path, options: Any, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    name = "_write" if at == "_write_done" else at
+    original = getattr(batch_commit, name)
+    is_there, may_go_on, results = threading.Event(), threading.Event(), []
+
+    def waits(*arguments: Any) -> Any:
+        if threading.current_thread() is old and (at != "_write_done" or "batch" in arguments[1]):
+            is_there.set()
+            may_go_on.wait()
+        return original(*arguments)
+
+    def commit(*texts: str) -> None:
+        results.append(commit_batch(QUERY, staged(options, QUERY, bodies(*texts)), options))
+
+    monkeypatch.setattr(batch_commit, name, waits)
+    old, new = threading.Thread(target=commit, args="abc"), threading.Thread(target=commit, args="cba")
+    old.start()
+    is_there.wait()
+    # The repetition meets the old one at its look for the lock, or after the whole of it.
+    real_open = batch_commit.open_sink_store
+
+    def opens(*arguments: Any) -> Any:
+        may_go_on.set()
+        return real_open(*arguments)
+
+    monkeypatch.setattr(batch_commit, "open_sink_store", opens)
+    new.start()
+    if at == "_clean":
+        new.join()
+        may_go_on.set()
+    old.join()
+    new.join()
+    assert sorted(results) == [0, 3]
+    assert sorted(message.body for message in stored(tmp_path)) == [b"a", b"b", b"c"]
 
 
 @pytest.mark.crash

@@ -8,7 +8,8 @@
 A commit that is repeated begins by looking at `done` (then there is nothing to do) and at the intent: if there is one,
 *its* files are the batch, not those of the repetition, whose rows may have come in another order. What of them has been
 put is read from the store itself, behind the ends that the intent names, by the mark that each message carries. So a
-driver may die anywhere: between put and record, or half way through the put.
+driver may die anywhere: between put and record, or half way through the put. The store's lock is held from before the
+look until `done` is written: of two commits of one batch at the same time, the second finds that it was done.
 
 Batches of a query are committed in the order of their numbers, so that one number per query is all there is to keep.
 The staging directory belongs to the store: who deletes it between a crash and the repetition gets the batch twice.
@@ -49,11 +50,12 @@ def commit_batch(name: BatchName, files: Iterable[StagedFile], options: SinkOpti
     Raises StoreLocked, StagingLost, and StoreError when the store refuses a message: then run the batch again.
     """
     if is_done(name, options):
-        _log.info("batch %d of %s was committed before: nothing to do", name.batch, name.query)
-        _clean(name, options)
-        return 0
+        return _nothing_to_do(name, options)
     staged = sorted((file for file in files if file.rows), key=lambda file: file.partition)
     with open_sink_store(options) as store:
+        # Asked again, now that nobody else has the store: the process of a driver that was killed may have gone on.
+        if is_done(name, options):
+            return _nothing_to_do(name, options)
         intent = read_intent(name, options)
         present: set[str] = set()
         if intent is None:
@@ -67,9 +69,15 @@ def commit_batch(name: BatchName, files: Iterable[StagedFile], options: SinkOpti
         store.dispatch_now()
         store.flush()
         store.flush_queues()
-    _write(_done_path(name, options), {"batch": name.batch})
+        _write(_done_path(name, options), {"batch": name.batch})
     _clean(name, options)
     return count
+
+
+def _nothing_to_do(name: BatchName, options: SinkOptions) -> int:
+    _log.info("batch %d of %s was committed before: nothing to do", name.batch, name.query)
+    _clean(name, options)
+    return 0
 
 
 def is_done(name: BatchName, options: SinkOptions) -> bool:
