@@ -1,0 +1,37 @@
+"""Stores and tiers for tests on a cluster, and what must be true of them after anything that happened."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark.jobs.offload_world import OffloadWorld, fill
+from spark.jobs.test_offload import assert_whole, by_engine
+
+TESTS = Path(__file__).parents[2]
+BACK_ENDS = ("files", "objects", "s3")
+
+
+def world_on(back_end: str, path: Path, request: pytest.FixtureRequest, count: int = 300) -> OffloadWorld:
+    """A filled store whose tier is a directory of files, a directory of objects, or a prefix of a real S3 server."""
+    world = OffloadWorld(path, "?driver=object" if back_end == "objects" else "")
+    if back_end == "s3":
+        request.getfixturevalue("s3")
+        world.tier = f"s3://history/{uuid.uuid4().hex}"
+    fill(world.store, count)
+    return world
+
+
+class Expectation:
+    """What a store has, and the bytes that the embedded engine makes of it: nothing else may be in the tier later."""
+
+    def __init__(self, world: OffloadWorld, path: Path) -> None:
+        self._messages: dict[Any, Any] = world.messages()
+        self._segments = by_engine(world, path).segments()
+
+    def check(self, world: OffloadWorld) -> None:
+        assert world.segments() == self._segments
+        assert_whole(world, self._messages)

@@ -1,0 +1,63 @@
+"""An offload on a real cluster whose executors, workers, tasks and drivers die, and whose tasks run twice at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark.cluster.cluster_worlds import BACK_ENDS, Expectation, world_on
+from spark.cluster.driver_process import SPECULATION, DriverDied, DriverProcess
+from spark.jobs.offload_world import OffloadWorld
+from spark.jobs.test_offload import STEPS
+
+pytestmark = [pytest.mark.slow, pytest.mark.crash]
+
+
+def run(driver: DriverProcess, world: OffloadWorld, **options: Any) -> Any:
+    return driver.call("offload", place=world.place(), tier=world.tier, **options)
+
+
+@pytest.mark.parametrize("back_end", BACK_ENDS)
+def test_executors_and_workers_that_are_killed_and_a_task_that_fails_twice_change_nothing(
+    driver: DriverProcess, tmp_path: Path, back_end: str, request: pytest.FixtureRequest
+) -> None:
+    world = world_on(back_end, tmp_path, request)
+    expected = Expectation(world, tmp_path / "engine")
+    faults = tmp_path / "faults"
+    faults.mkdir()
+    kinds = ["executor", "raise", "raise", "worker", "executor"]
+    report = run(driver, world, folder=str(faults), kinds=kinds)
+    assert len(report["faults"]) > len(kinds)
+    assert (report["problems"], report["done"]["messages"]) == ([], 300)
+    expected.check(world)
+
+
+@pytest.mark.parametrize("back_end", BACK_ENDS)
+def test_two_copies_of_a_task_that_write_at_the_same_time_change_nothing(
+    driver: DriverProcess, tmp_path: Path, back_end: str, request: pytest.FixtureRequest
+) -> None:
+    world = world_on(back_end, tmp_path, request)
+    expected = Expectation(world, tmp_path / "engine")
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    report = run(driver, world, folder=str(marks), straggler=True, conf=SPECULATION)
+    assert {"copy-0", "copy-1"} <= set(report["faults"])
+    assert (report["problems"], report["done"]["messages"]) == ([], 300)
+    expected.check(world)
+
+
+@pytest.mark.parametrize("with_jvm", [True, False], ids=["its JVM too", "its JVM finds out"])
+@pytest.mark.parametrize("steps", [STEPS[::2], STEPS[1::2]], ids=["even steps", "odd steps"])
+def test_drivers_that_are_killed_one_after_the_other_lose_and_double_nothing(
+    driver: DriverProcess, tmp_path: Path, steps: list[str], with_jvm: bool, request: pytest.FixtureRequest
+) -> None:
+    world = world_on("s3" if with_jvm else "files", tmp_path, request, 600)
+    expected = Expectation(world, tmp_path / "engine")
+    for step in steps:
+        with pytest.raises(DriverDied):
+            run(driver, world, kill_at=step, with_jvm=with_jvm)
+    report = run(driver, world)
+    assert report["problems"] == []
+    expected.check(world)
