@@ -88,7 +88,7 @@ def offsets_of(text: str | None) -> tuple[int | None, int | None] | None:
 @contextmanager
 def stopped_by_signals(stop: threading.Event, what: str) -> Iterator[None]:
     """Let the first SIGINT or SIGTERM set `stop`, and a second one end the process as it usually does."""
-    before = {}
+    before: dict[int, Any] = {}
 
     def ask(number: int, _frame: object) -> None:
         click.echo(f"stopping after this {what}; once more to stop at once", err=True)

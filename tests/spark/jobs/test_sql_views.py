@@ -14,7 +14,7 @@ from tiermq.spark.jobs.sql_views import columns_needed, views_named, views_of
         ("select count(*) from orders", ("queueId",)),
         ("select count( * ), max(QUEUEOFFSET) from orders", ("queueOffset",)),
         ("select queueOffset * 2, storeSize*2 from orders where tags = 'a'", ("queueOffset", "tags", "storeSize")),
-        ("select value, offset from orders", ("value", "offset")),
+        ("select value, offset from orders order by offset desc", ("value", "offset")),
         ("select `body`, properties['a'] from orders", ("body", "properties")),
     ],
 )
@@ -33,6 +33,7 @@ def test_columns_are_those_that_the_text_names(query: str, columns: tuple[str, .
         "select /* hm */ * from orders",
         "table orders",
         "from orders",
+        "with o as (select 1) from orders",
         "select topic from orders natural join returns",
         "from orders |> where queueId = 1",
         "describe orders",

@@ -62,9 +62,7 @@ def sql(
         meter = ScanMeter(spark) if getattr(spark, "_sc", None) is not None else None
         frame = query_frame(spark, query, views, meter=meter, **source)
         rows = frame.limit(limit).collect() if limit else frame.collect()
-        report.details["columns"] = [
-            {"name": field.name, "type": field.dataType.simpleString()} for field in frame.schema
-        ]
+        report.details["columns"] = [{"name": each.name, "type": each.dataType.simpleString()} for each in frame.schema]
         report.details["rows"] = [[plain(value) for value in row] for row in rows]
         read = meter.counters if meter is not None else ScanCounters()
         report.done |= {"rows": len(rows), "messages": read.rows_read, "bytes": read.bytes_read}

@@ -15,9 +15,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 _COUNT_STAR = re.compile(r"\bcount\s*\(\s*\*\s*\)", re.IGNORECASE)
 _STAR = re.compile(r"(?:\b(?:select|distinct|all)\b|[,.(])\s*(?:/\*.*?\*/\s*)*\*", re.IGNORECASE | re.DOTALL)
 # Statements that take every column of a table without a star.
-_WHOLE = re.compile(
-    r"\b(?:table|describe|desc|natural|pivot|unpivot|transform|map|reduce)\b|\|>|^\s*from\b", re.IGNORECASE
-)
+_WHOLE = re.compile(r"^\s*desc\b|\b(?:table|describe|natural|pivot|unpivot)\b|\|>", re.IGNORECASE)
 _CHEAPEST = "queueId"
 
 
@@ -26,7 +24,10 @@ def columns_needed(query: str) -> tuple[str, ...] | None:
     text = _COUNT_STAR.sub("count(1)", query)
     if _STAR.search(text) or _WHOLE.search(text):
         return None
-    words = {word.lower() for word in _WORD.findall(text)}
+    listed = [word.lower() for word in _WORD.findall(text)]
+    if listed.count("from") > listed.count("select"):
+        return None  # A `from` without a `select` takes every column.
+    words = set(listed)
     needed = tuple(name for name in (*COLUMNS, *ALIASES) if name.lower() in words)
     return needed or (_CHEAPEST,)
 
