@@ -16,6 +16,7 @@ _COUNT_STAR = re.compile(r"\bcount\s*\(\s*\*\s*\)", re.IGNORECASE)
 _STAR = re.compile(r"(?:\b(?:select|distinct|all)\b|[,.(])\s*(?:/\*.*?\*/\s*)*\*", re.IGNORECASE | re.DOTALL)
 # Statements that take every column of a table without a star.
 _WHOLE = re.compile(r"^\s*desc\b|\b(?:table|describe|natural|pivot|unpivot)\b|\|>", re.IGNORECASE)
+_FROM_BEHIND_WITH = re.compile(r"^\s*with\b.*\)\s*from\b", re.IGNORECASE | re.DOTALL)
 _CHEAPEST = "queueId"
 
 
@@ -25,7 +26,7 @@ def columns_needed(query: str) -> tuple[str, ...] | None:
     if _STAR.search(text) or _WHOLE.search(text):
         return None
     listed = [word.lower() for word in _WORD.findall(text)]
-    if listed.count("from") > listed.count("select"):
+    if listed.count("from") > listed.count("select") or _FROM_BEHIND_WITH.search(text):
         return None  # A `from` without a `select` takes every column.
     words = set(listed)
     needed = tuple(name for name in (*COLUMNS, *ALIASES) if name.lower() in words)
