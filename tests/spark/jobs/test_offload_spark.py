@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,4 +109,18 @@ def test_a_wave_that_spark_gives_up_is_adopted_by_the_next_run(spark: SparkSessi
         world.offload(spark=spark, run=lambda tasks: run_tasks(spark, work, tasks))
     report = offload([world.place()], world.tier, spark=spark, settings=SMALL, config=TIER)
     assert report.done["adopted"] > 0
+    assert_whole(world, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+def test_an_executor_that_is_killed_half_way_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    world = OffloadWorld(tmp_path)
+    fill(world.store, 300)
+    expected = world.messages()
+    script = Path(__file__).with_name("offload_cluster_run.py")
+    words = [sys.executable, str(script), world.place(), world.tier, str(tmp_path / "mark")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert "300 []" in done.stdout, done.stdout + done.stderr[-3_000:]
+    assert (tmp_path / "mark").exists()
     assert_whole(world, expected)
