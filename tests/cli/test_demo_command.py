@@ -1,110 +1,121 @@
-"""`tiermq demo`: it kills a real process, and it would notice a loss."""
+"""`tiermq demo`: what a user sees, and what is refused before anything is written."""
 
 from __future__ import annotations
 
-import itertools
 import json
-from dataclasses import dataclass
+import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
+from click.testing import CliRunner, Result
 
-from tiermq.cli import demo
+from servers.loopback import free_ports
 from tiermq.cli.main import cli
 
 
-@pytest.mark.crash
-def test_a_killed_writer_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    result = CliRunner().invoke(cli, ["demo", "--messages", "500", "--keep", str(tmp_path / "store"), "--json"])
-    assert result.exit_code == 0, result.output
-    numbers = json.loads(result.output)
-    assert numbers["acknowledged"] >= 500
-    assert numbers["recovered"] >= numbers["acknowledged"]
-    assert numbers["checked_records"] == numbers["recovered"]
-    assert (tmp_path / "store" / "commitlog").is_dir()
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["demo", "--master", "here", *arguments])
 
 
 @pytest.mark.crash
-def test_each_step_is_told_in_words() -> None:
-    result = CliRunner().invoke(cli, ["demo", "--messages", "100"])
+def test_all_numbers_come_as_json_and_everything_is_kept(tmp_path: Path) -> None:
+    keep, page = tmp_path / "kept", tmp_path / "page.html"
+    result = run("--messages", "2000", "--keep", str(keep), "--page", str(page), "--json")
     assert result.exit_code == 0, result.output
-    assert "SIGKILL" in result.output
-    assert "Nothing acknowledged was lost" in result.output
+    numbers = json.loads(result.stdout)
+    assert numbers["messages"] > 2_000
+    assert all(check["agrees"] for check in numbers["checks"])
+    assert numbers["page"] == str(page)
+    assert page.read_text().startswith("<!doctype html>")
+    assert (keep / "store" / "commitlog").is_dir()
+    assert any((keep / "tier").rglob("COMMIT_LOG/*"))
+
+
+@pytest.mark.crash
+def test_the_account_is_told_in_words() -> None:
+    result = run("--messages", "1", "--no-page")
+    assert result.exit_code == 0, result.output
+    for words in ("SIGKILL", "No Spark: --master here was given", "from the tier alone", "Nothing was lost"):
+        assert words in result.output
+    assert "Pictures" not in result.output
 
 
 def test_a_directory_with_something_in_it_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("data")
-    result = CliRunner().invoke(cli, ["demo", "--keep", str(tmp_path)])
+    result = run("--keep", str(tmp_path), "--no-page")
     assert result.exit_code == 1
     assert "not empty" in result.output
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
 
 
-@given(st.integers(0, 10_000))
-def test_the_place_of_a_message_is_where_its_queue_lists_it(number: int) -> None:
-    queue_id, queue_offset = demo.place_of(number)
-    assert next(itertools.islice(demo.numbers_of(queue_id), queue_offset, None)) == number
+@pytest.mark.parametrize(
+    ("tier", "words"),
+    [
+        ("ftp://host/dir", "ftp"),
+        ("s3://user:secret@bucket", "environment"),
+        ("file:///dev/null/tier", "/dev/null"),
+    ],
+)
+def test_a_tier_that_cannot_be_is_refused_at_once(tmp_path: Path, tier: str, words: str) -> None:
+    result = run("--tier", tier, "--keep", str(tmp_path / "kept"), "--no-page")
+    assert result.exit_code == 1
+    assert words in result.output
+    assert "secret" not in result.output
+    assert not (tmp_path / "kept" / "store").exists()
 
 
-@dataclass
-class Stored:
-    queue_offset: int
-    body: bytes
+def test_an_s3_server_that_does_not_answer_is_noticed_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [port] = free_ports(1)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a secret")
+    result = run("--tier", "s3://bucket/prefix", "--keep", str(tmp_path / "kept"), "--no-page")
+    assert result.exit_code == 1
+    assert "s3://bucket/prefix" in result.output
+    assert "a secret" not in result.output
+    assert not (tmp_path / "kept" / "store").exists()
 
 
-@dataclass
-class Page:
-    messages: list[Stored]
-    next_offset: int
+def test_a_tier_with_a_history_is_left_alone(tmp_path: Path) -> None:
+    tier = (tmp_path / "tier").as_uri()
+    assert run("--messages", "1", "--tier", tier, "--no-page").exit_code == 0
+    before = sorted((tmp_path / "tier").rglob("*"))
+    result = run("--messages", "1", "--tier", tier, "--no-page")
+    assert result.exit_code == 1
+    assert "has a history already" in result.output
+    assert sorted((tmp_path / "tier").rglob("*")) == before
 
 
-class FakeStore:
-    """Holds the first messages of the demo; one may be lost or changed."""
+def test_a_disk_that_is_too_small_is_refused_with_both_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Usage(NamedTuple):
+        total: int
+        used: int
+        free: int
 
-    def __init__(self, count: int, lost: int = -1, changed: int = -1) -> None:
-        self.queues: list[list[Stored]] = [[] for _ in range(demo.QUEUES)]
-        for number in range(count):
-            queue_id, queue_offset = demo.place_of(number)
-            if number != lost:
-                body = b"other" if number == changed else demo.body_of(number)
-                self.queues[queue_id].append(Stored(queue_offset, body))
-
-    def get(self, topic: str, queue_id: int, offset: int, max_messages: int) -> Page:
-        found = self.queues[queue_id][offset : offset + max_messages]
-        return Page(found, offset + len(found))
-
-    def query(self, topic: str, key: str, begin_ms: int, end_ms: int, max_messages: int) -> Page:
-        return Page([message for queue in self.queues for message in queue if message.body.startswith(
-            b"order " + key.removeprefix("order-").encode() + b" "
-        )], 0)  # fmt: skip
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 30, 1 << 29, 100 << 20))
+    result = run("--messages", "1000000", "--keep", str(tmp_path / "kept"), "--no-page")
+    assert result.exit_code == 1
+    assert "1,000,000 messages need about" in result.output
+    assert "100 MiB free" in result.output
+    assert "--messages" in result.output
 
 
-def test_reading_back_counts_what_is_there_beyond_the_acknowledged() -> None:
-    assert demo.read_back(FakeStore(1_000), 900) == 1_000
+def test_a_page_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    result = run("--page", str(tmp_path / "no" / "page.html"), "--keep", str(tmp_path / "kept"))
+    assert result.exit_code == 1
+    assert "cannot be written" in result.output
+    assert not (tmp_path / "kept").exists()
 
 
-@pytest.mark.parametrize("number", [0, 63, 64, 500, 899])
-def test_a_lost_or_changed_message_is_noticed(number: int) -> None:
-    with pytest.raises(demo.DemoFailed):
-        demo.read_back(FakeStore(1_000, lost=number), 900)
-    with pytest.raises(demo.DemoFailed, match="not what was put"):
-        demo.read_back(FakeStore(1_000, changed=number), 900)
+@pytest.mark.parametrize("messages", ["0", "-5", "many"])
+def test_a_number_of_messages_that_makes_no_sense_is_refused(messages: str) -> None:
+    assert run("--messages", messages).exit_code == 2
 
 
-def test_a_lost_end_is_noticed() -> None:
-    with pytest.raises(demo.DemoFailed, match="acknowledged and is gone"):
-        demo.read_back(FakeStore(800), 900)
-
-
-def test_a_key_that_is_not_found_is_noticed() -> None:
-    assert demo.look_up_keys(FakeStore(400), 400) == 200
-    with pytest.raises(demo.DemoFailed, match="order-200"):
-        demo.look_up_keys(FakeStore(400, lost=200), 400)
-
-
-def test_a_writer_that_ends_by_itself_is_a_failure(tmp_path: Path) -> None:
-    (tmp_path / "commitlog").write_text("a file where a directory must be")
-    with pytest.raises(demo.DemoFailed, match="ended by itself"):
-        demo.killed_writer(tmp_path, 1)
+def test_help_shows_how_to_run_it_on_s3() -> None:
+    result = run("--help")
+    assert result.exit_code == 0
+    assert "tiermq demo --tier s3://bucket/prefix" in result.output

@@ -1,257 +1,219 @@
 """`tiermq demo`: the main job end to end on this machine, and the proof that it was done.
 
-A child process opens a store and puts messages; each list that the store acknowledged, it reports through a pipe.
-In the middle of that it is killed with SIGKILL. The parent then opens what is left, reads everything back, and
-compares: every acknowledged message must be there, once, at its place, with its bytes, its key and its time.
-Then the history goes to a tier, the whole directory is deleted, and everything is read again from the tier alone.
+What it does is in `demo_run`, step by step. Here is what a user sees: options, refusals before anything is written, a
+line of progress, the account in words or as JSON, and the page.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
-import os
-import signal
-import subprocess
-import sys
+import logging
+import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from tiermq.cli.demo_tier import TierResult, tier_and_restore
-from tiermq.errors import StoreError
+from tiermq.cli.demo_orders import RECORD_BYTES
+from tiermq.cli.tier_output import is_watched
+from tiermq.errors import BadConfig, DiskFull
 
-TOPIC = "orders"
-QUEUES = 4
-LIST_MESSAGES = 64
-BODY_BYTES = 512
-KEYS_TRIED = 200
-READ_MESSAGES = 32
-TAGS = ("paid", "open", "void")
+if TYPE_CHECKING:
+    from tiermq.cli.demo_account import Account
+    from tiermq.cli.demo_engine import Place
+    from tiermq.cli.demo_timeline import Sample, Timeline
+    from tiermq.tier.driver.contract import TierDriver
 
+PAGE = "tiermq-demo.html"
+PROBE = "demo-probe.tiermq.json"
+# In the store, in the tier, in the table and in what Spark spills; and what files take that are there before messages.
+COPIES = 3
+FIXED_BYTES = 64 << 20
+SHOWN = {"put": "put", "read": "read"}
 
-class DemoFailed(StoreError):
-    """The demo found a broken promise."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class DemoResult:
-    """What happened, in numbers."""
-
-    directory: str
-    kernel: str
-    acknowledged: int
-    puts_per_second: int
-    recovery_seconds: float
-    recovered: int
-    reads_per_second: int
-    keys_found: int
-    key_lookup_ms: float
-    checked_records: int
-    checks_per_second: int
-    tier: TierResult
-
-
-class Stopwatch:
-    """Seconds since it was last asked."""
-
-    def __init__(self) -> None:
-        self._at = time.perf_counter()
-
-    def lap(self) -> float:
-        before, self._at = self._at, time.perf_counter()
-        return max(self._at - before, 1e-9)
-
-
-def body_of(number: int) -> bytes:
-    """The body of message `number`: known to both processes without telling each other."""
-    head = b"order %d " % number
-    return head + bytes((number * 31 + at) % 251 for at in range(16)) * ((BODY_BYTES - len(head)) // 16)
-
-
-def key_of(number: int) -> str:
-    return f"order-{number}"
-
-
-def place_of(number: int) -> tuple[int, int]:
-    """Queue and queue offset of message `number`: lists go to the queues in turn."""
-    which, within = divmod(number, LIST_MESSAGES)
-    return which % QUEUES, which // QUEUES * LIST_MESSAGES + within
-
-
-def write_for_ever(directory: str) -> None:
-    """The child: put lists until somebody kills this process; after each list say how many are acknowledged."""
-    from tiermq import LocalStore, Message
-    from tiermq.status import PutStatus
-
-    with LocalStore.open(directory, flush_disk_type="SYNC_FLUSH") as store:
-        number = 0
-        while True:
-            queue_id, _ = place_of(number)
-            messages = [
-                Message(TOPIC, body_of(each), queue_id, keys=[key_of(each)], tags=TAGS[each % len(TAGS)])
-                for each in range(number, number + LIST_MESSAGES)
-            ]
-            results = store.put_many(messages)
-            if any(result.status is not PutStatus.PUT_OK for result in results):
-                raise DemoFailed(f"a put was refused: {results}")
-            number += LIST_MESSAGES
-            os.write(1, b"%d\n" % number)
-
-
-def killed_writer(directory: Path, messages: int) -> tuple[int, float]:
-    """Run the child until it has acknowledged `messages`, kill it; how many it acknowledged in all, and how fast."""
-    command = [sys.executable, "-c", f"from tiermq.cli.demo import write_for_ever; write_for_ever({str(directory)!r})"]
-    acknowledged, started, rate = 0, 0.0, 0.0
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        # After the kill the loop goes on until the pipe is empty: what is still in it was acknowledged too.
-        for line in child.stdout:
-            if line.endswith(b"\n"):  # A kill may cut the last line.
-                acknowledged = int(line)
-            if not started:
-                started = time.monotonic()  # The first list pays for starting up, so the rate leaves it out.
-            elif acknowledged >= messages and not rate:
-                rate = (acknowledged - LIST_MESSAGES) / (time.monotonic() - started)
-                os.kill(child.pid, signal.SIGKILL)
-    if child.returncode != -signal.SIGKILL:
-        raise DemoFailed(f"the writer was to be killed, but ended by itself with code {child.returncode}")
-    return acknowledged, rate
-
-
-def read_back(store: Any, acknowledged: int) -> int:
-    """Read every queue from its start and compare. Returns how many messages there are."""
-    found = 0
-    for queue_id in range(QUEUES):
-        offset = 0
-        expected = iter(numbers_of(queue_id))
-        while True:
-            page = store.get(TOPIC, queue_id=queue_id, offset=offset, max_messages=READ_MESSAGES)
-            if not page.messages:
-                break
-            for message in page.messages:
-                number = next(expected)
-                if message.queue_offset != place_of(number)[1] or message.body != body_of(number):
-                    raise DemoFailed(f"message {number} is not what was put: {message}")
-            found += len(page.messages)
-            offset = page.next_offset
-        missing = next(expected)
-        if missing < acknowledged:
-            raise DemoFailed(f"message {missing} was acknowledged and is gone")
-    return found
-
-
-def numbers_of(queue_id: int) -> Iterator[int]:
-    """The numbers of the messages of one queue, in order, without end."""
-    start = queue_id * LIST_MESSAGES
-    while True:
-        yield from range(start, start + LIST_MESSAGES)
-        start += QUEUES * LIST_MESSAGES
-
-
-def look_up_keys(store: Any, acknowledged: int) -> int:
-    """Find acknowledged messages by their keys, evenly over the whole history."""
-    tried = range(0, acknowledged, max(1, acknowledged // KEYS_TRIED))
-    for number in tried:
-        hits = store.query(TOPIC, key=key_of(number), begin_ms=0, end_ms=2**63 - 1, max_messages=8)
-        if [message.body for message in hits.messages] != [body_of(number)]:
-            raise DemoFailed(f"key {key_of(number)} was acknowledged and is not found")
-    return len(tried)
-
-
-def run(directory: Path, messages: int, tier: str, say: Callable[[str], None]) -> DemoResult:
-    """The whole demo in `directory`, telling each step to `say`. Raises DemoFailed when a promise is broken."""
-    from tiermq import LocalStore
-    from tiermq.kernel import KERNEL
-    from tiermq.store.check import check_store
-
-    say(f"1  A child process puts {BODY_BYTES}-byte messages into {QUEUES} queues, each list synced to disk.")
-    acknowledged, put_rate = killed_writer(directory, messages)
-    say(f"   Killed with SIGKILL after {acknowledged:,} acknowledged messages, {put_rate:,.0f} a second.")
-    watch = Stopwatch()
-    with LocalStore.open(directory, flush_disk_type="SYNC_FLUSH") as store:
-        recovery_seconds = watch.lap()
-        say(f"2  Opened what it left: recovered in {recovery_seconds:.3f} s.")
-        recovered = read_back(store, acknowledged)
-        read_rate = recovered / watch.lap()
-        say(f"3  Read {recovered:,} messages back, {read_rate:,.0f} a second: every acknowledged one is there.")
-        keys_found = look_up_keys(store, acknowledged)
-        key_ms = 1_000 * watch.lap() / keys_found
-        say(f"4  Looked up {keys_found} keys, {key_ms:.2f} ms each: all found.")
-    watch.lap()
-    report = check_store(directory)
-    if not report.is_clean or not report.ended_cleanly:
-        raise DemoFailed(f"after an orderly close the directory contradicts itself: {report.problems[:3]}")
-    checked = report.counts["records"]
-    check_rate = checked / watch.lap()
-    say(f"5  Closed it and checked {checked:,} records against queues and index: clean.")
-    cold = tier_and_restore(
-        directory,
-        tier,
-        lap=watch.lap,
-        read_back=lambda store: read_back(store, acknowledged),
-        look_up_keys=lambda store: look_up_keys(store, acknowledged),
-        say=say,
-    )
-    return DemoResult(
-        directory=str(directory),
-        kernel=KERNEL,
-        acknowledged=acknowledged,
-        puts_per_second=round(put_rate),
-        recovery_seconds=recovery_seconds,
-        recovered=recovered,
-        reads_per_second=round(read_rate),
-        keys_found=keys_found,
-        key_lookup_ms=key_ms,
-        checked_records=checked,
-        checks_per_second=round(check_rate),
-        tier=cold,
-    )
+Watch = Callable[["Timeline", "Sample"], None]
 
 
 @click.command()
 @click.option(
-    "--messages", default=50_000, show_default=True, type=click.IntRange(min=1), help="Kill the writer after so many."
+    "--messages",
+    default=300_000,
+    show_default=True,
+    type=click.IntRange(1, 100_000_000),
+    help="About so many, and a few more.",
 )
 @click.option(
-    "--keep", type=click.Path(path_type=Path), help="Write the store here and keep it (default: a temporary one)."
+    "--keep",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Work in this directory and keep it: store, tier, table. [default: a temporary one]",
 )
-@click.option("--tier", help="URL of a tier, such as s3://bucket/prefix (default: a directory beside the store).")
+@click.option(
+    "--tier", metavar="URL", help="A tier such as s3://bucket/prefix. [default: a directory beside the store]"
+)
+@click.option(
+    "--page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path(PAGE),
+    show_default=True,
+    help="Where the page with the pictures goes.",
+)
+@click.option("--no-page", is_flag=True, help="No page.")
+@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs; 'here' means without Spark.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with all numbers.")
-def demo(messages: int, keep: Path | None, tier: str | None, as_json: bool) -> None:
-    """See a store survive a crash and the loss of its disk: put, kill -9, recover, tier, delete, restore, compare.
+def demo(
+    messages: int, keep: Path | None, tier: str | None, page: Path, no_page: bool, master: str, as_json: bool
+) -> None:
+    """See the whole way of a history: put, kill -9, recover, tier, evict, read, SQL, table, lose the disk, restore.
 
-    A child process puts messages and reports each list that the store acknowledged. It is killed in the middle of its
-    work. What it left is opened, recovered and read: every acknowledged message must be there, at its place, with its
-    bytes and its key. Then the history is copied to a tier, the directory is deleted, and everything is read once more
-    from the tier alone. The exit code is 1 if a message is missing.
+    Several producers put orders into a store; the process is killed in the middle, and nothing that was acknowledged is
+    lost. Spark copies the history to a tier, local files go once the tier has proof of its copy, and everything is read
+    back by offset, by time, by key and by SQL, from hot and cold as one. A Parquet table is exported. Then the broker's
+    whole directory is deleted and restored from the tier alone. Each time all messages are counted and compared with
+    what was put. It takes about a minute, and leaves a page with pictures of the flow and of throughput.
+
+    Without Java or PySpark the store's own dispatcher copies instead, and SQL and the table are left out. Credentials
+    of a tier come from the environment, such as AWS_ACCESS_KEY_ID. What goes to a tier of your own stays there.
+
+    Exit code: 0, or 1 if a message is missing or something was in the way.
 
     \b
     Examples:
       tiermq demo
-      tiermq demo --messages 500000
-      tiermq demo --keep ./demo-store && tiermq store stat ./demo-store
+      tiermq demo --messages 1000000 --page ~/demo.html
+      tiermq demo --keep ./demo && tiermq tier stat file://$PWD/demo/tier
       tiermq demo --tier s3://bucket/prefix
-      tiermq demo --json
+      tiermq demo --master here --json | jq .checks
     """
+    from tiermq.cli.demo_engine import Place, why_no_spark
+    from tiermq.cli.demo_page import page as page_of
+    from tiermq.cli.demo_run import Demo
+    from tiermq.cli.demo_timeline import Timeline, bytes_on_disk
+    from tiermq.tier.driver.tier_url import open_driver
+
+    target = None if no_page else checked_page(page)
     with contextlib.ExitStack() as stack:
-        if keep is None:
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tiermq-demo-"))) / "store"
-        else:
-            directory = keep
-            if directory.exists() and any(directory.iterdir()):
-                raise click.ClickException(f"{directory} is not empty; the demo needs a directory of its own")
-        tier = tier or (directory.absolute().parent / (directory.name + "-tier")).as_uri()
-        result = run(directory, messages, tier, _silent if as_json else click.echo)
+        directory = _directory(keep, stack)
+        place = Place(directory / "store", tier or (directory / "tier").as_uri(), directory / "table")
+        driver = open_driver(place.tier)
+        stack.callback(driver.close)
+        require_empty(driver)
+        require_room(directory, messages)
+        without_spark = why_no_spark(master)
+        stack.enter_context(_quiet())
+        watch = stack.enter_context(_progress(quiet=as_json))
+        timeline = Timeline(lambda: bytes_on_disk(place.store), lambda: tier_bytes(driver), watch)
+        run = Demo(place, messages, without_spark, master, _silent if as_json else click.echo)
+        with timeline:
+            account = run.run(timeline)
+        if target is not None:
+            target.write_text(page_of(account, timeline), encoding="utf-8")
+    _show(account, place, target, kept=keep is not None, own_tier=tier is not None, as_json=as_json)
+
+
+def _show(account: Account, place: Place, page: Path | None, *, kept: bool, own_tier: bool, as_json: bool) -> None:
+    from tiermq.cli.demo_account import seconds
+
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(result)))
-    else:
-        click.echo(f"\nNothing acknowledged was lost ({result.kernel} kernel).")
+        click.echo(json.dumps({**account.as_dict(), "page": None if page is None else str(page)}))
+        return
+    click.echo("\nCounted, and compared with what was put:")
+    for check in account.checks:
+        click.echo(f"    {check.count:>12,}  checksum {check.checksum:x}  {check.by}")
+    click.echo(
+        f"\nNothing was lost: {account.messages:,} messages in {seconds(account.took_s)} "
+        f"({account.kernel} kernel, {account.engine})."
+    )
+    if kept:
+        click.echo(f"Kept: {place.store.parent}")
+    if own_tier:
+        click.echo(f"The tier keeps its copy: {place.tier}")
+    if page is not None:
+        click.echo(f"Pictures: {page.absolute().as_uri()}")
+
+
+def _directory(keep: Path | None, stack: contextlib.ExitStack) -> Path:
+    if keep is None:
+        return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tiermq-demo-", ignore_cleanup_errors=True)))
+    keep = keep.absolute()
+    if keep.exists() and any(keep.iterdir()):
+        raise BadConfig(f"{keep} is not empty; the demo needs a directory of its own")
+    keep.mkdir(parents=True, exist_ok=True)
+    return keep
+
+
+def checked_page(page: Path) -> Path:
+    """The page's path, where a file can be made. Raises BadConfig before the demo has taken its minute."""
+    try:
+        page.touch()
+    except OSError as error:
+        raise BadConfig(
+            f"the page cannot be written to {page}: {error.strerror}; choose another place by --page"
+        ) from error
+    return page
+
+
+def require_empty(driver: TierDriver) -> None:
+    """Refuse a tier that has a history already, or that cannot be written. Raises BadConfig, TierError."""
+    first = next(iter(driver.list_segments()), None)
+    if first is not None:
+        raise BadConfig(
+            f"{driver.url} has a history already ({first.key.path}, …); the demo needs an empty place, such as "
+            f"{driver.url.rstrip('/')}/demo-2"
+        )
+    driver.put_object(PROBE, b"{}")
+    driver.delete_object(PROBE)
+
+
+def require_room(directory: Path, messages: int) -> None:
+    """Refuse a disk on which the demo would end in the middle. Raises DiskFull."""
+    needed = FIXED_BYTES + COPIES * RECORD_BYTES * messages
+    free = shutil.disk_usage(directory).free
+    if free < needed:
+        raise DiskFull(
+            f"{directory}: {messages:,} messages need about {needed >> 20:,} MiB, found {free >> 20:,} MiB free; "
+            "choose fewer by --messages, or another place by --keep or TMPDIR"
+        )
+
+
+def tier_bytes(driver: TierDriver) -> int:
+    return sum(segment.size for segment in driver.list_segments())
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """That files are held back is what the demo shows; the cleaner need not warn of it."""
+    logger = logging.getLogger("tiermq.store.cleaning")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+@contextlib.contextmanager
+def _progress(*, quiet: bool) -> Iterator[Watch]:
+    """A line that says what is under way, where somebody is watching."""
+    if quiet or not is_watched():
+        yield lambda _timeline, _sample: None
+        return
+    from rich.console import Console
+
+    from tiermq.cli.demo_account import seconds, size
+
+    with Console(stderr=True).status("starting") as status:
+
+        def show(timeline: Timeline, sample: Sample) -> None:
+            step = timeline.steps[-1] if timeline.steps else None
+            if step is not None:
+                counts = "".join(f" · {sample.counters.get(name, 0):,} {text}" for name, text in SHOWN.items())
+                held = f"local {size(sample.local_bytes)} · tier {size(sample.tier_bytes)}"
+                status.update(f"{step.title}, {seconds(sample.at_s - step.begin_s)} · {held}{counts}")
+
+        yield show
 
 
 def _silent(_: str) -> None:

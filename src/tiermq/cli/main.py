@@ -8,8 +8,9 @@ from tiermq import __version__
 from tiermq.cli.lazy_group import Entry, LazyGroup
 
 COMMANDS = {
-    "demo": Entry("tiermq.cli.demo", "demo", "Write a store, kill it, recover it, prove that nothing was lost."),
+    "demo": Entry("tiermq.cli.demo", "demo", "The whole way on this machine: put, kill, tier, evict, read, SQL, restore."),
     "dump": Entry("tiermq.cli.dump", "dump", "Show any file of a store directory or a tier as JSON lines."),
+    "namesrv": Entry("tiermq.cli.namesrv", "namesrv", "Run a name server for RocketMQ's brokers and clients."),
     "store": Entry("tiermq.cli.store", "store", "Look into a store directory: stat, check."),
     "tier": Entry("tiermq.cli.tier", "tier", "Look into a tier: ls, stat, cat, verify, repair, restore, import, …"),
     "pipeline": Entry(
@@ -30,7 +31,7 @@ def cli() -> None:
 
     \b
     Start here:
-      tiermq demo                      see it survive a crash, on this machine
+      tiermq demo                      see the whole way on this machine, with pictures
       tiermq store stat ~/store        what a RocketMQ or TierMQ store directory holds
       tiermq store check ~/store       whether it agrees with itself
       tiermq dump ~/store/commitlog    every message, as JSON lines

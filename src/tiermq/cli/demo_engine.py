@@ -1,0 +1,245 @@
+"""Who moves the demo's history: Spark, or, where there is no Spark, the store's own dispatcher.
+
+Both copy to the same bytes in the tier. SQL and tables are Spark's; without it these steps say that they are left out.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tiermq.cli.demo_orders import LIST_MESSAGES, TOPIC, Tally
+from tiermq.cli.demo_producers import DemoFailed
+from tiermq.cli.pipeline_options import HERE
+from tiermq.errors import JavaMissing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CLUSTER = "DefaultCluster"
+BROKER = "demo"
+INDEX_FILES = 6
+ORDER_SCHEMA = "order bigint, customer int, cents int, receipt string, note string"
+SQL = """\
+select tags, tier, count(*) as messages,
+       sum(cast(get_json_object(cast(body as string), '$.cents') as bigint)) as cents,
+       sum(crc32(body)) as checksum
+from orders
+group by tags, tier
+order by messages desc"""
+TABLE_SQL = """\
+select tags, count(*) as messages, sum(cents) as cents, sum(crc32(body)) as checksum
+from orders_table
+group by tags"""
+
+Progress = Callable[[int, int], None]
+
+
+def tier_settings(messages: int) -> dict[str, Any]:
+    """Settings for about so many messages: segments and index files so small that there are several, full ones too."""
+    keys = max(256, messages // INDEX_FILES)
+    return {
+        "tiered_store_commit_log_max_size": 16 << 20,
+        "tiered_store_index_file_max_hash_slot_num": 2 * keys,
+        "tiered_store_index_file_max_index_num": keys,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the demo works."""
+
+    store: Path
+    tier: str
+    table: Path
+
+
+@dataclass(frozen=True, slots=True)
+class SqlRow:
+    """A row of the demo's query."""
+
+    tags: str
+    tier: str
+    messages: int
+    cents: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table that was written, and what it adds up to when somebody else reads it."""
+
+    files: int
+    bytes: int
+    took_s: float  # To write; counting not included.
+    tally: Tally
+
+
+class Engine(Protocol):
+    """What copies history, and opens it up."""
+
+    name: str
+
+    def copy(self, store: Any, place: Place, progress: Progress) -> int:
+        """Copy everything that `store` has and the tier has not; how many messages. Raises DemoFailed."""
+        ...
+
+    def query(self, place: Place) -> list[SqlRow] | None:
+        """Ask SQL about store and tier as one table; None without SQL."""
+        ...
+
+    def find(self, place: Place, key: str) -> tuple[list[bytes], int] | None:
+        """The bodies of the messages with a key, by SQL's way, and how many bytes were read for them."""
+        ...
+
+    def export(self, place: Place) -> Table | None:
+        """Write history into a table and count it there; None without tables."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class EmbeddedEngine:
+    """The store's own dispatcher. It waits, paused, until it is told to copy."""
+
+    name = "embedded dispatcher"
+
+    def copy(self, store: Any, place: Place, progress: Progress) -> int:
+        before = _tiered(store)
+        store.resume_tiering()
+        if not store.tier_now():
+            raise DemoFailed(f"not everything could be copied to {place.tier}: {store.status()['tier']}")
+        store.pause_tiering()
+        progress(1, 1)
+        return _tiered(store) - before
+
+    def query(self, place: Place) -> list[SqlRow] | None:  # noqa: ARG002 - the contract's
+        return None
+
+    def find(self, place: Place, key: str) -> tuple[list[bytes], int] | None:  # noqa: ARG002
+        return None
+
+    def export(self, place: Place) -> Table | None:  # noqa: ARG002
+        return None
+
+    def close(self) -> None:
+        """The dispatcher is part of the store and goes with it."""
+
+
+class SparkEngine:
+    """A session of Spark and the jobs of `tiermq pipeline`. A session that ran before stays when this one closes."""
+
+    def __init__(self, master: str, messages: int) -> None:
+        from pyspark.sql import SparkSession
+
+        from tiermq.spark.jobs.task_runner import run_tasks
+        from tiermq.spark.session import get_spark
+
+        self._settings = tier_settings(messages)
+        self._is_ours = SparkSession.getActiveSession() is None
+        self._spark: SparkSession = get_spark(master, app="tiermq demo")
+        self.name = f"Spark {self._spark.version} on {master}"
+        # Workers start with their first task; what is measured later is work, not starting.
+        run_tasks(self._spark, warm_up, [0, 1], name="tiermq demo: start workers")
+
+    def copy(self, store: Any, place: Place, progress: Progress) -> int:
+        from tiermq.spark.jobs.offload import offload
+
+        report = offload(
+            [f"{place.store}={CLUSTER}/{BROKER}"],
+            place.tier,
+            spark=self._spark,
+            config=self._settings,
+            progress=progress,
+        )
+        if not report.is_clean:
+            raise DemoFailed(f"not everything could be copied to {place.tier}: {'; '.join(report.problems)}")
+        store.refresh_tier()
+        return int(report.done["messages"])
+
+    def query(self, place: Place) -> list[SqlRow] | None:
+        from tiermq.spark import messages
+
+        columns = ["tags", "tier", "body"]
+        frame = messages(self._spark, tier=place.tier, store=place.store, topic=TOPIC, columns=columns)
+        frame.createOrReplaceTempView("orders")
+        try:
+            return [SqlRow(**row.asDict()) for row in self._spark.sql(SQL).collect()]
+        finally:
+            self._spark.catalog.dropTempView("orders")
+
+    def find(self, place: Place, key: str) -> tuple[list[bytes], int] | None:
+        from tiermq.spark import ScanMeter, messages
+
+        meter = ScanMeter(self._spark)
+        frame = messages(
+            self._spark, tier=place.tier, store=place.store, topic=TOPIC, keys=key, columns=["body"], meter=meter
+        )
+        bodies = [bytes(row["body"]) for row in frame.collect()]
+        return bodies, meter.counters.bytes_read + meter.counters.index_bytes_read
+
+    def export(self, place: Place) -> Table | None:
+        from tiermq.spark.jobs.export import export
+        from tiermq.spark.tables.body_format import BodyFormat
+
+        body = BodyFormat.of("json", ORDER_SCHEMA)
+        to = f"parquet:{place.table}"
+        columns = ["queueId", "queueOffset", "tags", "keys", "storeTimestamp", "body"]
+        report = export(self._spark, to=to, tier=place.tier, store=place.store, topic=TOPIC, body=body, columns=columns)
+        if not report.is_clean:
+            raise DemoFailed(f"not everything could be exported to {to}: {'; '.join(report.problems)}")
+        files = [file for file in place.table.rglob("*.parquet") if file.is_file()]
+        return Table(len(files), sum(file.stat().st_size for file in files), report.took_s, self._count(place))
+
+    def _count(self, place: Place) -> Tally:
+        """What Spark's own Parquet reader finds in the table."""
+        self._spark.read.parquet(str(place.table)).createOrReplaceTempView("orders_table")
+        try:
+            return tally_of(row.asDict() for row in self._spark.sql(TABLE_SQL).collect())
+        finally:
+            self._spark.catalog.dropTempView("orders_table")
+
+    def close(self) -> None:
+        if self._is_ours:
+            self._spark.stop()
+
+
+def warm_up(task: int) -> int:
+    """A task that does nothing, in a worker that has loaded what a copy needs."""
+    import tiermq.spark.jobs.offload_task  # noqa: F401
+
+    return task + LIST_MESSAGES
+
+
+def tally_of(rows: Iterable[dict[str, Any]]) -> Tally:
+    """Rows with tags, messages, cents and checksum as one tally."""
+    tally = Tally()
+    for row in rows:
+        count, cents = tally.by_tag.get(row["tags"], (0, 0))
+        tally.by_tag[row["tags"]] = count + row["messages"], cents + row["cents"]
+        tally.count += row["messages"]
+        tally.checksum += row["checksum"]
+    return tally
+
+
+def why_no_spark(master: str) -> str | None:
+    """Why Spark cannot be used, in words, or None when it can."""
+    if master == HERE:
+        return f"--master {HERE} was given"
+    missing = [name for name in ("pyspark", "pyarrow", "pandas") if importlib.util.find_spec(name) is None]
+    if missing:
+        return f"{' and '.join(missing)} not installed here; pip install 'tiermq[spark]'"
+    from tiermq.spark.java import find_java
+
+    try:
+        find_java()
+    except JavaMissing as error:
+        return str(error)
+    return None
+
+
+def _tiered(store: Any) -> int:
+    return sum(max(0, file.commit_offset) for file in store.tier.files)

@@ -1,0 +1,57 @@
+"""The picture of time: every step and series is in it, in its place, whatever the numbers are."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli.demo_cases import timeline_of
+from tiermq.cli.demo_chart import LABEL_STEP, SERIES, WIDTH, ceiling, chart, label_places, tick_s
+from tiermq.cli.demo_timeline import rates
+
+
+def test_every_step_and_every_series_is_drawn() -> None:
+    timeline = timeline_of()
+    svg = chart(timeline.steps, rates(timeline, 0.1, 700.0), 0.1, timeline.samples, "6 files <evicted>")
+    drawn = ET.fromstring(svg)
+    texts = ["".join(each.itertext()) for each in drawn.iter("text")]
+    assert [text for text in texts if text.isdigit() and text != "0"] == [str(each) for each in range(1, 10)]
+    assert "6 files <evicted>" in texts
+    assert {"local disk", "tier", "10 MiB", "90 MiB"} <= set(texts)
+    classes = {each.get("class") for each in drawn.iter("path")}
+    assert {f"area {name}" for name in SERIES} <= classes
+
+
+def test_nothing_is_drawn_outside_the_picture() -> None:
+    timeline = timeline_of()
+    svg = chart(timeline.steps, rates(timeline, 0.5, 700.0), 0.5, timeline.samples, "")
+    places = [float(each) for each in re.findall(r"[MH]([\d.-]+)", svg)]
+    assert min(places) >= 0
+    assert max(places) <= WIDTH
+
+
+def test_a_demo_without_a_single_sample_has_a_picture() -> None:
+    assert ET.fromstring(chart([], {}, 0.1, [], "nothing")) is not None
+
+
+@given(st.floats(1.0, 1e15))
+def test_the_end_of_an_axis_is_above_the_value_and_not_far(value: float) -> None:
+    assert value < ceiling(value) <= max(value * 2.5, 4.0)
+
+
+@pytest.mark.parametrize(("end_s", "tick"), [(0.5, 0.1), (6.1, 1.0), (44.0, 5.0), (61.0, 10.0), (3_000.0, 500.0)])
+def test_the_time_axis_has_few_and_round_marks(end_s: float, tick: float) -> None:
+    assert tick_s(end_s) == pytest.approx(tick)
+
+
+@given(st.lists(st.floats(60.0, 1_050.0), min_size=1, max_size=12))
+def test_numbers_of_steps_never_touch_and_stay_inside(centres: list[float]) -> None:
+    places = label_places(sorted(centres), 74.0, 1_034.0)
+    assert all(after - before >= LABEL_STEP - 1e-6 for before, after in itertools.pairwise(places))
+    assert min(places) >= 74.0 - 1e-6
+    assert max(places) <= 1_034.0 + 1e-6

@@ -1,0 +1,79 @@
+"""The steps of the demo, on a real store and a real tier, without Spark; with Spark it is in tests/spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tiermq.cli import demo_run
+from tiermq.cli.demo_engine import Place
+from tiermq.cli.demo_orders import Tally
+from tiermq.cli.demo_producers import DemoFailed
+from tiermq.cli.demo_timeline import Timeline, bytes_on_disk
+
+MESSAGES = 4_000
+STEPS = ["put", "recover", "copy", "evict", "read", "rest", "restore"]
+
+
+def demo_in(directory: Path, said: list[str]) -> tuple[demo_run.Demo, Timeline]:
+    place = Place(directory / "store", (directory / "tier").as_uri(), directory / "table")
+    timeline = Timeline(lambda: bytes_on_disk(place.store), lambda: bytes_on_disk(directory / "tier"))
+    return demo_run.Demo(place, MESSAGES, "nobody asked for it", "here", said.append), timeline
+
+
+@pytest.mark.crash
+def test_every_step_is_taken_told_and_compared(tmp_path: Path) -> None:
+    said: list[str] = []
+    demo, timeline = demo_in(tmp_path, said)
+    with timeline:
+        account = demo.run(timeline)
+    assert [step.name for step in account.steps] == STEPS
+    assert [line.split()[0] for line in said if line[:2].strip()] == [str(each + 1) for each in range(len(STEPS))]
+    assert account.recovered >= account.acknowledged >= MESSAGES // 2
+    assert account.messages > MESSAGES
+    assert [check.agrees for check in account.checks] == [True] * 3
+    assert {check.count for check in account.checks[1:]} == {account.messages}
+    assert {check.checksum for check in account.checks[1:]} == {account.checksum}
+    assert account.fact("copy", "copied") + account.fact("rest", "copied") == account.messages
+    assert account.fact("copy", "held_back") == 1
+    assert account.log_files_evicted >= 3
+    assert account.local_bytes_after < account.local_bytes_before
+    assert account.tier_bytes >= account.messages * 500
+    assert "nobody asked for it" in " ".join(said)
+
+
+def test_a_file_that_goes_before_its_copy_is_a_failure(tmp_path: Path) -> None:
+    class Careless:
+        def clean_now(self) -> Any:
+            return type("Cleaned", (), {"log_files": 2, "vetoed": False})
+
+    demo, timeline = demo_in(tmp_path, [])
+    with pytest.raises(DemoFailed, match="2 local files were deleted that the tier has no copy of"):
+        demo._copy(timeline, Careless())
+
+
+def test_a_count_that_differs_is_a_failure_that_says_both(tmp_path: Path) -> None:
+    demo, _ = demo_in(tmp_path, [])
+    with pytest.raises(DemoFailed, match="by hand: expected 2 messages .* found 1 messages"):
+        demo._require("by hand", Tally(1, 5), Tally(2, 9))
+    assert [check.agrees for check in demo.account.checks] == [False]
+
+
+@pytest.mark.crash
+def test_a_loss_in_the_tier_stops_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    demo, timeline = demo_in(tmp_path, [])
+    restore = demo._restore
+
+    def damaged(running: Timeline) -> None:
+        segment = max((tmp_path / "tier").rglob("COMMIT_LOG/*"), key=lambda path: path.stat().st_size)
+        with segment.open("r+b") as file:
+            file.seek(segment.stat().st_size // 2)
+            file.write(b"\0" * 64)
+        restore(running)
+
+    monkeypatch.setattr(demo, "_restore", damaged)
+    with pytest.raises(Exception, match=r".") as raised, timeline:
+        demo.run(timeline)
+    assert type(raised.value).__module__.startswith("tiermq.")
