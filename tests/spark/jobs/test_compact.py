@@ -173,7 +173,7 @@ def test_a_segment_that_is_not_what_is_known_of_it_is_left_alone_and_told(made: 
     assert not made.driver.is_sealed(made.world.segments(LOG)[0].key)
 
 
-@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("after", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("with_store", [True, False])
 def test_a_merge_that_is_killed_at_any_change_loses_no_key_and_is_gone_on_from(
     tmp_path: Path, with_store: bool, after: bool
