@@ -22,11 +22,16 @@ LOG, UNITS = SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE
 class JobWorld:
     """`tier` is the URL, `store` a directory whose metadata are the world's: the broker that wrote it is stopped."""
 
-    def __init__(self, path: Path, *, log_bytes: int = 1600, unit_bytes: int = 200) -> None:
+    def __init__(
+        self, path: Path, driver: TierDriver | None = None, *, log_bytes: int = 1600, unit_bytes: int = 200
+    ) -> None:
+        """With a driver of its own the tier is wherever that one has it, and jobs of this process find it there."""
         self.path = path
         self.root = path / "tier"
         self.tier = self.root.as_uri()
-        self.driver: TierDriver = open_driver(self.tier)
+        self.driver: TierDriver = driver or open_driver(self.tier)
+        if driver is not None:
+            self.use(driver)
         (path / "world").mkdir()
         self.world = TierWorld(path / "world", self.driver, log_bytes=log_bytes, unit_bytes=unit_bytes)
 

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from spark.jobs.dying_tier import DyingTier, Killed
 from spark.jobs.job_world import INDEX, LOG, JobWorld, tiered
+from spark.jobs.offload_world import OffloadWorld, fill
 from tier.tier_world import BROKER, CLUSTER, keys_of
 from tiermq import TieredStore
 from tiermq.clock import ManualClock
@@ -19,6 +20,7 @@ from tiermq.errors import BadConfig
 from tiermq.spark.jobs import reindex_task
 from tiermq.spark.jobs.job_report import JobReport
 from tiermq.spark.jobs.reindex import reindex
+from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.index.compacted_index import companion_name
 from tiermq.tier.index.index_coverage import Coverage, CoverageRecord, Hole, QueueCoverage
 from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, RECORD_NAME
@@ -289,3 +291,16 @@ def test_executors_build_what_one_process_builds(made: JobWorld, tmp_path: Path,
     files = [index_bytes(each) for each in (made, other)]
     assert files[0] == files[1]
     other.close()
+
+
+def test_what_was_offloaded_without_an_index_gets_it_later(tmp_path: Path) -> None:
+    world = OffloadWorld(tmp_path)
+    fill(world.store, 120)
+    assert world.offload(with_index=False).is_clean
+    assert reindex(None, tier=world.tier, store=world.place(), dry_run=True).planned["queues"] == 3
+    report = reindex(None, tier=world.tier, store=world.place(), slots=50, items_max=100)
+    assert report.is_clean, report.problems
+    assert (report.done["records"], report.done["keys"]) == (120, 160)
+    assert verify_tier(open_driver(world.tier)).is_clean
+    assert world.offload().is_clean, "an offload with an index goes on behind it"
+    assert reindex(None, tier=world.tier, store=world.place(), dry_run=True).planned["queues"] == 0
