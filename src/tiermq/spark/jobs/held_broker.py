@@ -34,6 +34,7 @@ from tiermq.tier.metadata.manifest_snapshot import snapshot_manifest
 from tiermq.tier.metadata.manifest_store import ManifestStore
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.restore import restore
+from tiermq.tier.metadata.restore_report import Finding
 from tiermq.tier.names import INDEX_TOPIC, QueueKey, index_queue
 from tiermq.tier.tier_config import TierConfig
 from tiermq.tier.tier_listing import TierScope, list_tier
@@ -76,6 +77,8 @@ class HeldBroker:
     lease: BrokerLease | None = None
     manifests: ManifestStore | None = None
     notes: list[str] = field(default_factory=list)
+    topics_without_id: frozenset[str] = frozenset()
+    """Topics whose id no manifest tells: the one that they have here is not the one that index items carry."""
 
     @property
     def root(self) -> Path | None:
@@ -169,7 +172,10 @@ def _acquired(driver: TierDriver, home: Home, owner: str, metadata: MetadataStor
 
 def _read_bucket(held: HeldBroker) -> None:
     home, lease = held.home, held.lease
-    restore(held.driver, held.metadata, cluster=home.cluster, broker=home.broker, clock=held.clock)
+    told = restore(held.driver, held.metadata, cluster=home.cluster, broker=home.broker, clock=held.clock)
+    held.topics_without_id = frozenset(
+        remark.where.removeprefix("topic ") for remark in told.remarks if remark.finding is Finding.TOPIC_ID_ASSIGNED
+    )
     reader = ManifestStore(held.driver, "a reader")
 
     def manifest_of(queue: QueueKey) -> QueueManifest | TierError | None:

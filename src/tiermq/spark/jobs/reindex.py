@@ -201,7 +201,7 @@ class _Reindex:
     def _queues(self, files: IndexFiles, uploaded: CoverageRecord) -> Iterator[_Queue]:
         in_bucket = uploaded.coverage()
         local = files.local_record.coverage() if files.local_record is not None else None
-        metadata = self.held.metadata
+        metadata, unsure = self.held.metadata, set[str]()
         for key in sorted(data_queues(metadata)):
             topic, queue = metadata.topic(key.topic), metadata.queue(key)
             logs = metadata.segments(key, SegmentType.COMMIT_LOG)
@@ -209,11 +209,20 @@ class _Reindex:
                 continue
             if self.options.topics and key.topic not in self.options.topics:
                 continue
+            if key.topic in self.held.topics_without_id:
+                unsure.add(key.topic)
+                continue
             name, log = (key.topic, key.queue_id), (logs[0].key.base, max(row.end for row in logs))
             missing = uncovered(in_bucket.queues.get(name), topic.id, log)
             if local is not None and local.is_base_known:
                 missing = in_both(missing, uncovered(local.queues.get(name), topic.id, log))
             yield _Queue(key, topic.id, log, (max(0, queue.min_offset), queue.max_offset), missing)
+        self.report.problems += [
+            f"topic {name} of {self.held.home}: no manifest tells its id, which every index item carries; import or "
+            "restore the tier into a store directory (`tiermq tier import`, `tiermq tier restore`) and give that as "
+            "store"
+            for name in sorted(unsure)
+        ]
 
     def _works(self, queue: _Queue) -> list[KeyWork]:
         metadata, key = self.held.metadata, queue.key

@@ -91,6 +91,10 @@ class DataPlace:
             _sync(path)
             _sync(os.path.dirname(path))
 
+    def open(self, name: str) -> Any:
+        """A file to read, at any position."""
+        return self._system().open_input_file(f"{self.path}/{name}")
+
     def move(self, name: str, target: DataPlace, target_name: str) -> None:
         """Give a file another name; nothing happens when that was done before. Raises StagingLost."""
         source, goal = f"{self.path}/{name}", f"{target.path}/{target_name}"

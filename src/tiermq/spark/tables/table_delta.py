@@ -95,3 +95,9 @@ def storage_options() -> dict[str, str]:
 
 def _stats(file: DataFile) -> str:
     return json.dumps({"numRecords": file.rows, "minValues": file.least, "maxValues": file.most, "nullCount": {}})
+
+
+def delta_files(place: DataPlace) -> set[str]:
+    """The names of the files that the table has now, relative to its place."""
+    uris = DeltaTable(place.path if place.is_local else place.url, storage_options=storage_options()).file_uris()
+    return {uri.removeprefix("file://").removeprefix(f"{place.url}/").removeprefix(f"{place.path}/") for uri in uris}

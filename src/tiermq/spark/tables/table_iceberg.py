@@ -7,8 +7,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -82,7 +84,7 @@ class IcebergTable:
             paths = [f"{self.place.url}/{file.name}" for file in files]
             mark = {COMMIT_PROPERTY: str(number)}
             try:
-                with table.transaction() as change:
+                with _quietly(), table.transaction() as change:
                     change.set_properties(mark)
                     # Their names are random: nobody has added them before, and to look would read every manifest.
                     change.add_files(paths, snapshot_properties=mark, check_duplicate_files=False)
@@ -96,6 +98,21 @@ class IcebergTable:
             return self._catalog.load_table(self._name)
         except NoSuchTableError:
             return None
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without a warning for each column of each file that has no statistics: which have some is chosen with care."""
+    logger = logging.getLogger("pyiceberg.io.pyarrow")
+
+    def is_news(entry: logging.LogRecord) -> bool:
+        return "statistics missing" not in str(entry.msg)
+
+    logger.addFilter(is_news)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_news)
 
 
 def open_catalog(catalog: str, warehouse: str | None) -> Catalog:
@@ -114,3 +131,9 @@ def warehouse_of(catalog: str, warehouse: str | None) -> str | None:
     if catalog.startswith(SQLITE):
         return DataPlace.of(os.path.dirname(os.path.abspath(catalog.removeprefix(SQLITE)))).url
     return None
+
+
+def iceberg_files(name: str, catalog: str, place: DataPlace) -> set[str]:
+    """The names of the files that the table has now, relative to its place."""
+    tasks = open_catalog(catalog, None).load_table(name).scan().plan_files()
+    return {task.file.file_path.removeprefix(f"{place.url}/") for task in tasks}

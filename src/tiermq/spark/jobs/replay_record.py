@@ -1,0 +1,209 @@
+"""The record of a replay: what it is, and where each message went. By it a replay that was stopped goes on.
+
+    <record>/replay.json   what was asked for, the ranges as they were at the start, and where queues of the store ended
+    <record>/offsets.csv   one line per message: broker, topic, queue, offset where it was; topic, queue, offset now
+    <record>/staging/      files of tasks, which go when their messages are put
+
+Lines are written after the messages that they tell of are durable. A replay that dies in between has put messages which
+no line tells of: they are found in the store, behind the ends that are known, by the mark that each of them has.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tiermq.errors import ForeignCheckpoint, StoreError
+from tiermq.files.os_file_access import OsFileAccess
+from tiermq.history.time_ranges import OffsetRange
+from tiermq.message.properties import get_property
+from tiermq.spark.jobs.replay_values import MARK, SourcePosition
+from tiermq.spark.tables.exported_ranges import ExportedRanges
+from tiermq.status import GetStatus
+from tiermq.store.local_store import LocalStore
+from tiermq.tier.names import QueueKey
+
+HEADER = ("sourceBroker", "sourceTopic", "sourceQueueId", "sourceOffset", "topic", "queueId", "queueOffset")
+_PAGE = 256
+_BLOCK_BITS = 16
+Target = tuple[str, int]
+"""A topic and a queue id of the store that is replayed into."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """One line: where a message was, and where it is now."""
+
+    source: SourcePosition
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+
+class ReplayRecord:
+    """One directory. Belongs to one thread, of the one process that runs the replay."""
+
+    def __init__(self, path: Path, document: dict[str, Any]) -> None:
+        self.path = path
+        self.name = str(document["name"])
+        self.ranges = ExportedRanges.of_json(document["ranges"])
+        self._ends: dict[Target, int] = {(topic, int(queue)): end for topic, queue, end in document["ends"]}
+        self._done: dict[tuple[str, str, int], OffsetSet] = {}
+        self.count = 0
+        self._lines = self._read_lines()
+
+    @classmethod
+    def find(cls, path: Path, asked: dict[str, Any]) -> ReplayRecord | None:
+        """The record that is there, if there is one. Raises ForeignCheckpoint when it is of another replay."""
+        file = path / "replay.json"
+        if not file.exists():
+            return None
+        document = json.loads(file.read_bytes())
+        differences = [
+            f"{name} was {document['asked'].get(name)!r} and is {value!r}"
+            for name, value in json.loads(json.dumps(asked)).items()
+            if document["asked"].get(name) != value
+        ]
+        if differences:
+            raise ForeignCheckpoint(
+                f"{path}: the record of another replay: {'; '.join(differences)}. Ask for the same again to go on, or "
+                "give a record of its own"
+            )
+        return cls(path, document)
+
+    @classmethod
+    def begin(cls, path: Path, asked: dict[str, Any], ranges: ExportedRanges, ends: dict[Target, int]) -> ReplayRecord:
+        """A new record. Durable on return."""
+        document = {
+            "name": uuid.uuid4().hex[:16],
+            "asked": asked,
+            "ranges": ranges.as_json(),
+            "ends": [[topic, queue, end] for (topic, queue), end in sorted(ends.items())],
+        }
+        path.mkdir(parents=True, exist_ok=True)
+        OsFileAccess().write_bytes(str(path / "replay.json"), json.dumps(document, indent=1).encode())
+        return cls(path, document)
+
+    @property
+    def staging(self) -> Path:
+        return self.path / "staging"
+
+    def add(self, lines: Iterable[Replayed]) -> None:
+        """Write lines, durably. The messages that they tell of must be durable before."""
+        some = list(lines)
+        if not some:
+            return
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        is_new = not self._lines.exists()
+        if is_new:
+            writer.writerow(HEADER)
+        for line in some:
+            source = line.source
+            writer.writerow(
+                (
+                    source.broker,
+                    source.topic,
+                    source.queue_id,
+                    source.queue_offset,
+                    line.topic,
+                    line.queue_id,
+                    line.queue_offset,
+                )
+            )
+            self._note(line)
+        with open(self._lines, "ab") as file:
+            file.write(text.getvalue().encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def is_done(self, source: SourcePosition) -> bool:
+        found = self._done.get((source.broker, source.topic, source.queue_id))
+        return found is not None and source.queue_offset in found
+
+    def recover(self, store: LocalStore) -> int:
+        """Write the lines of messages that were put and not told of; how many. Raises StoreError."""
+        queues = {(topic, queue) for topic, queue in store.simple_queues()}
+        found = [
+            line
+            for topic, queue in sorted(queues)
+            for line in self._marked(
+                store, topic, queue, self._ends.get((topic, queue), store.min_offset(topic, queue))
+            )
+            if not self.is_done(line.source)
+        ]
+        self.add(found)
+        return len(found)
+
+    def _marked(self, store: LocalStore, topic: str, queue_id: int, offset: int) -> Iterator[Replayed]:
+        prefix = f"{self.name}:"
+        while offset < store.max_offset(topic, queue_id):
+            page = store.get(topic, queue_id, offset, _PAGE)
+            for message in page.messages:
+                mark = (get_property(message.encoded_properties, MARK.encode()) or b"").decode(errors="replace")
+                if mark.startswith(prefix):
+                    source = SourcePosition.of(mark.removeprefix(prefix))
+                    yield Replayed(source, topic, queue_id, message.queue_offset)
+            if page.next_offset <= offset or page.status not in (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE):
+                raise StoreError(
+                    f"{topic}, queue {queue_id}: expected to read on at {offset}, found {page.status.name}; what the "
+                    "replay has put there cannot be told: check the store"
+                )
+            offset = page.next_offset
+
+    def _note(self, line: Replayed) -> None:
+        source = line.source
+        self._done.setdefault((source.broker, source.topic, source.queue_id), OffsetSet()).add(source.queue_offset)
+        target = (line.topic, line.queue_id)
+        self._ends[target] = max(self._ends.get(target, 0), line.queue_offset + 1)
+        self.count += 1
+
+    def _read_lines(self) -> Path:
+        """Take in what was written, and cut off a line that a crash tore."""
+        path = self.path / "offsets.csv"
+        if not path.exists():
+            return path
+        data = path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):
+            with open(path, "r+b") as file:
+                file.truncate(len(whole))
+        if not whole:
+            path.unlink()
+            return path
+        for row in list(csv.reader(io.StringIO(whole.decode())))[1:]:
+            source = SourcePosition(row[0], row[1], int(row[2]), int(row[3]))
+            self._note(Replayed(source, row[4], int(row[5]), int(row[6])))
+        return path
+
+
+class OffsetSet:
+    """Offsets, one bit each, in blocks that are made when they are needed."""
+
+    __slots__ = ("_blocks",)
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, bytearray] = {}
+
+    def add(self, offset: int) -> None:
+        block = self._blocks.setdefault(offset >> _BLOCK_BITS, bytearray(1 << (_BLOCK_BITS - 3)))
+        at = offset & ((1 << _BLOCK_BITS) - 1)
+        block[at >> 3] |= 1 << (at & 7)
+
+    def __contains__(self, offset: int) -> bool:
+        block = self._blocks.get(offset >> _BLOCK_BITS)
+        at = offset & ((1 << _BLOCK_BITS) - 1)
+        return block is not None and bool(block[at >> 3] & (1 << (at & 7)))
+
+
+def bounds_of(ranges: ExportedRanges, queue: QueueKey) -> OffsetRange:
+    """From the first to the last message of a queue that is to be replayed."""
+    found = ranges.of(queue)
+    return found[0][0], found[-1][1]

@@ -1,0 +1,66 @@
+"""`tiermq pipeline replay`, as somebody types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tiermq import LocalStore, Message
+from tiermq.cli.main import cli
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    with LocalStore.open(tmp_path / "s", background=False) as opened:
+        for number in range(30):
+            opened.put(Message("orders", b"%d" % number, number % 2))
+        opened.dispatch_now()
+    return tmp_path / "s"
+
+
+def run(*words: str | Path) -> Result:
+    return CliRunner().invoke(cli, ["pipeline", "replay", *map(str, words)])
+
+
+def test_a_dry_run_then_a_run_then_nothing_left(store: Path, tmp_path: Path) -> None:
+    words = ("--store", store, "--into", tmp_path / "t", "--record", tmp_path / "r", "--master", "here", "--json")
+    assert json.loads(run(*words, "--dry-run").stdout)["planned"]["bundles"] == 1
+    done = run(*words, "--to-topic", "again", "--property", "why=test", "--offsets", "0:5", "--rate", "100000")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["done"]["messages"] == 10
+    with LocalStore.open(tmp_path / "t", background=False) as opened:
+        assert opened.max_offset("again", 0) == 5
+    again = run(*words, "--to-topic", "again", "--property", "why=test", "--offsets", "0:5")
+    assert json.loads(again.stdout)["done"]["messages"] == 0
+
+
+def test_a_table_is_replayed(store: Path, tmp_path: Path) -> None:
+    table = f"parquet:{tmp_path}/lake"
+    exported = CliRunner().invoke(
+        cli, ["pipeline", "export", "--store", str(store), "--to", table, "--master", "here", "--json"]
+    )
+    assert exported.exit_code == 0, exported.output
+    words = ("--into", tmp_path / "t", "--record", tmp_path / "r", "--master", "here", "--json")
+    found = run("--table", table, "--topic", "orders", "--queue", "1", *words)
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)["done"]["messages"] == 15
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "--tier URL, --store DIR, or both"),
+        (["--store", "s", "--table", "parquet:/x"], "a history or a table"),
+        (["--store", "s", "--property", "x"], "--property is NAME=VALUE"),
+        (["--store", "s", "--map", "x"], "expected module:function"),
+        (["--store", "s", "--rate", "-1"], "rate of more than 0"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_one_sentence(words: list[str], told: str, tmp_path: Path) -> None:
+    found = run(*words, "--into", tmp_path / "t", "--record", tmp_path / "r", "--master", "here")
+    assert found.exit_code == 1, found.output
+    assert told in found.output
+    assert "Traceback" not in found.output

@@ -1,0 +1,72 @@
+"""A store to replay from, one to replay into, and functions that a replay can be told to use."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from spark.source_world import SourceWorld
+from tiermq import LocalStore
+from tiermq.spark.jobs.job_report import JobReport
+from tiermq.spark.jobs.replay import replay
+from tiermq.spark.jobs.replay_values import MARK, ReplayMessage
+
+
+class ReplayWorld(SourceWorld):
+    """The source is hot and cold; the target is another directory."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.target = path / "target"
+        self.record = path / "record"
+        self.put(20, "orders", 0)
+        self.put(10, "orders", 1)
+        self.tier_now()
+        self.put(5, "orders", 0)
+        self.put(7, "returns", 0)
+
+    def replay(self, spark: Any = None, **more: Any) -> JobReport:
+        given = {
+            "tier": self.url,
+            "store": self.disk,
+            "brokerName": "broker-a",
+            "into": self.target,
+            "record": self.record,
+        }
+        return replay(spark, **{**given, **more})
+
+    def found(self, topic: str = "orders", queue_id: int = 0) -> list[bytes]:
+        """Bodies of a queue of the target."""
+        return [message.body for message in self.messages(topic, queue_id)]
+
+    def messages(self, topic: str = "orders", queue_id: int = 0) -> list[Any]:
+        with LocalStore.open(self.target, background=False) as store:
+            end = store.max_offset(topic, queue_id)
+            return list(store.get(topic, queue_id, 0, end).messages) if end else []
+
+    def bodies(self, topic: str = "orders", queue_id: int = 0) -> list[bytes]:
+        """Bodies of a queue of the source."""
+        return [sent.body for sent in self.sent[topic, queue_id]]
+
+    def lines(self) -> list[dict[str, str]]:
+        with open(self.record / "offsets.csv", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+
+
+def shouted(message: ReplayMessage) -> ReplayMessage | None:
+    """Every second message, in capitals."""
+    return None if message.source.queue_offset % 2 else replace(message, body=message.body.upper(), tags="loud")
+
+
+def moved(message: ReplayMessage) -> ReplayMessage:
+    """Another place may not be claimed: `source` stays what it was."""
+    return replace(message, topic=f"copy-{message.topic}", source=replace(message.source, queue_offset=999))
+
+
+def wrong(_message: ReplayMessage) -> bytes:
+    return b"no message"
+
+
+NOT_A_FUNCTION = MARK

@@ -1,0 +1,205 @@
+"""Replays: what was asked for, in order, once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark.jobs.replay_world import ReplayWorld
+from tiermq import LocalStore
+from tiermq.errors import BadOption, BadSchema, ForeignCheckpoint, StoreError, StoreLocked
+from tiermq.spark.jobs import replay as module
+from tiermq.spark.jobs.export import export
+from tiermq.spark.jobs.replay import Pace, put
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ReplayWorld]:
+    made = ReplayWorld(tmp_path)
+    yield made
+    made.bury()
+
+
+class Died(Exception):
+    """What a replay dies of in these tests."""
+
+
+def test_everything_comes_back_in_the_order_of_its_queues(world: ReplayWorld) -> None:
+    report = world.replay()
+    assert (report.done["messages"], report.problems) == (42, [])
+    for topic, queue_id in world.sent:
+        assert world.found(topic, queue_id) == world.bodies(topic, queue_id)
+
+
+def test_the_record_has_a_line_for_each_message(world: ReplayWorld) -> None:
+    world.replay(topic="orders", to_topic="again")
+    lines = world.lines()
+    assert len(lines) == 35
+    assert {line["topic"] for line in lines} == {"again"}
+    assert lines[0]["sourceTopic"] == "orders"
+    stored = world.messages("again", 0)
+    for line in (each for each in lines if each["queueId"] == "0"):
+        assert stored[int(line["queueOffset"])].body == world.bodies("orders", 0)[int(line["sourceOffset"])]
+
+
+def test_filters_and_options_choose_and_change(world: ReplayWorld) -> None:
+    world.replay(topic="orders", tags="t1", to_topic="again", queue_count=1, properties={"why": "test"})
+    wanted = [sent.body for queue in (0, 1) for sent in world.sent["orders", queue] if sent.tags == "t1"]
+    assert world.found("again", 0) == wanted
+    message = world.messages("again", 0)[0]
+    assert (message.properties["why"], message.tags) == ("test", "t1")
+
+
+def test_a_key_is_enough(world: ReplayWorld) -> None:
+    assert world.replay(keys="key-7").done["messages"] == 1
+    assert world.found() == [world.bodies()[6]]
+
+
+def test_a_function_changes_and_leaves_out(world: ReplayWorld) -> None:
+    report = world.replay(topic="returns", function="spark.jobs.replay_world:shouted")
+    assert (report.done["messages_read"], report.done["messages"]) == (7, 4)
+    assert world.found("returns") == [body.upper() for body in world.bodies("returns")[::2]]
+
+
+def test_a_second_run_puts_nothing(world: ReplayWorld) -> None:
+    world.replay()
+    again = world.replay()
+    assert (again.done["messages"], again.done["messages_before"]) == (0, 42)
+    assert len(world.found()) == 25
+
+
+def test_what_is_stored_meanwhile_is_not_replayed_when_it_goes_on(world: ReplayWorld) -> None:
+    stop = threading.Event()
+    world.replay(topic="returns", rate=10.0, stop=stop, wait=lambda _seconds: stop.set())
+    assert len(world.found("returns")) == 1
+    world.put(5, "returns", 0)
+    world.replay(topic="returns", rate=None)
+    assert world.found("returns") == world.bodies("returns")[:7]
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_a_replay_that_dies_between_put_and_record_puts_nothing_twice(
+    world: ReplayWorld, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    monkeypatch.setattr(module, "PUT_AT_ONCE", 4)
+    calls = []
+
+    def put_and_die(store: LocalStore, messages: Any) -> Any:
+        found = put(store, messages)
+        calls.append(len(found))
+        if len(calls) == after:
+            raise Died
+        return found
+
+    monkeypatch.setattr(module, "put", put_and_die)
+    with pytest.raises(Died):
+        world.replay(topic="orders", to_topic="again", function="spark.jobs.replay_world:shouted")
+    monkeypatch.setattr(module, "put", put)
+    report = world.replay(topic="orders", to_topic="again", function="spark.jobs.replay_world:shouted")
+    assert f"{calls[-1]} of them had not been recorded" in report.details["notes"][0]
+    for queue_id in (0, 1):
+        assert world.found("again", queue_id) == [body.upper() for body in world.bodies("orders", queue_id)[::2]]
+    assert len(world.lines()) == 18
+
+
+def test_a_record_is_of_one_replay(world: ReplayWorld) -> None:
+    world.replay(topic="returns")
+    with pytest.raises(ForeignCheckpoint, match="subscribe was"):
+        world.replay(topic="orders")
+    with pytest.raises(ForeignCheckpoint, match="mapping was"):
+        world.replay(topic="returns", to_topic="other")
+
+
+def test_a_dry_run_puts_nothing(world: ReplayWorld) -> None:
+    report = world.replay(dry_run=True)
+    assert report.planned["bytes"] > 0
+    assert not world.target.exists()
+    assert not world.record.exists()
+
+
+def test_a_topic_can_be_replayed_into_the_store_that_it_is_read_from(tmp_path: Path, world: ReplayWorld) -> None:
+    world.replay()
+    second = {"tier": None, "store": world.target, "brokerName": None, "record": tmp_path / "second"}
+    report = world.replay(topic="returns", **second)
+    assert report.done["messages"] == 7
+    assert world.found("returns") == world.bodies("returns") * 2
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
+def test_an_exported_table_is_replayed_as_the_history_is(world: ReplayWorld, tmp_path: Path, kind: str) -> None:
+    to: dict[str, Any] = {"to": f"{kind}:{tmp_path}/lake"}
+    if kind == "iceberg":
+        to = {"to": "iceberg:lake.t", "catalog": f"sqlite:///{tmp_path}/c.db"}
+    export(None, tier=world.url, store=world.disk, brokerName="broker-a", **to)
+    given = {"tier": None, "store": None, "brokerName": None, "table": to["to"], "catalog": to.get("catalog")}
+    report = world.replay(topic="orders", offsets=(2, 8), **given)
+    assert report.done["messages"] == 12
+    assert world.found("orders", 0) == world.bodies("orders", 0)[2:8]
+    assert world.replay(topic="orders", offsets=(2, 8), **given).done["messages"] == 0
+    assert world.replay(keys="key-3", record=tmp_path / "other", **given).done["messages"] == 1
+
+
+def test_a_table_without_bodies_cannot_be_replayed(world: ReplayWorld, tmp_path: Path) -> None:
+    export(None, tier=world.url, to=f"parquet:{tmp_path}/lake", columns=["topic", "queueId", "queueOffset"])
+    given = {"tier": None, "store": None, "brokerName": None, "table": f"parquet:{tmp_path}/lake"}
+    with pytest.raises(BadSchema, match="the table has no .*body"):
+        world.replay(**given)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"rate": 0.0}, "rate of more than 0"),
+        ({"queue_count": 0}, "1 queue or more"),
+        ({"function": "nowhere"}, "expected module:function"),
+        ({"function": "nowhere:f"}, "importable here"),
+        ({"function": "spark.jobs.replay_world:NOT_A_FUNCTION"}, "expected a function"),
+        ({"function": "spark.jobs.replay_world:wrong"}, "return a ReplayMessage or None, found bytes"),
+        ({"table": "parquet:/x"}, "a history or a table"),
+    ],
+)
+def test_what_cannot_be_replayed_is_said(world: ReplayWorld, more: dict[str, Any], told: str) -> None:
+    with pytest.raises(BadOption, match=told):
+        world.replay(**more)
+    assert not world.found()
+
+
+def test_a_store_that_is_open_elsewhere_is_not_written(world: ReplayWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiermq.spark.sink.sink_store.open_sink_store.__defaults__", (0.0,))
+    with pytest.raises(StoreLocked, match="one writer"):
+        world.replay(into=world.disk)
+
+
+def test_a_message_that_the_store_refuses_ends_the_replay_and_the_rest_stays(world: ReplayWorld) -> None:
+    with pytest.raises(StoreError, match="found MESSAGE_ILLEGAL|found .*; what was put stays"):
+        world.replay(topic="returns", to_topic="x" * 200)
+
+
+def test_a_pace_waits_for_what_is_due() -> None:
+    now, waited = [0.0], []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        now[0] += seconds
+
+    pace = Pace(100.0, wait, lambda: now[0])
+    assert pace.at_once == 10
+    for _ in range(5):
+        pace.after(10)
+    assert waited == pytest.approx([0.1] * 5)
+    now[0] += 10.0
+    pace.after(10)
+    assert len(waited) == 5
+    assert Pace(3.0, wait).at_once == 1
+    assert Pace(None, wait).at_once == 1000
+
+
+def test_spark_replays_what_it_reads(spark: Any, world: ReplayWorld) -> None:
+    report = world.replay(spark, topic="orders", to_topic="again")
+    assert report.done["messages"] == 35
+    assert world.found("again", 0) == world.bodies("orders", 0)
+    assert world.replay(spark, topic="orders", to_topic="again").done["messages"] == 0
