@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +89,28 @@ def test_index_files_are_small_enough_to_be_full(messages: int) -> None:
 
 def test_a_task_that_starts_a_worker_loads_what_a_copy_needs() -> None:
     assert engine.warm_up(1) == 1 + LIST_MESSAGES
+
+
+def test_what_started_processes_complain_of_goes_to_a_file_and_what_we_say_does_not(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log"
+    with engine.errors_into(log):
+        subprocess.run([sys.executable, "-c", "import sys; print('a child', file=sys.stderr)"], check=True)
+        print("we ourselves", file=sys.stderr)
+    subprocess.run([sys.executable, "-c", "import sys; print('a later child', file=sys.stderr)"], check=True)
+    assert log.read_text() == "a child\n"
+    assert capfd.readouterr().err.splitlines() == ["we ourselves", "a later child"]
+
+
+def test_a_session_that_does_not_start_is_a_failure_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(master: str, **_: Any) -> None:
+        os.write(2, b"no room for a heap\n")
+        raise OSError("the gateway did not come up")
+
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
+    monkeypatch.setattr("tiermq.spark.session.get_spark", refuse)
+    with pytest.raises(DemoFailed, match=r"local\[9\]: the gateway did not come up. no room for a heap"):
+        engine.SparkEngine("local[9]", 1, tmp_path / "log")

@@ -6,7 +6,10 @@ Both copy to the same bytes in the tier. SQL and tables are Spark's; without it 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterable
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 CLUSTER = "DefaultCluster"
 BROKER = "demo"
 INDEX_FILES = 6
+QUICK_MESSAGES_MAX = 2_000_000
+# A JVM that runs a minute earns no second compiler and no collector with threads of its own.
+QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 ORDER_SCHEMA = "order bigint, customer int, cents int, receipt string, note string"
 SQL = """\
 select tags, tier, count(*) as messages,
@@ -132,7 +138,9 @@ class EmbeddedEngine:
 class SparkEngine:
     """A session of Spark and the jobs of `tiermq pipeline`. A session that ran before stays when this one closes."""
 
-    def __init__(self, master: str, messages: int) -> None:
+    def __init__(self, master: str, messages: int, log: Path) -> None:
+        """What a new session's processes have to say goes to the file `log`. Raises DemoFailed."""
+        from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
 
         from tiermq.spark.jobs.task_runner import run_tasks
@@ -140,7 +148,13 @@ class SparkEngine:
 
         self._settings = tier_settings(messages)
         self._is_ours = SparkSession.getActiveSession() is None
-        self._spark: SparkSession = get_spark(master, app="tiermq demo")
+        conf = QUICK_JAVA if messages <= QUICK_MESSAGES_MAX else {}
+        try:
+            with errors_into(log) if self._is_ours else nullcontext():
+                self._spark: SparkSession = get_spark(master, app="tiermq demo", conf=conf)
+        except (PySparkException, OSError) as error:
+            said = log.read_text(errors="replace").strip()[-1_000:] if log.exists() else ""
+            raise DemoFailed(f"Spark did not start on {master}: {error}. {said}".rstrip()) from error
         self.name = f"Spark {self._spark.version} on {master}"
         # Workers start with their first task; what is measured later is work, not starting.
         run_tasks(self._spark, warm_up, [0, 1], name="tiermq demo: start workers")
@@ -205,6 +219,27 @@ class SparkEngine:
     def close(self) -> None:
         if self._is_ours:
             self._spark.stop()
+
+
+@contextmanager
+def errors_into(log: Path) -> Iterator[None]:
+    """Let the standard error of processes that start meanwhile be a file; this process's own stays what it is.
+
+    A JVM and its workers tell of incubators and broken pipes, also long after, and none of it is part of an account.
+    """
+    sys.stderr.flush()
+    mine, before = os.dup(2), sys.stderr
+    try:
+        with log.open("ab") as file, os.fdopen(os.dup(2), "w") as ours:
+            os.dup2(file.fileno(), 2)
+            sys.stderr = ours if before is sys.__stderr__ else before
+            try:
+                yield
+            finally:
+                sys.stderr = before
+                os.dup2(mine, 2)
+    finally:
+        os.close(mine)
 
 
 def warm_up(task: int) -> int:

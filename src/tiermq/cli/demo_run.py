@@ -29,6 +29,7 @@ from tiermq.cli.demo_producers import DemoFailed, fill_up, killed_producers, sto
 from tiermq.cli.demo_reading import look_up_keys, look_up_times, read_back, require_acknowledged
 from tiermq.cli.demo_timeline import Step, Timeline
 
+LOG = "spark.log"
 HOT_SHARE = 20  # One message in so many is put after the copy, and is only in the local store.
 EVICTION_SETTINGS: dict[str, Any] = {"file_reserved_time": 0, "delete_file_batch_max": 1_000}
 
@@ -68,9 +69,9 @@ class Demo:
                     self._export(timeline)
                 self._copy_rest(timeline, store)
             self._restore(timeline)
+            account.took_s = timeline.now_s
         finally:
             self._engine.close()
-        account.took_s = timeline.now_s
         return account
 
     def _tell(self, timeline: Timeline, step: Step, line: str) -> None:
@@ -150,7 +151,7 @@ class Demo:
             self._say("    The store's own dispatcher copies instead; SQL and the table are left out.")
             return
         with timeline.step("spark", "Start Spark") as step:
-            self._engine = SparkEngine(self._master, sum(self._wanted))
+            self._engine = SparkEngine(self._master, sum(self._wanted), self._place.store.parent / LOG)
             self.account.engine = self._engine.name
             self._tell(
                 timeline,

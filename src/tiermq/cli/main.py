@@ -8,7 +8,9 @@ from tiermq import __version__
 from tiermq.cli.lazy_group import Entry, LazyGroup
 
 COMMANDS = {
-    "demo": Entry("tiermq.cli.demo", "demo", "The whole way on this machine: put, kill, tier, evict, read, SQL, restore."),
+    "demo": Entry(
+        "tiermq.cli.demo", "demo", "The whole way on this machine: put, kill, tier, evict, read, SQL, restore."
+    ),
     "dump": Entry("tiermq.cli.dump", "dump", "Show any file of a store directory or a tier as JSON lines."),
     "namesrv": Entry("tiermq.cli.namesrv", "namesrv", "Run a name server for RocketMQ's brokers and clients."),
     "store": Entry("tiermq.cli.store", "store", "Look into a store directory: stat, check."),
