@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tiermq.cli.pipeline_offload import seconds_of
 from tiermq.cli.pipeline_options import bar, finish, job_options, spark_for
 from tiermq.cli.pipeline_source_options import source_arguments, source_options, stopped_by_signals
 from tiermq.errors import BadConfig
@@ -77,13 +78,11 @@ def export(
       tiermq pipeline export --tier s3://history --topic orders --to delta:/lake/orders \\
           --body json --schema 'id bigint, price double, items array<struct<sku: string, count: int>>'
     """
-    from tiermq.cli.pipeline_offload import seconds_of
     from tiermq.spark.jobs.export import export as run
 
     stop = threading.Event()
-    arguments = source_arguments(**source)
+    arguments = source_arguments(**source) | {"body": _body_of(body, schema, message, prefix)}
     trigger_s = None if trigger is None else seconds_of(trigger)
-    decoding = _body_of(body, schema, message, prefix)
     with (
         spark_for("here" if dry_run else master, () if dry_run else conf) as spark,
         bar("exporting", quiet=as_json) as progress,
@@ -95,7 +94,6 @@ def export(
             catalog=catalog,
             warehouse=warehouse,
             columns=[name.strip() for name in columns.split(",")] if columns else None,
-            body=decoding,
             keep_body=keep_body,
             max_bad=max_bad,
             file_bytes=file_mib << 20,

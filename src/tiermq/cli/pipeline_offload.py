@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tiermq.cli.pipeline_options import TIER, bar, finish, job_options, spark_for
+from tiermq.cli.pipeline_source_options import stopped_by_signals
 from tiermq.errors import BadConfig
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def offload(
     with (
         spark_for(where, () if dry_run else conf) as spark,
         bar(text, in_bytes=True, quiet=as_json) as progress,
-        _stopped_by_signals(stop),
+        stopped_by_signals(stop, "wave"),
     ):
         report = run(
             stores,
@@ -120,25 +119,6 @@ def settings_of_file(path: str | None) -> dict[str, Any]:
     own = {"broker_name", "broker_cluster_name", "store_path_root_dir", "tier_url", "tiered_store_file_path"}
     names = [name for name in TierConfig.__dataclass_fields__ if name not in own]
     return {name: getattr(given, name) for name in names if getattr(given, name) != getattr(usual, name)}
-
-
-@contextmanager
-def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
-    """Let the first SIGINT or SIGTERM end the job between two waves, and a second one end it as it usually does."""
-    before: dict[int, Any] = {}
-
-    def ask(number: int, _frame: object) -> None:
-        click.echo("stopping after this wave; once more to stop at once", err=True)
-        stop.set()
-        signal.signal(number, before[number])
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        before[number] = signal.signal(number, ask)
-    try:
-        yield
-    finally:
-        for changed, handler in before.items():
-            signal.signal(changed, handler)
 
 
 def _rows(report: JobReport) -> Iterator[str]:

@@ -100,5 +100,5 @@ def stopped_by_signals(stop: threading.Event, what: str) -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for changed, handler in before.items():
+            signal.signal(changed, handler)
