@@ -43,13 +43,13 @@ def _named(error: OSError, action: str, path: str) -> StoreError | None:
             f"{path}: expected permission to {action}, found {error.strerror}. "
             "Open the store as a user who may write there, or mount the file system writable."
         )
-    limit = _limit_reached(error.errno)
+    limit = limit_reached(error.errno)
     if limit is None:
         return None
     return TooManyOpenFiles(f"{path}: expected {limit} Nothing was written by this attempt to {action}; try it again.")
 
 
-def _limit_reached(number: int | None) -> str | None:
+def limit_reached(number: int | None) -> str | None:
     """Which limit an error number stands for, how much of it is in use, and what raises it. None for other errors."""
     if number == errno.EMFILE:
         # The kernel says this only when every number below the limit is taken, so the limit is also the count; to

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from simulation.descriptor_limit import descriptors_left
 from tier.driver.conformance import DriverConformance, Place, fresh_segment, pattern
 from tiermq.errors import (
     BadTierName,
@@ -251,3 +252,44 @@ def test_a_directory_that_is_a_file_is_named(tmp_path: Path) -> None:
         driver.write(KEY, 0, [b"x"])
     with pytest.raises(TierError, match="tier"):
         driver.read(KEY, 0, 1)
+
+
+def test_without_descriptors_every_call_says_which_limit_was_reached_and_what_raises_it(tmp_path: Path) -> None:
+    driver = PosixDriver(tmp_path / "tier")
+    driver.write(KEY, 0, [b"one"])
+    driver.put_object("a.tiermq.json", b"{}")
+    with descriptors_left(0):
+        for call in (
+            lambda: driver.write(KEY, 3, [b"two"]),
+            lambda: driver.read(KEY, 0, 3),
+            lambda: driver.size(KEY),
+            lambda: driver.trim(KEY, 1),
+            lambda: driver.delete(KEY),
+            lambda: driver.get_object("a.tiermq.json"),
+            lambda: driver.put_object("a.tiermq.json", b"[]"),
+            lambda: list(driver.list_segments()),
+            lambda: driver.list_objects(),
+        ):
+            with pytest.raises(TierUnavailable, match=r"found all \d+ of this process open.*ulimit -n") as caught:
+                call()
+            assert "health of the file system" not in str(caught.value)
+    driver.write(KEY, 3, [b"two"])
+    assert bytes(driver.read(KEY, 0, 6)) == b"onetwo"
+    assert driver.list_objects() == ["a.tiermq.json"]
+
+
+def test_a_write_whose_directory_cannot_be_synced_for_want_of_a_descriptor_is_cut_off_again(tmp_path: Path) -> None:
+    PosixDriver(tmp_path).write(KEY, 0, [b"one"])
+    driver = PosixDriver(tmp_path)  # Knows nothing of this file yet, so it syncs the directory too.
+    with descriptors_left(1), pytest.raises(TierUnavailable, match="ulimit -n"):
+        driver.write(KEY, 3, [b"two"])
+    assert driver.size(KEY) == 3
+
+
+def test_a_directory_that_cannot_be_read_is_an_error_and_not_an_empty_listing(tmp_path: Path) -> None:
+    driver = PosixDriver(tmp_path)
+    driver.write(KEY, 0, [b"one"])
+    with descriptors_left(0), pytest.raises(TierUnavailable, match="could not list.*ulimit -n"):
+        list(driver.list_segments())
+    assert [info.key for info in driver.list_segments()] == [KEY]
+    assert list(driver.list_segments("nobody/has/this/")) == []

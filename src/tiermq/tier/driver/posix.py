@@ -36,6 +36,7 @@ from tiermq.errors import (
     TierError,
     TierUnavailable,
 )
+from tiermq.files.os_errors import limit_reached
 from tiermq.tier.driver import append_rule
 from tiermq.tier.driver.contract import (
     ANY,
@@ -59,6 +60,7 @@ LOCK_NAME = ".tiermq.lock"
 PATHS_MAX = 4_096  # Segments whose paths are remembered.
 _NO_PERMISSION = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _IMPOSSIBLE_NAME = frozenset({errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.ENOTDIR, errno.EISDIR})
+_NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class PosixDriver:
@@ -301,7 +303,7 @@ class PosixDriver:
     def _files(self, prefix: str) -> Iterator[str]:
         """Names below the root that begin with `prefix`; only directories that can hold such names are entered."""
         start = prefix.rpartition("/")[0]
-        for directory, _, files in os.walk(f"{self._root}/{start}" if start else self._root):
+        for directory, _, files in os.walk(f"{self._root}/{start}" if start else self._root, onerror=_unless_gone):
             below = directory[len(self._root) :].strip("/")
             for file in files:
                 name = f"{below}/{file}" if below else file
@@ -340,6 +342,9 @@ def _translation(action: str, path: str, error: OSError) -> TierError:
         return TierCredentials(f"{text}. Run as a user who may, or mount the file system writable.")
     if error.errno in _IMPOSSIBLE_NAME:
         return BadTierName(f"{text}. The name cannot be a file of this file system.")
+    if error.errno in _NO_DESCRIPTOR:
+        limit = limit_reached(error.errno)
+        return TierUnavailable(f"{path}: could not {action}: expected {limit} Then try again.")
     return TierUnavailable(f"{text}. Check space and health of the file system, then try again.")
 
 
@@ -352,6 +357,12 @@ def _path_of(key: SegmentKey) -> str:
 def _check_trim(key: SegmentKey, size: int, end: int) -> None:
     if not 0 <= size <= end:
         raise IllegalRange(f"{key}: expected a size of 0 to {end} to trim to, found {size}")
+
+
+def _unless_gone(error: OSError) -> None:
+    """A directory that cannot be read is an error: a listing without it would pass for a tier without its history."""
+    if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+        raise error
 
 
 def _nothing(_position: int, _length: int) -> bytes:
