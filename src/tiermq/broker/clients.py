@@ -1,0 +1,254 @@
+"""ClientTable: who is connected: producers and consumers by group, and what each consumer group subscribes to.
+
+    heartbeat ─► joined or refreshed ─► the group changed? ─► every member hears of it (code 40), once per turn
+    connection closed, unregistered, or silent for too long ─► left ─► the same
+
+Invariants: all state belongs to the loop's thread; other threads may read, and see each group as it was at some moment.
+A client is a connection: when it closes, the client is gone from all groups. A group has the subscriptions of its
+newest heartbeat; a group of no clients is not there. Members of broadcasting groups are not told of each other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+
+from tiermq.broker.broker_config import BrokerConfig
+from tiermq.broker.groups import GroupTable
+from tiermq.broker.subscriptions import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel, Subscription
+from tiermq.broker.topics import TopicTable
+from tiermq.clock import Clock
+from tiermq.remoting.codes import RequestCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.connection import Connection
+from tiermq.remoting.server import RemotingServer
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Client:
+    """One client in one group."""
+
+    client_id: str
+    connection: Connection
+    language: int
+    version: int
+    seen_ms: int
+
+    @property
+    def address(self) -> str:
+        return f"{self.connection.peer[0]}:{self.connection.peer[1]}"
+
+
+@dataclass(slots=True)
+class ProducerGroup:
+    name: str
+    clients: dict[Connection, Client] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """A consumer group that has clients now."""
+
+    name: str
+    consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    clients: dict[Connection, Client] = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    """By topic. Replaced, never changed."""
+    fingerprint: int = 0
+    changed_ms: int = 0
+
+    def subscribe(self, subscriptions: Collection[Subscription]) -> bool:
+        """Take over a heartbeat's subscriptions; whether a topic came or went. Older versions do not replace newer."""
+        known = self.subscriptions
+        wanted = {each.topic: each for each in subscriptions}
+        for topic, each in wanted.items():
+            if topic in known and known[topic].version >= each.version:
+                wanted[topic] = known[topic]
+        self.subscriptions = wanted
+        return wanted.keys() != known.keys()
+
+
+class ClientTable:
+    """See the module."""
+
+    def __init__(
+        self, config: BrokerConfig, clock: Clock, topics: TopicTable, groups: GroupTable, server: RemotingServer
+    ) -> None:
+        self.config = config
+        self.topics = topics
+        self.groups = groups
+        self.on_subscriptions: list[Callable[[str], None]] = []
+        """Told the name of each group whose subscriptions a heartbeat has touched."""
+        self._clock = clock
+        self._server = server
+        self._producers: dict[str, ProducerGroup] = {}
+        self._consumers: dict[str, ConsumerGroup] = {}
+        self._groups_of: dict[Connection, tuple[set[str], set[str]]] = {}
+        self._to_notify: set[str] = set()
+        server.on_close.append(self.connection_closed)
+
+    # Reading.
+
+    def consumers(self, group: str) -> ConsumerGroup | None:
+        return self._consumers.get(group)
+
+    def producers(self, group: str) -> ProducerGroup | None:
+        return self._producers.get(group)
+
+    @property
+    def consumer_groups(self) -> Collection[str]:
+        return tuple(self._consumers)
+
+    @property
+    def producer_groups(self) -> Collection[str]:
+        return tuple(self._producers)
+
+    def client_ids(self, group: str) -> list[str]:
+        """The ids of a consumer group's clients, each once."""
+        found = self._consumers.get(group)
+        return [] if found is None else sorted({each.client_id for each in tuple(found.clients.values())})
+
+    def subscription(self, group: str, topic: str) -> Subscription | None:
+        found = self._consumers.get(group)
+        return None if found is None else found.subscriptions.get(topic)
+
+    def find_client(self, client_id: str) -> Client | None:
+        """A client by its id, consumer or producer."""
+        return next((each for each in self._clients() if each.client_id == client_id), None)
+
+    def _clients(self) -> Iterator[Client]:
+        for consuming in tuple(self._consumers.values()):
+            yield from tuple(consuming.clients.values())
+        for producing in tuple(self._producers.values()):
+            yield from tuple(producing.clients.values())
+
+    def find_consumer(self, group: str, client_id: str) -> Client | None:
+        found = self._consumers.get(group)
+        clients = () if found is None else tuple(found.clients.values())
+        return next((each for each in clients if each.client_id == client_id), None)
+
+    def groups_subscribing(self, topic: str) -> list[str]:
+        """The groups with clients now that subscribe to a topic."""
+        return sorted(name for name, each in tuple(self._consumers.items()) if topic in each.subscriptions)
+
+    # Coming.
+
+    def producer_came(self, group: str, client_id: str, connection: Connection, language: int, version: int) -> None:
+        found = self._producers.setdefault(group, ProducerGroup(group))
+        self._enter(found.clients, client_id, connection, language, version)
+        self._of(connection)[0].add(group)
+
+    def consumer_came(
+        self, data: ConsumerData, client_id: str, connection: Connection, language: int, version: int
+    ) -> bool:
+        """A heartbeat of one consumer; whether the group's members or topics changed, which is then told to all."""
+        group = self._consumers.setdefault(data.group, ConsumerGroup(data.group))
+        group.consume_type, group.message_model = data.consume_type, data.message_model
+        group.consume_from_where = data.consume_from_where
+        joined = self._enter(group.clients, client_id, connection, language, version)
+        self._of(connection)[1].add(data.group)
+        changed = group.subscribe(data.subscriptions) or joined
+        if changed:
+            group.changed_ms = self._clock.now_ms()
+            self._notify_later(group)
+        for listener in self.on_subscriptions:
+            listener(data.group)
+        return changed
+
+    def consumer_is_alive(self, group: str, connection: Connection) -> bool:
+        """A heartbeat without subscriptions. False: nobody knows that client, it must send a whole one."""
+        found = self._consumers.get(group)
+        client = None if found is None else found.clients.get(connection)
+        if client is None:
+            return False
+        client.seen_ms = self._clock.now_ms()
+        return True
+
+    def _enter(
+        self, clients: dict[Connection, Client], client_id: str, connection: Connection, language: int, version: int
+    ) -> bool:
+        known = clients.get(connection)
+        now_ms = self._clock.now_ms()
+        if known is not None and known.client_id == client_id:
+            known.seen_ms, known.version, known.language = now_ms, version, language
+            return False
+        if connection.closing:
+            return False
+        clients[connection] = Client(client_id, connection, language, version, now_ms)
+        return True
+
+    def _of(self, connection: Connection) -> tuple[set[str], set[str]]:
+        return self._groups_of.setdefault(connection, (set(), set()))
+
+    # Going.
+
+    def connection_closed(self, connection: Connection) -> None:
+        producing, consuming = self._groups_of.pop(connection, ((), ()))
+        for name in tuple(producing):
+            self._leave_producers(name, connection)
+        for name in tuple(consuming):
+            self._leave_consumers(name, connection)
+
+    def unregister(self, connection: Connection, producer_group: str | None, consumer_group: str | None) -> None:
+        """A client leaves groups, and stays connected."""
+        known = self._groups_of.get(connection)
+        if producer_group:
+            self._leave_producers(producer_group, connection)
+            if known is not None:
+                known[0].discard(producer_group)
+        if consumer_group:
+            self._leave_consumers(consumer_group, connection)
+            if known is not None:
+                known[1].discard(consumer_group)
+        if known is not None and not known[0] and not known[1]:
+            del self._groups_of[connection]
+
+    def _leave_producers(self, name: str, connection: Connection) -> None:
+        group = self._producers.get(name)
+        if group is not None and group.clients.pop(connection, None) is not None and not group.clients:
+            del self._producers[name]
+
+    def _leave_consumers(self, name: str, connection: Connection) -> None:
+        group = self._consumers.get(name)
+        if group is None or group.clients.pop(connection, None) is None:
+            return
+        if group.clients:
+            group.changed_ms = self._clock.now_ms()
+            self._notify_later(group)
+        else:
+            del self._consumers[name]
+
+    def close_silent(self) -> int:
+        """Close the connections of clients that have sent no heartbeat for too long; says how many."""
+        oldest_ms = self._clock.now_ms() - self.config.channel_expired_timeout
+        silent = {client.connection for client in self._clients() if client.seen_ms < oldest_ms}
+        for connection in silent:
+            _log.info("%s: closed, since its clients sent no heartbeat for too long", connection)
+            self.connection_closed(connection)
+            connection.close()
+        return len(silent)
+
+    # Telling.
+
+    def _notify_later(self, group: ConsumerGroup) -> None:
+        if group.message_model is MessageModel.BROADCASTING or not self.config.notify_consumer_ids_changed_enable:
+            return
+        settings = self.groups.get(group.name)
+        if settings is not None and not settings.notify_consumer_ids_changed_enable:
+            return
+        # Once per turn of the loop: of a thousand clients that come at once, not each hears of each.
+        if not self._to_notify:
+            self._server.loop.call_soon(self._notify)
+        self._to_notify.add(group.name)
+
+    def _notify(self) -> None:
+        names, self._to_notify = self._to_notify, set()
+        for name in names:
+            group = self._consumers.get(name)
+            for connection in () if group is None else tuple(group.clients):
+                connection.oneway(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext={"consumerGroup": name}))

@@ -1,0 +1,252 @@
+"""GroupTable: the consumer groups of this broker, kept in RocketMQ's `subscriptionGroup.json`.
+
+    {"dataVersion":{"counter":3,"stateVersion":0,"timestamp":…},"forbiddenTable":{"CG":{"orders":4}},
+     "subscriptionGroupTable":{"CG":{"attributes":{},"brokerId":0,"consumeEnable":true,…}}}
+
+Invariants: a group that a change returned from is on disk; readers see tables that never change, so they need no lock;
+each change makes a new data version. The groups that RocketMQ's own tools use always exist.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tiermq.broker.broker_config import BrokerConfig
+from tiermq.clock import Clock
+from tiermq.errors import RequestRefused
+from tiermq.files.os_file_access import OsFileAccess
+from tiermq.namesrv.topic_config import NO_VERSION, DataVersion, int32_in, int64_in, object_in, text_in, text_map_in
+from tiermq.remoting.codes import ResponseCode
+from tiermq.remoting.json_dialect import as_bool, as_int, decode_object, encode_body
+
+_log = logging.getLogger(__name__)
+
+FILE = "subscriptionGroup.json"
+GROUP_CHARACTERS_MAX = 255
+SYSTEM_GROUPS = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+_LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789%|-_")
+
+
+def _customized_policy() -> Mapping[str, Any]:
+    return {"type": "CUSTOMIZED"}
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionGroup:
+    """What one consumer group may do, and how it retries. The defaults are those of a group that came by itself."""
+
+    name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: int = 0
+    consume_timeout_minute: int = 15
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    group_retry_policy: Mapping[str, Any] = field(default_factory=_customized_policy)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "attributes": dict(self.attributes),
+            "brokerId": self.broker_id,
+            "consumeBroadcastEnable": self.consume_broadcast_enable,
+            "consumeEnable": self.consume_enable,
+            "consumeFromMinEnable": self.consume_from_min_enable,
+            "consumeMessageOrderly": self.consume_message_orderly,
+            "consumeTimeoutMinute": self.consume_timeout_minute,
+            "groupName": self.name,
+            "groupRetryPolicy": dict(self.group_retry_policy),
+            "groupSysFlag": self.group_sys_flag,
+            "notifyConsumerIdsChangedEnable": self.notify_consumer_ids_changed_enable,
+            "retryMaxTimes": self.retry_max_times,
+            "retryQueueNums": self.retry_queue_nums,
+            "whichBrokerWhenConsumeSlowly": self.which_broker_when_consume_slowly,
+        }
+
+    @classmethod
+    def from_json(cls, value: object, name: str = "") -> SubscriptionGroup:
+        """`name` is the key it stood under, for writers that leave it out inside. Raises RequestRefused."""
+        table = object_in(value, f"the configuration of group {name[:40]!r}")
+        told = text_in(table.get("groupName"), "groupName") or name
+        if not told:
+            raise RequestRefused("expected a consumer group with a name, found one without")
+        attributes, policy = table.get("attributes"), table.get("groupRetryPolicy")
+        return cls(
+            told,
+            as_bool(table.get("consumeEnable"), default=True),
+            as_bool(table.get("consumeFromMinEnable"), default=True),
+            as_bool(table.get("consumeBroadcastEnable"), default=True),
+            as_bool(table.get("consumeMessageOrderly")),
+            int32_in(table, "retryQueueNums", 1),
+            int32_in(table, "retryMaxTimes", 16),
+            int64_in(table, "brokerId", 0),
+            int64_in(table, "whichBrokerWhenConsumeSlowly", 1),
+            as_bool(table.get("notifyConsumerIdsChangedEnable"), default=True),
+            int32_in(table, "groupSysFlag", 0),
+            int32_in(table, "consumeTimeoutMinute", 15),
+            {} if attributes is None else text_map_in(attributes, "attributes"),
+            _customized_policy() if policy is None else object_in(policy, "groupRetryPolicy"),
+        )
+
+
+Forbidden = Mapping[str, Mapping[str, int]]
+"""group → topic → permission bits that the group lacks there."""
+
+
+class GroupTable:
+    """See the module. Any thread may call; changes go one at a time and wait for the disk."""
+
+    def __init__(self, directory: str, config: BrokerConfig, clock: Clock) -> None:
+        """Reads the file in `directory` if there is one. Raises StoreDamaged when it cannot be read."""
+        self.path = os.path.join(directory, FILE)
+        self.config = config
+        self._clock = clock
+        self._access = OsFileAccess()
+        self._lock = threading.Lock()
+        self._table: dict[str, SubscriptionGroup] = {}
+        self._forbidden: dict[str, dict[str, int]] = {}
+        self.data_version = NO_VERSION
+        if (found := self._access.read_config(self.path, decode_groups)) is not None:
+            self._table, self._forbidden, self.data_version = found
+        missing = [SubscriptionGroup(name) for name in SYSTEM_GROUPS if name not in self._table]
+        if missing:
+            self.put_all(missing)
+
+    # Reading.
+
+    def get(self, name: str) -> SubscriptionGroup | None:
+        return self._table.get(name)
+
+    @property
+    def table(self) -> Mapping[str, SubscriptionGroup]:
+        """All of them; this map is never changed."""
+        return self._table
+
+    @property
+    def forbidden_table(self) -> Forbidden:
+        """What groups may not do with topics; this map is never changed."""
+        return self._forbidden
+
+    def is_forbidden(self, name: str, topic: str, permission: int) -> bool:
+        """Whether a group lacks a permission bit (4 read, 2 write) for one topic."""
+        return bool(self._forbidden) and bool(self._forbidden.get(name, {}).get(topic, 0) & permission)
+
+    # Changing.
+
+    def find_or_make(self, name: str) -> SubscriptionGroup | None:
+        """The group, made if that is allowed; None when there is none and none may be made."""
+        found = self._table.get(name)
+        if found is not None:
+            return found
+        if not self._may_make(name):
+            return None
+        with self._lock:
+            found = self._table.get(name)
+            if found is None:
+                found = SubscriptionGroup(name)
+                self._replace({**self._table, name: found}, self._forbidden)
+                _log.info("consumer group %s: created", name)
+        return found
+
+    def _may_make(self, name: str) -> bool:
+        wanted = self.config.auto_create_subscription_group or name.startswith(SYSTEM_GROUP_PREFIX)
+        return wanted and is_group_name(name)
+
+    def put(self, group: SubscriptionGroup) -> None:
+        """Add or replace one; durable when it returns. Raises OSError."""
+        self.put_all([group])
+
+    def put_all(self, groups: Iterable[SubscriptionGroup]) -> None:
+        with self._lock:
+            self._replace({**self._table, **{each.name: each for each in groups}}, self._forbidden)
+
+    def set_forbidden(self, name: str, topic: str, permission: int) -> None:
+        """Which permission bits a group lacks for a topic; 0 lifts it. Durable when it returns."""
+        with self._lock:
+            topics = {**self._forbidden.get(name, {}), topic: permission}
+            if permission == 0:
+                del topics[topic]
+            forbidden = {**self._forbidden, name: topics}
+            if not topics:
+                del forbidden[name]
+            self._replace(self._table, forbidden)
+
+    def delete(self, name: str) -> bool:
+        """Drop a group and what was forbidden to it; says whether there was one."""
+        with self._lock:
+            if name not in self._table:
+                return False
+            table = {each: value for each, value in self._table.items() if each != name}
+            self._replace(table, {each: value for each, value in self._forbidden.items() if each != name})
+        return True
+
+    def _replace(self, table: dict[str, SubscriptionGroup], forbidden: dict[str, dict[str, int]]) -> None:
+        version = self.data_version.next(self._clock.now_ms())
+        self._access.make_directories(os.path.dirname(self.path))
+        self._access.write_config(self.path, encode_groups(table, forbidden, version))
+        self._table, self._forbidden, self.data_version = table, forbidden, version
+
+
+def groups_document(
+    table: Mapping[str, SubscriptionGroup], forbidden: Forbidden, version: DataVersion
+) -> dict[str, Any]:
+    """The table as RocketMQ's brokers tell it, on the wire and on disk."""
+    return {
+        "dataVersion": version.to_json(),
+        "forbiddenTable": {name: dict(topics) for name, topics in forbidden.items()},
+        "subscriptionGroupTable": {name: each.to_json() for name, each in table.items()},
+    }
+
+
+def encode_groups(table: Mapping[str, SubscriptionGroup], forbidden: Forbidden, version: DataVersion) -> bytes:
+    return encode_body(groups_document(table, forbidden, version))
+
+
+def decode_groups(data: bytes) -> tuple[dict[str, SubscriptionGroup], dict[str, dict[str, int]], DataVersion]:
+    """Raises RequestRefused for what is no group table."""
+    document = decode_object(data)
+    groups = object_in(document.get("subscriptionGroupTable"), "subscriptionGroupTable")
+    forbidden = object_in(document.get("forbiddenTable") or {}, "forbiddenTable")
+    version = document.get("dataVersion")
+    return (
+        {name: SubscriptionGroup.from_json(each, name) for name, each in groups.items()},
+        {
+            name: {topic: as_int(bits) for topic, bits in object_in(topics, "forbiddenTable").items()}
+            for name, topics in forbidden.items()
+        },
+        NO_VERSION if version is None else DataVersion.from_json(version),
+    )
+
+
+def is_group_name(name: str) -> bool:
+    return 0 < len(name) <= GROUP_CHARACTERS_MAX and _LEGAL.issuperset(name)
+
+
+def check_group_name(name: str) -> None:
+    """Raises RequestRefused (INVALID_PARAMETER) for a name that no group can have."""
+    if not is_group_name(name):
+        raise RequestRefused(
+            f"expected a group of 1 to {GROUP_CHARACTERS_MAX} letters, digits, '%', '|', '-' and '_', "
+            f"found {name[:40]!r}",
+            ResponseCode.INVALID_PARAMETER,
+        )

@@ -1,0 +1,172 @@
+"""Subscription and Heartbeat: what clients say of themselves, as values.
+
+    {"classFilterMode":false,"codeSet":[2598919],"expressionType":"TAG","subString":"TagA","subVersion":1700000000000,
+     "tagsSet":["TagA"],"topic":"TopicTest"}
+
+Invariants: values never change. Enums are read by name or number, and what nobody knows becomes RocketMQ's default; a
+body that is no heartbeat is refused whole.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from tiermq.errors import RequestRefused
+from tiermq.message.java_hash import java_hash
+from tiermq.message.message_filter import EVERYTHING, TAG_SEPARATOR
+from tiermq.namesrv.topic_config import int32_in, int64_in, object_in, text_in
+from tiermq.remoting.json_dialect import as_bool, as_int, as_name, decode_object
+
+TAG = "TAG"
+SQL92 = "SQL92"
+
+
+class ConsumeType(enum.IntEnum):
+    CONSUME_ACTIVELY = 0
+    CONSUME_PASSIVELY = 1
+    CONSUME_POP = 2
+
+
+class MessageModel(enum.IntEnum):
+    BROADCASTING = 0
+    CLUSTERING = 1
+
+
+class ConsumeFromWhere(enum.IntEnum):
+    CONSUME_FROM_LAST_OFFSET = 0
+    CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = 1
+    CONSUME_FROM_MIN_OFFSET = 2
+    CONSUME_FROM_MAX_OFFSET = 3
+    CONSUME_FROM_FIRST_OFFSET = 4
+    CONSUME_FROM_TIMESTAMP = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Which messages of a topic a group wants."""
+
+    topic: str
+    expression: str = EVERYTHING
+    expression_type: str = TAG
+    tags: frozenset[str] = frozenset()
+    codes: frozenset[int] = frozenset()
+    version: int = 0
+    class_filter_mode: bool = False
+
+    @property
+    def is_by_tag(self) -> bool:
+        return not self.expression_type or self.expression_type == TAG
+
+    @classmethod
+    def of(cls, topic: str, expression: str | None, expression_type: str | None, version: int = 0) -> Subscription:
+        """From a pull that brings its own expression. Raises RequestRefused for one that is none."""
+        kind = expression_type or TAG
+        text = expression or ""
+        if kind != TAG:
+            if not text.strip():
+                raise RequestRefused(f"expected an expression of type {kind}, found none")
+            return cls(topic, text, kind, version=version)
+        if not text or text == EVERYTHING:
+            return cls(topic, version=version)
+        tags = frozenset(tag.strip() for tag in text.split(TAG_SEPARATOR)) - {""}
+        if not tags:
+            raise RequestRefused(f"expected * or tags joined with {TAG_SEPARATOR}, found {text[:40]!r}")
+        return cls(topic, text, TAG, tags, frozenset(map(java_hash, tags)), version)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "classFilterMode": self.class_filter_mode,
+            "codeSet": sorted(self.codes),
+            "expressionType": self.expression_type,
+            "subString": self.expression,
+            "subVersion": self.version,
+            "tagsSet": sorted(self.tags),
+            "topic": self.topic,
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> Subscription:
+        """Raises RequestRefused."""
+        table = object_in(value, "a subscription")
+        topic = text_in(table.get("topic"), "topic")
+        if not topic:
+            raise RequestRefused("expected a subscription with a topic, found one without")
+        tags = frozenset(text_in(tag, "tagsSet") for tag in _list_in(table, "tagsSet"))
+        return cls(
+            topic,
+            text_in(table.get("subString"), "subString"),
+            text_in(table.get("expressionType"), "expressionType") or TAG,
+            tags,
+            frozenset(as_int(code) for code in _list_in(table, "codeSet")),
+            int64_in(table, "subVersion"),
+            as_bool(table.get("classFilterMode")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerData:
+    """What a heartbeat says of one consumer group that the client is in."""
+
+    group: str
+    consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
+    message_model: MessageModel = MessageModel.CLUSTERING
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    subscriptions: tuple[Subscription, ...] = ()
+    unit_mode: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A client, and the groups that it is in."""
+
+    client_id: str
+    producers: tuple[str, ...] = ()
+    consumers: tuple[ConsumerData, ...] = ()
+    fingerprint: int = 0
+    without_subscriptions: bool = False
+
+    @classmethod
+    def decode(cls, body: bytes | memoryview) -> Heartbeat:
+        """Raises RequestRefused for a body that is no heartbeat."""
+        table = decode_object(body)
+        client_id = text_in(table.get("clientID"), "clientID")
+        if not client_id:
+            raise RequestRefused("expected a heartbeat with a clientID, found one without")
+        return cls(
+            client_id,
+            tuple(_group_in(each) for each in _list_in(table, "producerDataSet")),
+            tuple(_consumer_in(each) for each in _list_in(table, "consumerDataSet")),
+            int32_in(table, "heartbeatFingerprint"),
+            as_bool(table.get("withoutSub")),
+        )
+
+
+def _consumer_in(value: object) -> ConsumerData:
+    table = object_in(value, "an element of consumerDataSet")
+    return ConsumerData(
+        _group_in(table),
+        as_name(table.get("consumeType"), ConsumeType, ConsumeType.CONSUME_PASSIVELY),
+        as_name(table.get("messageModel"), MessageModel, MessageModel.CLUSTERING),
+        as_name(table.get("consumeFromWhere"), ConsumeFromWhere, ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET),
+        tuple(Subscription.from_json(each) for each in _list_in(table, "subscriptionDataSet")),
+        as_bool(table.get("unitMode")),
+    )
+
+
+def _group_in(value: object) -> str:
+    name = text_in(object_in(value, "a group of a heartbeat").get("groupName"), "groupName")
+    if not name:
+        raise RequestRefused("expected a heartbeat's groups to have a groupName, found one without")
+    return name
+
+
+def _list_in(table: dict[str, Any], name: str) -> Collection[Any]:
+    value = table.get(name)
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise RequestRefused(f"expected a list in {name}, found a {type(value).__name__}")
+    return value
