@@ -56,6 +56,7 @@ from cython.cimports.framing import (
     header_t,
     is_true,
     peek_code,
+    plain_send_properties,
     read_binary_header,
     read_json_header,
     unescape,
@@ -172,7 +173,6 @@ from tiermq.kernel.decoding import take_row  # noqa: E402
 from tiermq.kernel.framing import FRAME_BYTES_MAX, escaped_text, refusal  # noqa: E402
 from tiermq.kernel.framing import pull_answer as general_pull_answer  # noqa: E402
 from tiermq.kernel.framing import send_answer as general_send_answer  # noqa: E402
-from tiermq.message.properties import waits_for_store  # noqa: E402
 from tiermq.kernel.reasons import Disagreement, Refusal, Stop  # noqa: E402
 
 crc_prepare(1)
@@ -3285,9 +3285,11 @@ def pull_answer(
 
 
 def message_of_send(send: SendRequest, queue_id: int32_t, properties: bytes, born_host: bytes) -> Message:
-    if queue_id < 0 or not send.topic or PyBytes_GET_SIZE(born_host) not in (8, 20) or send.sys_flag & 0x80:
+    host_bytes: cython.Py_ssize_t = PyBytes_GET_SIZE(born_host)
+    p: cython.pointer(cython.const[u8]) = cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(properties))
+    if queue_id < 0 or not send.topic or (host_bytes != 8 and host_bytes != 20) or send.sys_flag & 0x80:
         return general_message(send, queue_id, properties, born_host)
-    if b"\0" in properties or b"__CRC32#" in properties or b"INNER_" in properties:
+    if not plain_send_properties(p, PyBytes_GET_SIZE(properties)):
         return general_message(send, queue_id, properties, born_host)
     made: Message = Message.__new__(Message)
     made.topic = send.topic
@@ -3300,21 +3302,9 @@ def message_of_send(send: SendRequest, queue_id: int32_t, properties: bytes, bor
     made.reconsume_times = send.reconsume_times
     made.born_timestamp_ms = send.born_ms
     made.prepared_transaction_offset = 0
-    made.waits_for_store = says_wait(properties)
+    made.waits_for_store = True
     made.special = False
     return made
-
-
-@cython.cfunc
-def says_wait(properties: bytes) -> cython.bint:
-    """`waits_for_store`, at once for what Java's producers write."""
-    at: cython.Py_ssize_t = properties.find(b"WAIT\x01")
-    if at < 0:
-        return True
-    if (at == 0 or properties[at - 1] == 2) and properties[at + 5 : at + 10] == b"true\x02":
-        if properties.find(b"WAIT\x01", at + 5) < 0:
-            return True
-    return waits_for_store(properties)
 
 
 @cython.cfunc

@@ -324,6 +324,27 @@ static int find_send_fields(const header_t *h, int named, int32_t *places) {
     return 1;
 }
 
+/* Whether encoded properties are such that a put needs no look at them: no NUL byte, nowhere the names of inner-batch or
+ * CRC properties (anywhere, as the constructor of a message looks), and WAIT absent or "true" once, as Java's producers
+ * write it. */
+static int plain_send_properties(const u8 *p, int64_t length) {
+    const u8 *start = p, *end = p + length, *next;
+    int waits = 0;
+    if (length && memchr(p, 0, (size_t)length)) return 0;
+    for (next = p; next < end && (next = (const u8 *)memchr(next, '_', (size_t)(end - next))); next++) {
+        if (next - start >= 5 && memcmp(next - 5, "INNER", 5) == 0) return 0;
+        if (end - next >= 8 && memcmp(next, "__CRC32#", 8) == 0) return 0;
+    }
+    while (p < end) {
+        next = (const u8 *)memchr(p, 2, (size_t)(end - p));
+        if (end - p >= 5 && memcmp(p, "WAIT\x01", 5) == 0)
+            if (waits++ || !next || next - p != 9 || memcmp(p + 5, "true", 4) != 0) return 0;
+        if (!next) return 1;
+        p = next + 1;
+    }
+    return 1;
+}
+
 static int is_true(const u8 *p, int64_t n) {
     if (n == 1) return p[0] == '1';
     return n == 4 && (p[0] | 32) == 't' && (p[1] | 32) == 'r' && (p[2] | 32) == 'u' && (p[3] | 32) == 'e';

@@ -3,6 +3,7 @@
 Invariants:
 * Everything happens on the loop's thread, except `send_threadsafe`.
 * All answers that one read causes leave in one write; answers of other moments of one turn of the loop too.
+* Nothing is sent before it is known whether the peer speaks TLS, where both are allowed.
 * While the peer does not take its answers, nothing is read from it, and frames that were already read wait.
 * A connection that cannot go on (garbage, too much unsent) is closed; requests to the peer that were open then fail
   with PeerGone.
@@ -125,6 +126,7 @@ class Connection(asyncio.Protocol):
         try:
             if not self._tls_known:
                 self._choose_tls(data[0])
+                self.loop.call_soon(self._flush)
             if self._tls is not None:
                 data = self._tls.received(data)
                 self._write_raw(self._tls.pending_output())
@@ -288,6 +290,11 @@ class Connection(asyncio.Protocol):
     def _flush(self) -> None:
         self._flush_is_due = False
         if not self._out or self.closing or self._transport is None:
+            return
+        if not self._tls_known:
+            # Whether the peer wants TLS its first byte tells: until then everything waits.
+            if self._out_bytes > self._owner.limits.write_bytes_max:
+                self.abort()
             return
         out, self._out, self._out_bytes = self._out, [], 0
         self.last_active_s = self._owner.now_s()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tiermq.kernel import Frame, SendRequest, parse_header
 from tiermq.remoting.binary_header import decode_binary_header
-from tiermq.remoting.codes import TRUNCATED_CODES, RequestCode, language_of
+from tiermq.remoting.codes import TRUNCATED_CODES, Language, RequestCode
 from tiermq.remoting.command import FLAG_RESPONSE, HeaderType, RemotingCommand
 from tiermq.remoting.fields import bool_field, int32_field, int_field, text_field
 from tiermq.remoting.json_header import decode_json_header
@@ -30,6 +30,8 @@ _NAMES = (
     "maxReconsumeTimes",
     "batch",
 )
+_LANGUAGES: dict[int | str | None, Language] = {each.value: each for each in Language}
+_LANGUAGES |= {each.name: each for each in Language}
 _LETTERS = tuple("abcdefghijklm")
 assert len(_NAMES) == len(_LETTERS)
 
@@ -44,16 +46,16 @@ def command_of(frame: Frame) -> RemotingCommand:
         code, language, version, opaque, flag, remark, ext = fields
         if frame.header_type == HeaderType.ROCKETMQ and not flag & FLAG_RESPONSE:
             code = TRUNCATED_CODES.get(code & 0xFFFF, code)
-        command = RemotingCommand(
-            code,
-            opaque=opaque,
-            flag=flag,
-            language=language_of(language),
-            version=version,
-            remark=remark,
-            ext=ext,
-            header_type=frame.header_type,
-        )
+        # Without the constructor, which copies the fields: they are nobody else's.
+        command = RemotingCommand.__new__(RemotingCommand)
+        command.code = code
+        command.opaque = opaque
+        command.flag = flag
+        command.language = _LANGUAGES.get(language, Language.OTHER)
+        command.version = version
+        command.remark = remark
+        command.ext = ext
+        command.header_type = frame.header_type
     command.body = frame.body
     return command
 

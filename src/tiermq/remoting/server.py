@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 import threading
 from collections import deque
@@ -55,8 +56,11 @@ class RemotingServer:
         tls: TlsSettings | None = None,
         acl: AccessCheck | None = None,
         clock: Clock | None = None,
+        listening: socket.socket | None = None,
     ) -> None:
-        """`tls=None` refuses TLS peers; the clock is for idle peers only."""
+        """`tls=None` refuses TLS peers; the clock is for idle peers only. `listening` is a socket that is bound
+        already, for an owner who must know the port before anything else; it is the server's from now on.
+        """
         self.host = host
         self.port = port
         self.limits = limits or ServerLimits()
@@ -77,6 +81,7 @@ class RemotingServer:
         self._waiting_blocking = 0
         self._partial_bytes = 0
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._socket = listening
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty: asyncio.Event | None = None
@@ -114,9 +119,10 @@ class RemotingServer:
         self._loop = loop = asyncio.get_running_loop()
         self._empty = asyncio.Event()
         self._pool = ThreadPoolExecutor(self.limits.blocking_threads, thread_name_prefix="remoting")
-        self._listener = await loop.create_server(
-            lambda: Connection(self, loop), self.host, self.port, backlog=self.limits.backlog
+        place: dict[str, Any] = (
+            {"host": self.host, "port": self.port} if self._socket is None else {"sock": self._socket}
         )
+        self._listener = await loop.create_server(lambda: Connection(self, loop), backlog=self.limits.backlog, **place)
         self.port = self._listener.sockets[0].getsockname()[1]
         self._sweep()
 
@@ -173,6 +179,34 @@ class RemotingServer:
             except Exception:  # noqa: BLE001 - one call's mistake must not stop the others of its burst
                 self.handler_errors += 1
                 _log.exception("a call that another thread asked for failed")
+
+    def run_in_pool(self, work: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
+        """Run `work` in a thread of the pool, then `done(what it gave, what it raised)` on the loop.
+
+        Raises RequestRefused with SYSTEM_BUSY when too many wait already. Called on the loop.
+        """
+        assert self._pool is not None
+        self._require_room_in_line(self._waiting_blocking)
+        self._waiting_blocking += 1
+        self._pool.submit(self._run_work, work, done)
+
+    def _require_room_in_line(self, waiting: int) -> None:
+        if waiting >= self.limits.blocking_line_max:
+            raise RequestRefused(
+                f"{waiting} requests wait already; try again, or another broker", ResponseCode.SYSTEM_BUSY
+            )
+
+    def _run_work(self, work: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
+        result, failure = None, None
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001 - whoever asked for the work is told
+            failure = error
+        self.call_threadsafe(self._work_done, done, result, failure)
+
+    def _work_done(self, done: Callable[[Any, Exception | None], None], result: Any, failure: Exception | None) -> None:
+        self._waiting_blocking -= 1
+        done(result, failure)
 
     def close_idle(self) -> int:
         """Close peers without traffic either way for `idle_s`; says how many."""
@@ -261,11 +295,7 @@ class RemotingServer:
         self, handler: Handler, connection: Connection, command: RemotingCommand
     ) -> RemotingCommand | None:
         assert self._pool is not None
-        if self._waiting_blocking >= self.limits.blocking_line_max:
-            return command.respond(
-                ResponseCode.SYSTEM_BUSY,
-                f"{self._waiting_blocking} requests wait already; try again, or another broker",
-            )
+        self._require_room_in_line(self._waiting_blocking)
         self._waiting_blocking += 1
         self._pool.submit(self._run_blocking, handler, connection, command)
         return None

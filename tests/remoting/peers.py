@@ -1,0 +1,101 @@
+"""A server to try things on, and a peer that speaks bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from typing import Any, Self
+
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.connection import Connection
+from tiermq.remoting.frame import decode_frame, encode_frame
+from tiermq.remoting.loop_thread import ServerThread
+from tiermq.remoting.server import RemotingServer
+
+ECHO, ECHO_BLOCKING, BIG, BROKEN, LATER = 1001, 1002, 1003, 1004, 1005
+
+
+def echo(connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    return command.respond(0, ext=command.ext, body=command.body)
+
+
+def big(connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    """As many bytes as were asked for."""
+    return command.respond(0, body=bytes(int(command.ext["bytes"])))
+
+
+def broken(connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    raise ZeroDivisionError("no reason")
+
+
+def make_server(**options: Any) -> RemotingServer:
+    server = RemotingServer(**options)
+    server.register(ECHO, echo)
+    server.register_blocking(ECHO_BLOCKING, echo)
+    server.register(BIG, big)
+    server.register(BROKEN, broken)
+    return server
+
+
+@contextlib.contextmanager
+def serving(server: RemotingServer) -> Iterator[ServerThread]:
+    with ServerThread(server) as running:
+        yield running
+
+
+class RawPeer:
+    """A socket and frames, nothing else."""
+
+    def __init__(self, port: int, *, receive_bytes: int | None = None) -> None:
+        self.socket = socket.socket()
+        if receive_bytes is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        self.socket.connect(("127.0.0.1", port))
+
+    def send(self, *commands: RemotingCommand) -> None:
+        self.socket.sendall(b"".join(encode_frame(command) for command in commands))
+
+    def read_exactly(self, count: int) -> bytes:
+        found = bytearray()
+        while len(found) < count:
+            piece = self.socket.recv(count - len(found))
+            if not piece:
+                raise EOFError(f"the server closed after {len(found)} of {count} bytes")
+            found += piece
+        return bytes(found)
+
+    def read(self) -> RemotingCommand:
+        start = self.read_exactly(4)
+        return decode_frame(start + self.read_exactly(struct.unpack(">i", start)[0]))
+
+    def is_closed_by_server(self) -> bool:
+        """Reads until the server closes; whatever else comes is an answer that nobody expected."""
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *found: object) -> None:
+        self.close()
+
+
+class Gate:
+    """A handler that waits in the pool until it is let go."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Semaphore(0)
+        self.opened = threading.Event()
+
+    def __call__(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        self.entered.release()
+        self.opened.wait()
+        return command.respond(0)

@@ -1,0 +1,89 @@
+"""What a client of ours promises."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+
+import pytest
+
+from remoting.peers import ECHO, LATER, make_server, serving
+from tiermq.errors import PeerGone, RequestTimedOut
+from tiermq.remoting.client import BlockingClient, RemotingClient
+from tiermq.remoting.command import HeaderType, RemotingCommand
+from tiermq.remoting.connection import Connection
+
+
+def test_where_nobody_listens_the_error_says_where() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        with pytest.raises(PeerGone, match=f"127.0.0.1:{port}"):
+            BlockingClient("127.0.0.1", port)
+
+
+def test_requests_of_many_threads_get_their_own_answers() -> None:
+    with serving(make_server()) as running, BlockingClient("127.0.0.1", running.port, timeout_s=60) as client:
+        later = [client.request_later(RemotingCommand(ECHO, ext={"n": str(n)})) for n in range(200)]
+        assert [each.result().ext["n"] for each in later] == [str(n) for n in range(200)]
+
+
+def test_a_client_works_on_the_caller_s_loop() -> None:
+    async def talk(port: int) -> list[bytes]:
+        client = await RemotingClient.connect("127.0.0.1", port, header_type=HeaderType.ROCKETMQ)
+        asked = (client.request(RemotingCommand(ECHO, body=bytes([n]))) for n in range(5))
+        answers = await asyncio.gather(*asked)
+        assert client.is_open
+        await client.close()
+        assert not client.is_open
+        with pytest.raises(PeerGone):
+            await client.request(RemotingCommand(ECHO))
+        return [bytes(answer.body) for answer in answers]
+
+    with serving(make_server()) as running:
+        assert asyncio.run(talk(running.port)) == [bytes([n]) for n in range(5)]
+
+
+def test_an_answer_that_does_not_come_is_an_error_and_the_client_goes_on() -> None:
+    server = make_server()
+    server.register(LATER, lambda connection, command: None)
+    with serving(server) as running, BlockingClient("127.0.0.1", running.port, timeout_s=60) as client:
+        with pytest.raises(RequestTimedOut, match=f"request {LATER}"):
+            client.request(RemotingCommand(LATER), timeout_s=0.001)
+        assert client.request(RemotingCommand(ECHO)).code == 0
+
+
+def test_a_server_that_goes_away_ends_what_was_asked() -> None:
+    server = make_server()
+    server.register(LATER, lambda connection, command: connection.abort())
+    with serving(server) as running, BlockingClient("127.0.0.1", running.port, timeout_s=600) as client:
+        with pytest.raises(PeerGone):
+            client.request(RemotingCommand(LATER))
+        client.close()
+        client.close()
+
+
+def test_notices_reach_their_handler() -> None:
+    server = make_server()
+    heard = threading.Event()
+
+    def notify(connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        connection.oneway(RemotingCommand(40, ext={"consumerGroup": "g"}))
+        return command.respond(0)
+
+    server.register(LATER, notify)
+    with serving(server) as running, BlockingClient("127.0.0.1", running.port) as client:
+        client.on_request(40, lambda command: heard.set())
+        client.request(RemotingCommand(LATER))
+        heard.wait()
+
+
+def test_a_client_that_was_never_connected_says_so() -> None:
+    async def ask() -> None:
+        client = RemotingClient()
+        await client.close()
+        await client.request(RemotingCommand(ECHO))
+
+    with pytest.raises(PeerGone, match="connect"):
+        asyncio.run(ask())

@@ -1,0 +1,44 @@
+"""Fields of requests, however they were written."""
+
+from __future__ import annotations
+
+import pytest
+
+from tiermq.errors import RequestRefused
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.fields import bool_field, int32_field, int_field, text_field
+
+COMMAND = RemotingCommand(
+    11, ext={"text": "x", "number": "-7", "big": "9223372036854775807", "yes": "1", "no": "maybe"}
+)
+
+
+def test_fields_have_their_types() -> None:
+    assert text_field(COMMAND, "text") == "x"
+    assert int_field(COMMAND, "number") == int32_field(COMMAND, "number") == -7
+    assert int_field(COMMAND, "big") == 2**63 - 1
+    assert bool_field(COMMAND, "yes")
+    assert not bool_field(COMMAND, "no")
+
+
+def test_defaults_stand_for_what_is_absent() -> None:
+    assert (text_field(COMMAND, "?", ""), int_field(COMMAND, "?", 3), bool_field(COMMAND, "?", True)) == ("", 3, True)
+
+
+@pytest.mark.parametrize("read", [text_field, int_field, int32_field, bool_field])
+def test_a_missing_field_refuses_the_request_with_a_system_error(read: object) -> None:
+    assert callable(read)
+    with pytest.raises(RequestRefused, match="expected the field consumerGroup") as found:
+        read(COMMAND, "consumerGroup")
+    assert found.value.code == 1
+
+
+@pytest.mark.parametrize("value", ["", "x", "1.5", "1_000", " 1", "9223372036854775808", "9" * 30, "٣"])
+def test_what_is_no_number_is_refused(value: str) -> None:
+    with pytest.raises(RequestRefused, match="number"):
+        int_field(RemotingCommand(1, ext={"n": value}), "n")
+
+
+def test_a_number_of_32_bits_is_not_larger() -> None:
+    with pytest.raises(RequestRefused, match="32 bits"):
+        int32_field(COMMAND, "big")

@@ -1,0 +1,53 @@
+"""A loop in a thread, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from remoting.peers import make_server
+from tiermq.errors import RemotingError
+from tiermq.remoting.loop_thread import LoopThread, ServerThread, new_event_loop
+from tiermq.remoting.server import RemotingServer
+
+
+def test_work_runs_in_the_thread_and_its_result_and_errors_come_back() -> None:
+    thread = LoopThread("a-loop")
+
+    async def name() -> str:
+        return threading.current_thread().name
+
+    assert thread.run(name()) == "a-loop"
+    assert thread.call(divmod, 7, 2) == (3, 1)
+    with pytest.raises(ZeroDivisionError):
+        thread.call(divmod, 7, 0)
+    thread.stop()
+    thread.stop()
+    assert not thread.is_running
+    with pytest.raises(RemotingError, match="stopped"):
+        thread.run(name())
+
+
+def test_a_port_that_is_taken_is_an_error_and_leaves_no_thread() -> None:
+    with ServerThread(make_server()) as running:
+        before = threading.active_count()
+        with pytest.raises(OSError):
+            ServerThread(RemotingServer(port=running.port))
+        assert threading.active_count() == before
+
+
+def test_a_server_can_be_started_and_stopped_again_and_again() -> None:
+    before = threading.active_count()
+    for _ in range(5):
+        with ServerThread(make_server()) as running:
+            assert running.port > 0
+    assert threading.active_count() == before
+
+
+def test_the_plain_loop_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERMQ_UVLOOP", "0")
+    loop = new_event_loop()
+    assert isinstance(loop, asyncio.SelectorEventLoop)
+    loop.close()

@@ -1,0 +1,211 @@
+"""Accounts and what they may do, read from both kinds of file."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from remoting.peers import make_server, serving
+from tiermq.clock import ManualClock
+from tiermq.errors import BadConfig, RequestRefused
+from tiermq.kernel import SendRequest, send_answer
+from tiermq.remoting.acl import Credentials
+from tiermq.remoting.client import BlockingClient
+from tiermq.remoting.codes import RequestCode
+from tiermq.remoting.command import HeaderType, RemotingCommand
+from tiermq.remoting.connection import Connection
+from tiermq.remoting.json_dialect import encode_body
+from tiermq.remoting.permissions import AccessFile, AccessTable, Permission, address_matches, touched_by
+
+TOML = """
+globalWhiteRemoteAddresses = ["10.9.*.*"]
+[[accounts]]
+accessKey = "user"
+secretKey = "secret"
+whiteRemoteAddress = "10.8.0.1"
+defaultTopicPerm = "DENY"
+defaultGroupPerm = "SUB"
+topicPerms = ["orders=PUB|SUB", "news=SUB", "closed=DENY"]
+groupPerms = ["hidden=DENY"]
+[[accounts]]
+accessKey = "root"
+secretKey = "topsecret"
+admin = true
+"""
+YAML = """
+# as RocketMQ ships it
+globalWhiteRemoteAddresses:
+- 10.9.*.*
+accounts:
+  - accessKey: user
+    secretKey: 'secret'
+    whiteRemoteAddress: 10.8.0.1
+    admin: false
+    defaultTopicPerm: DENY
+    defaultGroupPerm: SUB
+    topicPerms:
+      - orders=PUB|SUB
+      - news=SUB
+      - closed=DENY
+    groupPerms:
+      - hidden=DENY
+  - accessKey: root
+    secretKey: topsecret
+    admin: true
+"""
+SEND = {"a": "g", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
+USER = Credentials("user", "secret")
+HOST = "127.0.0.1"
+
+
+@pytest.fixture(params=["acl.toml", "plain_acl.yml"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> AccessTable:
+    path = tmp_path / request.param
+    path.write_text(TOML if path.suffix == ".toml" else YAML)
+    return AccessTable.load(path)
+
+
+def refused(
+    table: AccessTable, command: RemotingCommand, credentials: Credentials = USER, host: str = HOST
+) -> str | None:
+    credentials.sign(command)
+    try:
+        table.check(command, host)
+    except RequestRefused as error:
+        return str(error) if error.code == 16 else "another code"
+    return None
+
+
+def heartbeat(group: str, topic: str) -> RemotingCommand:
+    consumer = {"groupName": group, "subscriptionDataSet": [{"topic": topic}, {"topic": f"%RETRY%{group}"}]}
+    return RemotingCommand(RequestCode.HEART_BEAT, body=encode_body({"consumerDataSet": [consumer]}))
+
+
+def test_topics_and_groups_are_checked_by_what_is_done_to_them(table: AccessTable) -> None:
+    assert refused(table, RemotingCommand(310, ext=SEND)) is None
+    assert "may not PUB the topic 'news'" in str(refused(table, RemotingCommand(310, ext={**SEND, "b": "news"})))
+    assert "'closed'" in str(refused(table, RemotingCommand(10, ext={"topic": "closed"})))
+    assert "'other'" in str(refused(table, RemotingCommand(10, ext={"topic": "other"})))
+    pull = {"topic": "news", "consumerGroup": "g"}
+    assert refused(table, RemotingCommand(11, ext=pull)) is None
+    assert "group 'hidden'" in str(refused(table, RemotingCommand(11, ext={**pull, "consumerGroup": "hidden"})))
+    assert "'other'" in str(refused(table, RemotingCommand(361, ext={**pull, "topic": "other"})))
+
+
+def test_a_retry_topic_is_its_group_s(table: AccessTable) -> None:
+    assert refused(table, RemotingCommand(310, ext={**SEND, "b": "%RETRY%g"})) is None
+    assert refused(table, RemotingCommand(310, ext={**SEND, "b": "%RETRY%hidden"})) is not None
+    assert refused(table, RemotingCommand(36, ext={"group": "g"})) is None
+    assert refused(table, RemotingCommand(36, ext={"group": "hidden"})) is not None
+
+
+def test_bodies_are_looked_into(table: AccessTable) -> None:
+    assert refused(table, heartbeat("g", "orders")) is None
+    assert refused(table, heartbeat("hidden", "orders")) is not None
+    assert refused(table, heartbeat("g", "other")) is not None
+    lock = {"consumerGroup": "g", "mqSet": [{"topic": "other", "queueId": 0, "brokerName": "b"}]}
+    assert refused(table, RemotingCommand(RequestCode.LOCK_BATCH_MQ, body=encode_body(lock))) is not None
+
+
+def test_administration_is_for_administrators(table: AccessTable) -> None:
+    create = {"topic": "orders"}
+    assert "administrators" in str(refused(table, RemotingCommand(17, ext=create)))
+    assert refused(table, RemotingCommand(17, ext=create), Credentials("root", "topsecret")) is None
+    assert refused(table, RemotingCommand(310, ext={**SEND, "b": "closed"}), Credentials("root", "topsecret")) is None
+    assert refused(table, RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO)) is None
+
+
+def test_signatures_and_keys_must_be_right_except_from_white_addresses(table: AccessTable) -> None:
+    wrong = Credentials("user", "guess")
+    assert "signature" in str(refused(table, RemotingCommand(310, ext=SEND), wrong))
+    assert "account" in str(refused(table, RemotingCommand(310, ext=SEND), Credentials("nobody", "x")))
+    assert refused(table, RemotingCommand(310, ext=SEND), wrong, "10.8.0.1") is None
+    assert refused(table, RemotingCommand(310, ext=SEND), Credentials("nobody", "x"), "10.9.3.4") is None
+    changed = RemotingCommand(310, ext=SEND, body=b"one")
+    USER.sign(changed)
+    changed.body = b"other"
+    with pytest.raises(RequestRefused):
+        table.check(changed, HOST)
+
+
+def test_a_server_with_accounts_serves_signed_sends_only(table: AccessTable) -> None:
+    def take(connection: Connection, request: SendRequest) -> bytes:
+        return send_answer(request.header_type, request.opaque, 0, 479, "ID", 0, 7, "", "R", "true")
+
+    server = make_server(acl=table)
+    server.register_send(take)
+    with serving(server) as running:
+        for header_type in HeaderType:
+            for credentials, code in ((USER, 0), (None, 16), (Credentials("user", "guess"), 16)):
+                with BlockingClient(
+                    "127.0.0.1", running.port, credentials=credentials, header_type=header_type
+                ) as client:
+                    assert client.request(RemotingCommand(310, ext=SEND, body=b"x")).code == code
+
+
+@pytest.mark.parametrize(
+    ("pattern", "host", "matches"),
+    [
+        ("*", "1.2.3.4", True),
+        ("10.0.0.*", "10.0.0.9", True),
+        ("10.0.0.*", "10.0.1.9", False),
+        ("10.0.0.5-20", "10.0.0.5", True),
+        ("10.0.0.5-20", "10.0.0.21", False),
+        ("1.1.1.1, 2.2.2.2", "2.2.2.2", True),
+        ("::1", "::1", True),
+        ("10.0.0.*", "::1", False),
+        ("", "1.1.1.1", False),
+    ],
+)
+def test_addresses(pattern: str, host: str, matches: bool) -> None:
+    assert address_matches(pattern, host) is matches
+
+
+def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(
+    tmp_path: Path, manual_clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "acl.toml"
+    path.write_text(TOML)
+    access = AccessFile(path, manual_clock)
+    command = RemotingCommand(310, ext=SEND)
+    USER.sign(command)
+    access.check(command, HOST)
+    path.write_text("accounts = 7")
+    manual_clock.advance_ms(5_000)
+    with caplog.at_level(logging.ERROR):
+        access.check(command, HOST)
+    assert "stays in force" in caplog.text
+    path.write_text(TOML.replace('secretKey = "secret"', 'secretKey = "a new secret"'))
+    access.check(command, HOST)
+    manual_clock.advance_ms(5_000)
+    with pytest.raises(RequestRefused):
+        access.check(command, HOST)
+    path.unlink()
+    access.reload()
+    assert access.table.accounts.keys() == {"user", "root"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "accounts = 7",
+        "[[accounts]]\naccessKey = 'a'",
+        "nonsense",
+        '[[accounts]]\naccessKey="a"\nsecretKey="b"\ntopicPerms=["x"]',
+        '[[accounts]]\naccessKey="a"\nsecretKey="b"\ndefaultTopicPerm="SOME"',
+    ],
+)
+def test_a_file_that_cannot_be_meant_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "acl.toml").write_text(text)
+    with pytest.raises(BadConfig, match="acl.toml"):
+        AccessTable.load(tmp_path / "acl.toml")
+
+
+def test_any_is_both_and_secrets_are_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "acl.toml").write_text('[[accounts]]\naccessKey="a"\nsecretKey="hush"\ndefaultTopicPerm="ANY"')
+    (account,) = AccessTable.load(tmp_path / "acl.toml").accounts.values()
+    assert account.default_topic == Permission.PUB | Permission.SUB
+    assert "hush" not in repr(account)
+    assert list(touched_by(RemotingCommand(RequestCode.GET_MAX_OFFSET, ext={"topic": "T"}))) == []

@@ -1,0 +1,233 @@
+"""What a server answers, and what it does not."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from remoting.peers import BIG, BROKEN, ECHO, ECHO_BLOCKING, LATER, Gate, RawPeer, make_server, serving
+from tiermq.clock import ManualClock
+from tiermq.errors import RemotingError, RequestRefused
+from tiermq.kernel import SendRequest, send_answer
+from tiermq.remoting.client import BlockingClient
+from tiermq.remoting.codes import ResponseCode
+from tiermq.remoting.command import FLAG_ONEWAY, HeaderType, RemotingCommand
+from tiermq.remoting.connection import Connection
+from tiermq.remoting.limits import ServerLimits
+from tiermq.remoting.loop_thread import ServerThread
+from tiermq.remoting.server import RemotingServer
+
+SEND_EXT = {"a": "g", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[ServerThread]:
+    with serving(make_server()) as started:
+        yield started
+
+
+@pytest.mark.parametrize("header_type", HeaderType)
+@pytest.mark.parametrize("code", [ECHO, ECHO_BLOCKING])
+def test_a_request_is_answered_in_its_own_header_type(running: ServerThread, code: int, header_type: int) -> None:
+    with BlockingClient("127.0.0.1", running.port, header_type=header_type) as client:
+        answer = client.request(RemotingCommand(code, ext={"a": "é"}, body=b"body"))
+    assert (answer.code, answer.ext, answer.body, answer.header_type) == (0, {"a": "é"}, b"body", header_type)
+
+
+def test_requests_that_are_sent_together_are_all_answered_by_their_opaque(running: ServerThread) -> None:
+    with RawPeer(running.port) as peer:
+        codes = [ECHO, ECHO_BLOCKING] * 50
+        peer.send(*(RemotingCommand(code, opaque=n, ext={"n": str(n)}) for n, code in enumerate(codes)))
+        answers = [peer.read() for _ in codes]
+    assert {answer.opaque: answer.ext["n"] for answer in answers} == {n: str(n) for n in range(len(codes))}
+
+
+def test_an_unknown_code_is_not_supported(running: ServerThread) -> None:
+    with BlockingClient("127.0.0.1", running.port) as client:
+        assert client.request(RemotingCommand(31_999)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+def test_a_handler_s_mistake_is_answered_and_logged(running: ServerThread, caplog: pytest.LogCaptureFixture) -> None:
+    with BlockingClient("127.0.0.1", running.port) as client, caplog.at_level(logging.ERROR):
+        answer = client.request(RemotingCommand(BROKEN))
+        assert (answer.code, answer.remark) == (1, "ZeroDivisionError: no reason")
+        assert client.request(RemotingCommand(ECHO)).code == 0
+    assert "failed" in caplog.text
+
+
+def test_a_one_way_request_is_never_answered_not_even_with_an_error(running: ServerThread) -> None:
+    with RawPeer(running.port) as peer:
+        peer.send(*(RemotingCommand(code, flag=FLAG_ONEWAY, opaque=1) for code in (ECHO, BROKEN, 31_999)))
+        peer.send(RemotingCommand(ECHO, opaque=2))
+        assert peer.read().opaque == 2
+
+
+def test_a_refusal_has_its_code_and_its_remark() -> None:
+    server = make_server()
+
+    def refuse(connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        raise RequestRefused("no such topic", ResponseCode.TOPIC_NOT_EXIST)
+
+    server.register(LATER, refuse)
+    with serving(server) as started, BlockingClient("127.0.0.1", started.port) as client:
+        answer = client.request(RemotingCommand(LATER))
+    assert (answer.code, answer.remark) == (17, "no such topic")
+    assert server.handler_errors == 0
+
+
+def test_a_handler_may_answer_later_and_from_another_thread() -> None:
+    server = make_server()
+
+    def later(connection: Connection, command: RemotingCommand) -> None:
+        threading.Thread(target=connection.send_threadsafe, args=(command.respond(0, "later"),)).start()
+
+    server.register(LATER, later)
+    with serving(server) as started, BlockingClient("127.0.0.1", started.port) as client:
+        assert client.request(RemotingCommand(LATER)).remark == "later"
+
+
+def test_a_full_line_of_blocking_requests_is_answered_busy() -> None:
+    gate = Gate()
+    server = make_server(limits=ServerLimits(blocking_threads=1, blocking_line_max=2))
+    server.register_blocking(LATER, gate)
+    with serving(server) as started, RawPeer(started.port) as peer:
+        peer.send(*(RemotingCommand(LATER, opaque=n) for n in range(3)), RemotingCommand(ECHO, opaque=3))
+        busy, echoed = peer.read(), peer.read()
+        assert (busy.opaque, busy.code, echoed.opaque) == (2, ResponseCode.SYSTEM_BUSY, 3)
+        gate.opened.set()
+        assert {peer.read().opaque, peer.read().opaque} == {0, 1}
+
+
+def test_sends_come_parsed_and_their_answer_goes_out_as_it_is() -> None:
+    server = make_server()
+    seen: list[SendRequest] = []
+
+    def take(connection: Connection, request: SendRequest) -> bytes:
+        seen.append(request)
+        if request.topic == "refused":
+            raise RequestRefused("no", ResponseCode.MESSAGE_ILLEGAL)
+        return send_answer(request.header_type, request.opaque, 0, 479, "ID", request.queue_id, 7, "", "R", "true")
+
+    server.register_send(take)
+    with serving(server) as started:
+        for header_type in HeaderType:
+            with BlockingClient("127.0.0.1", started.port, header_type=header_type) as client:
+                answer = client.request(RemotingCommand(310, ext=SEND_EXT, body=b"body"))
+                assert (answer.code, answer.ext["queueOffset"]) == (0, "7")
+                unusual = client.request(RemotingCommand(310, ext={**SEND_EXT, "e": "+3"}))
+                assert unusual.ext["queueId"] == "3"
+                assert client.request(RemotingCommand(310, ext={"b": "T"})).code == 1
+                assert client.request(RemotingCommand(310, ext={**SEND_EXT, "b": "refused"})).code == 13
+                client.oneway(RemotingCommand(310, ext={**SEND_EXT, "b": "one-way"}))
+                assert client.request(RemotingCommand(310, ext=SEND_EXT)).code == 0
+    assert [send.topic for send in seen] == ["T", "T", "refused", "one-way", "T"] * 2
+    assert seen[0].body == b"body"
+
+
+def test_without_a_handler_for_sends_they_are_commands_like_others() -> None:
+    server = make_server()
+    server.register(310, lambda connection, command: command.respond(0, ext={"topic": command.ext["b"]}))
+    with serving(server) as started, BlockingClient("127.0.0.1", started.port) as client:
+        assert client.request(RemotingCommand(310, ext=SEND_EXT)).ext == {"topic": "T"}
+
+
+def test_a_client_can_be_asked_by_the_server() -> None:
+    server = make_server()
+
+    def ask_back(connection: Connection, command: RemotingCommand) -> None:
+        asked = connection.request(RemotingCommand(307, ext={"who": "you"}), timeout_s=30)
+        asked.add_done_callback(lambda done: connection.send(command.respond(0, done.result().remark)))
+
+    server.register(LATER, ask_back)
+    with serving(server) as started, BlockingClient("127.0.0.1", started.port) as client:
+        assert client.request(RemotingCommand(LATER), timeout_s=30).remark == "this client does not do that"
+        client.on_request(307, lambda command: command.respond(0, command.ext["who"]))
+        assert client.request(RemotingCommand(LATER), timeout_s=30).remark == "you"
+
+
+def test_idle_peers_are_closed_and_busy_ones_are_not(manual_clock: ManualClock) -> None:
+    server = make_server(clock=manual_clock)
+    with serving(server) as started, RawPeer(started.port) as idle, RawPeer(started.port) as busy:
+        for peer in (idle, busy):
+            peer.send(RemotingCommand(ECHO))
+            peer.read()
+        manual_clock.advance_ms(100_000)
+        busy.send(RemotingCommand(ECHO))
+        busy.read()
+        manual_clock.advance_ms(100_000)
+        assert started.thread.call(server.close_idle) == 1
+        assert idle.is_closed_by_server()
+        busy.send(RemotingCommand(ECHO))
+        assert busy.read().code == 0
+
+
+def test_peers_beyond_the_limit_are_closed_and_others_go_on() -> None:
+    server = make_server(limits=ServerLimits(connections_max=2))
+    with serving(server) as started, RawPeer(started.port) as one, RawPeer(started.port) as other:
+        for peer in (one, other):
+            peer.send(RemotingCommand(ECHO))
+            peer.read()
+        with RawPeer(started.port) as third:
+            assert third.is_closed_by_server()
+        assert server.refused_connections == 1
+        one.send(RemotingCommand(ECHO))
+        assert one.read().code == 0
+
+
+def test_callbacks_hear_of_every_beginning_and_end() -> None:
+    server = make_server()
+    heard: list[str] = []
+    ended = threading.Event()
+    server.on_open.append(lambda connection: heard.append(f"open {connection.peer[0]}"))
+    server.on_close += [lambda connection: heard.append("close"), lambda connection: ended.set()]
+    with serving(server) as started:
+        with RawPeer(started.port) as peer:
+            peer.send(RemotingCommand(ECHO))
+            peer.read()
+        ended.wait()
+    assert heard == ["open 127.0.0.1", "close"]
+
+
+def test_stopping_lets_requests_finish_and_then_closes() -> None:
+    gate = Gate()
+    server = make_server()
+    server.register_blocking(LATER, gate)
+    started = ServerThread(server)
+    with RawPeer(started.port) as peer:
+        peer.send(RemotingCommand(LATER, opaque=9))
+        gate.entered.acquire()
+        stopper = threading.Thread(target=started.stop, args=(60.0,))
+        stopper.start()
+        gate.opened.set()
+        assert peer.read().opaque == 9
+        assert peer.is_closed_by_server()
+        stopper.join()
+    started.stop()
+    assert server.connections == set()
+
+
+def test_calls_from_other_threads_all_run_and_a_failing_one_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    server = make_server()
+    done = threading.Event()
+    seen: list[int] = []
+    with serving(server), caplog.at_level(logging.ERROR):
+        server.call_threadsafe(lambda: 1 / 0)
+        for number in range(100):
+            server.call_threadsafe(seen.append, number)
+        server.call_threadsafe(done.set)
+        done.wait()
+    assert seen == list(range(100))
+    assert server.handler_errors == 1
+
+
+def test_a_server_that_was_not_started_says_so() -> None:
+    with pytest.raises(RemotingError, match="start"):
+        _ = RemotingServer().loop
+
+
+def test_a_big_answer_arrives_whole(running: ServerThread) -> None:
+    with BlockingClient("127.0.0.1", running.port, timeout_s=60) as client:
+        assert len(client.request(RemotingCommand(BIG, ext={"bytes": str(12 << 20)})).body) == 12 << 20
