@@ -1,0 +1,336 @@
+"""Registration: tells name servers, ours or RocketMQ's, that this broker is there and which topics it has.
+
+To each name server goes the whole topic table at the start, after each lost connection and every 30 s, and between
+those only what has changed, at once. A name server that refuses a change (it was restarted and has never seen the
+whole) gets the whole. One that cannot be reached is tried again, first after a second, later every 30 s.
+
+    per name server:   connect ─► whole ─► wait for a change, the period, or the end ─► changes, or whole ─► …
+                          ▲                                                               │ lost, refused
+                          └────────────────────────── rest ◄──────────────────────────────┘
+
+Invariants: name servers never wait for each other, and the broker for none of them: everything here happens in one
+thread with a loop of its own, and `topics_changed` only leaves a note. `stop` takes the broker off every name server
+that can be reached, and does not wait longer than the request timeout for one that cannot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tiermq.errors import BadConfig, RemotingError, RequestRefused
+from tiermq.namesrv.register_body import body_checksum, encode_register_body
+from tiermq.namesrv.topic_config import DataVersion, TopicConfig, text_map_in
+from tiermq.remoting.acl import Credentials
+from tiermq.remoting.client import RemotingClient
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.json_dialect import decode_object
+from tiermq.remoting.loop_thread import LoopThread
+
+_log = logging.getLogger(__name__)
+
+PERIOD_S = 30.0
+TIMEOUT_S = 6.0
+REST_FIRST_S = 1.0
+CLOSE_S = 1.0
+Address = tuple[str, int]
+OrderTopics = Callable[[Mapping[str, str]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSnapshot:
+    """The whole topic table at one moment, and the version that belongs to it."""
+
+    topics: Mapping[str, TopicConfig]
+    data_version: DataVersion
+
+
+class TopicSource(Protocol):
+    """Who knows the topics: the broker's topic table. Called in the registration's thread."""
+
+    def registration_snapshot(self) -> TopicSnapshot: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerIdentity:
+    """Who the broker is. `address` is what clients dial; `timeout_ms` None is the name server's default."""
+
+    cluster: str
+    name: str
+    address: str
+    broker_id: int = 0
+    ha_address: str = ""
+    timeout_ms: int | None = None
+
+    def ext(self) -> dict[str, str]:
+        """The fields that say so in a request."""
+        return {
+            "brokerAddr": self.address,
+            "brokerId": str(self.broker_id),
+            "brokerName": self.name,
+            "clusterName": self.cluster,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NameServerStatus:
+    """How things stand with one name server."""
+
+    address: str
+    is_registered: bool
+    accepted_count: int
+    failed_count: int
+    last_error: str | None
+
+
+def parse_name_servers(text: str) -> list[Address]:
+    """`host:port;host:port`, as in `namesrvAddr`. Raises BadConfig."""
+    found: list[Address] = []
+    for part in filter(None, (piece.strip() for piece in text.replace(",", ";").split(";"))):
+        host, _, port = part.rpartition(":")
+        if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65_536:
+            raise BadConfig(f"namesrv_addr: expected host:port, found {part!r}")
+        address = (host.removeprefix("[").removesuffix("]"), int(port))
+        if address not in found:
+            found.append(address)
+    return found
+
+
+class BrokerRegistration:
+    """See the module. `start` and `stop` are called by one thread, the rest by any."""
+
+    def __init__(
+        self,
+        identity: BrokerIdentity,
+        source: TopicSource,
+        name_servers: Sequence[Address],
+        *,
+        period_s: float = PERIOD_S,
+        timeout_s: float = TIMEOUT_S,
+        rest_first_s: float = REST_FIRST_S,
+        credentials: Credentials | None = None,
+        tls: ssl.SSLContext | None = None,
+        on_order_topics: OrderTopics | None = None,
+    ) -> None:
+        self.identity = identity
+        self.source = source
+        self.period_s = period_s
+        self.timeout_s = timeout_s
+        self.rest_first_s = rest_first_s
+        self.credentials = credentials
+        self.tls = tls
+        self.on_order_topics = on_order_topics
+        self._sessions = [_Session(self, address) for address in name_servers]
+        self._thread: LoopThread | None = None
+        self._changed: set[str] = set()
+        self._note_is_left = False
+        self._lock = threading.Lock()
+        self._registered = threading.Event()
+
+    def start(self) -> None:
+        """Begin, and return at once."""
+        if self._sessions and self._thread is None:
+            self._thread = LoopThread("broker-registration")
+            for session in self._sessions:
+                self._thread.call(session.start)
+
+    def stop(self) -> None:
+        """Unregister everywhere and end the thread. Twice does no harm."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.run(self._end())
+            thread.stop()
+
+    async def _end(self) -> None:
+        await asyncio.gather(*(session.end() for session in self._sessions))
+
+    def topics_changed(self, names: Iterable[str]) -> None:
+        """These topics are new, other than before, or gone. Leaves a note; a burst of calls becomes one request."""
+        thread = self._thread
+        if thread is None:
+            return
+        with self._lock:
+            self._changed.update(names)
+            if self._note_is_left or not self._changed:
+                return
+            self._note_is_left = True
+        try:
+            thread.loop.call_soon_threadsafe(self._hand_over)
+        except RuntimeError:  # The loop was closed meanwhile: the broker stops, and nobody needs to be told.
+            _log.debug("a change of topics came after the end of the registration")
+
+    def _hand_over(self) -> None:
+        with self._lock:
+            names, self._changed, self._note_is_left = self._changed, set(), False
+        for session in self._sessions:
+            session.topics_changed(names)
+
+    def wait_registered(self, timeout_s: float | None = None) -> bool:
+        """Wait until some name server has accepted the whole table; False when the time was over first."""
+        return self._registered.wait(timeout_s)
+
+    def status(self) -> list[NameServerStatus]:
+        return [session.status() for session in self._sessions]
+
+    def accepted(self, answer: RemotingCommand) -> None:
+        """A whole registration was accepted; the name server may have said which topics are ordered."""
+        self._registered.set()
+        if self.on_order_topics is not None and len(answer.body):
+            table = decode_object(answer.body).get("table")
+            self.on_order_topics(text_map_in({} if table is None else table, "ORDER_TOPIC_CONFIG"))
+
+
+class _Session:
+    """One name server. Everything happens on the registration's loop."""
+
+    def __init__(self, owner: BrokerRegistration, address: Address) -> None:
+        self._owner = owner
+        self._address = address
+        self._client: RemotingClient | None = None
+        self._changed: set[str] = set()
+        self._is_registered = False
+        self._accepted_count = 0
+        self._failed_count = 0
+        self._failures_in_row = 0
+        self._last_error: str | None = None
+        self._news: asyncio.Event | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def __str__(self) -> str:
+        return f"name server {self._address[0]}:{self._address[1]}"
+
+    def status(self) -> NameServerStatus:
+        address = f"{self._address[0]}:{self._address[1]}"
+        return NameServerStatus(
+            address, self._is_registered, self._accepted_count, self._failed_count, self._last_error
+        )
+
+    def start(self) -> None:
+        self._news = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def topics_changed(self, names: set[str]) -> None:
+        self._changed |= names
+        if self._news is not None and self._is_registered:
+            self._news.set()
+
+    async def end(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._client is not None:
+            try:
+                if self._is_registered and self._client.is_open:
+                    request = RemotingCommand(RequestCode.UNREGISTER_BROKER, ext=self._owner.identity.ext())
+                    await self._client.request(request, self._owner.timeout_s)
+            except RemotingError as error:
+                _log.info("%s: it was not told that the broker ends: %s", self, error)
+            self._is_registered = False
+            await self._drop_client()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._register()
+                rest_s = self._owner.period_s
+            except RemotingError as error:
+                rest_s = await self._failed(error)
+            except Exception as error:  # noqa: BLE001 - the task's outermost edge: logged, counted, tried again
+                _log.exception("%s: the registration failed", self)
+                rest_s = await self._failed(error)
+            await self._rest(rest_s)
+
+    async def _register(self) -> None:
+        """Say what is due: changes when there are some and the name server knows us, the whole otherwise."""
+        changed, self._changed = self._changed, set()
+        snapshot = self._owner.source.registration_snapshot()
+        if changed and self._is_registered and changed <= snapshot.topics.keys():
+            some = [snapshot.topics[name] for name in sorted(changed)]
+            answer = await self._send(some, snapshot.data_version)
+            if answer.code == ResponseCode.SUCCESS:
+                self._succeeded()
+                return
+        answer = await self._send(snapshot.topics.values(), snapshot.data_version)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RequestRefused(f"{self}: refused the registration with {int(answer.code)}: {answer.remark}")
+        self._succeeded()
+        self._owner.accepted(answer)
+
+    async def _send(self, topics: Iterable[TopicConfig], version: DataVersion) -> RemotingCommand:
+        client = await self._connected()
+        identity = self._owner.identity
+        body = encode_register_body(topics, version)
+        timeout = {} if identity.timeout_ms is None else {"heartbeatTimeoutMillis": str(identity.timeout_ms)}
+        ext = {
+            **identity.ext(),
+            **timeout,
+            "bodyCrc32": str(body_checksum(body)),
+            "compressed": "false",
+            "enableActingMaster": "false",
+            "haServerAddr": identity.ha_address,
+        }
+        return await client.request(
+            RemotingCommand(RequestCode.REGISTER_BROKER, ext=ext, body=body), self._owner.timeout_s
+        )
+
+    async def _connected(self) -> RemotingClient:
+        if self._client is None or not self._client.is_open:
+            await self._drop_client()
+            owner = self._owner
+            self._client = await RemotingClient.connect(
+                *self._address, tls=owner.tls, credentials=owner.credentials, timeout_s=owner.timeout_s
+            )
+        return self._client
+
+    async def _drop_client(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            try:
+                await asyncio.wait_for(client.close(), CLOSE_S)
+            except TimeoutError:  # It does not take what was sent to it, so it is not waited for.
+                if client.connection is not None:
+                    client.connection.abort()
+
+    def _succeeded(self) -> None:
+        if not self._is_registered:
+            _log.info("%s: registered", self)
+        self._is_registered = True
+        self._accepted_count += 1
+        self._failures_in_row = 0
+        self._last_error = None
+
+    async def _failed(self, error: Exception) -> float:
+        """Note it, and say how long to rest. It is said aloud once, not every 30 s."""
+        if self._failures_in_row == 0:
+            _log.warning("%s: not registered there, trying again: %s", self, error)
+        self._is_registered = False
+        self._failed_count += 1
+        self._failures_in_row += 1
+        self._last_error = str(error)
+        await self._drop_client()
+        return float(min(self._owner.rest_first_s * 2 ** min(self._failures_in_row - 1, 16), self._owner.period_s))
+
+    async def _rest(self, rest_s: float) -> None:
+        """Until the time is over, topics have changed, or the connection has ended."""
+        assert self._news is not None
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._news.wait())]
+        if self._client is not None:
+            waits.append(asyncio.ensure_future(self._client.wait_closed()))
+        try:
+            if not (self._is_registered and self._changed):
+                await asyncio.wait(waits, timeout=rest_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+        self._news.clear()
+        if self._client is not None and not self._client.is_open:
+            # It has forgotten us: the next word must be the whole, not what has changed.
+            self._is_registered = False
+            await asyncio.sleep(self._owner.rest_first_s)

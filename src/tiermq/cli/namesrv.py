@@ -1,0 +1,93 @@
+"""`tiermq namesrv`: a name server alone in a process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from tiermq.errors import BadConfig, TierMQError
+from tiermq.namesrv.name_server import NameServer
+from tiermq.namesrv.name_server_config import NameServerConfig
+
+EXIT_CANNOT_START = 2
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(0, 65_535), help="Listen here [9876]; 0 takes a free one.")
+@click.option("--bind", help="Listen at this address [0.0.0.0, every one].")
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A properties file as RocketMQ's name server takes it, or TOML (*.toml).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
+def namesrv(port: int | None, bind: str | None, config_file: Path | None, as_json: bool) -> None:
+    """Run a name server: brokers of TierMQ and of RocketMQ register here, clients ask here where topics are.
+
+    Options win over the file. Ends cleanly on SIGTERM and on Ctrl-C.
+
+    Exit code: 0 after a clean end, 2 if it cannot start.
+
+    \b
+    Settings of the file (RocketMQ's names): listenPort, bindAddress, kvConfigPath, scanNotActiveBrokerInterval,
+    orderMessageEnable, returnOrderTopicConfigToBroker, deleteTopicWithBrokerRegistration, supportActingMaster
+
+    \b
+    Examples:
+      tiermq namesrv
+      tiermq namesrv --bind 127.0.0.1 --port 9877
+      tiermq namesrv --config /etc/rocketmq/namesrv.conf --json
+    """
+    config, ignored = _configured(port, bind, config_file)
+    if ignored:
+        _say(as_json, f"settings that a name server here does not have: {', '.join(ignored)}", ignored=ignored)
+    asked_to_end = threading.Event()
+    # From here on, so that a signal that comes while it starts is not lost.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: asked_to_end.set())
+    try:
+        server = NameServer(config)
+        server.start()
+    except (OSError, TierMQError) as error:
+        _give_up(f"cannot start at {config.bind_address}:{config.listen_port}: {error}")
+    kept = config.kv_config_path or "nowhere"
+    _say(
+        as_json,
+        f"name server ready at {config.bind_address}:{server.port}, settings kept in {kept}",
+        event="ready",
+        address=config.bind_address,
+        port=server.port,
+        kvConfigPath=config.kv_config_path,
+    )
+    asked_to_end.wait()
+    server.stop()
+    _say(as_json, "name server ended", event="ended")
+
+
+def _configured(port: int | None, bind: str | None, config_file: Path | None) -> tuple[NameServerConfig, list[str]]:
+    try:
+        config = NameServerConfig()
+        ignored: list[str] = []
+        if config_file is not None:
+            config, ignored = NameServerConfig.from_file(str(config_file))
+        wanted = {"listen_port": port, "bind_address": bind}
+        return config.with_settings(**{name: each for name, each in wanted.items() if each is not None}), ignored
+    except (BadConfig, OSError, UnicodeDecodeError) as error:
+        _give_up(str(error))
+
+
+def _say(as_json: bool, text: str, **values: object) -> None:
+    click.echo(json.dumps(values) if as_json else text)
+    sys.stdout.flush()
+
+
+def _give_up(text: str) -> NoReturn:
+    click.echo(f"tiermq namesrv: {text}", err=True)
+    sys.exit(EXIT_CANNOT_START)

@@ -1,0 +1,246 @@
+"""NameProcessor: every request of the name server's protocol, and what answers it.
+
+Handlers run on the loop and only look at or change the route table; those that write the file of key-value settings
+run in the server's pool. What cannot be understood is answered with SYSTEM_ERROR and a remark, an unknown topic with
+TOPIC_NOT_EXIST, an unknown key with QUERY_NOT_FOUND, a setting that may not be changed with NO_PERMISSION.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from tiermq.errors import BadConfig, RequestRefused
+from tiermq.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
+from tiermq.namesrv.name_server_config import NameServerConfig, changed_while_running, fixed_keys
+from tiermq.namesrv.register_body import body_checksum, decode_register_body
+from tiermq.namesrv.route_table import BROKER_TIMEOUT_MS, Registration, RouteTable
+from tiermq.namesrv.route_values import QueueData
+from tiermq.namesrv.topic_config import NO_VERSION, DataVersion
+from tiermq.remoting.codes import VERSION_STANDARD_JSON, RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.connection import Connection
+from tiermq.remoting.fields import bool_field, int_field, text_field
+from tiermq.remoting.json_dialect import decode_object, encode_body
+from tiermq.remoting.server import Handler, RemotingServer
+from tiermq.settings import read_properties
+
+_log = logging.getLogger(__name__)
+
+ZONE_NAME = "__ZONE_NAME"
+
+
+class NameProcessor:
+    """See the module. Belongs to the loop's thread, except for `kv`, which any thread may use."""
+
+    def __init__(self, config: NameServerConfig, table: RouteTable, kv: KvConfig) -> None:
+        self.config = config
+        self.table = table
+        self.kv = kv
+
+    def register(self, server: RemotingServer) -> None:
+        """Serve at `server`, and hear when a broker's connection ends."""
+        for code, handler in self.handlers().items():
+            server.register(code, handler)
+        server.register_blocking(RequestCode.PUT_KV_CONFIG, self.put_kv)
+        server.register_blocking(RequestCode.DELETE_KV_CONFIG, self.delete_kv)
+        server.on_close.append(self.connection_closed)
+
+    def handlers(self) -> dict[RequestCode, Handler]:
+        """What runs on the loop."""
+        return {
+            RequestCode.REGISTER_BROKER: self.register_broker,
+            RequestCode.UNREGISTER_BROKER: self.unregister_broker,
+            RequestCode.BROKER_HEARTBEAT: self.broker_heartbeat,
+            RequestCode.QUERY_DATA_VERSION: self.query_data_version,
+            RequestCode.GET_BROKER_MEMBER_GROUP: self.broker_member_group,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route_of_topic,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster_info,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.all_topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self.topics_of_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_permission,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_permission,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
+            RequestCode.GET_KV_CONFIG: self.get_kv,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self.kv_list,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self.update_config,
+            RequestCode.GET_NAMESRV_CONFIG: self.get_config,
+        }
+
+    def connection_closed(self, connection: Connection) -> None:
+        """A broker that is no longer connected is no longer there."""
+        for name, address in self.table.channel_closed(connection):
+            _log.warning("broker %s at %s: unregistered, since its connection ended", name, address)
+
+    # Brokers.
+
+    def register_broker(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        checksum = int_field(request, "bodyCrc32", 0)
+        if checksum and checksum != body_checksum(request.body):
+            raise RequestRefused(f"expected a body with the CRC {checksum}, found {body_checksum(request.body)}")
+        compressed = bool_field(request, "compressed", default=False)
+        body = decode_register_body(request.body, compressed=compressed, version=request.version)
+        told = Registration(
+            cluster=text_field(request, "clusterName"),
+            broker_name=text_field(request, "brokerName"),
+            broker_id=int_field(request, "brokerId"),
+            address=text_field(request, "brokerAddr"),
+            ha_address=text_field(request, "haServerAddr", ""),
+            topics=body.topics,
+            data_version=body.data_version,
+            filter_servers=body.filter_servers,
+            timeout_ms=int_field(request, "heartbeatTimeoutMillis", BROKER_TIMEOUT_MS),
+            acting_master=_optional_bool(request, "enableActingMaster"),
+            zone=request.ext.get(ZONE_NAME),
+        )
+        is_new = self.table.data_version(told.cluster, told.broker_name, told.address) is None
+        answer = self.table.register(told, connection)
+        if not answer.accepted:
+            _log.warning("broker %s at %s: not registered, another address is newer", told.broker_name, told.address)
+        elif is_new:
+            _log.info("broker %s %d at %s: registered", told.broker_name, told.broker_id, told.address)
+        ext = {"haServerAddr": answer.ha_address, "masterAddr": answer.master_address}
+        orders = self.kv.namespace(ORDER_TOPIC_CONFIG) if self.config.return_order_topic_config_to_broker else None
+        return request.respond(
+            ext={name: value for name, value in ext.items() if value is not None},
+            body=b"" if orders is None else encode_body({"table": orders}),
+        )
+
+    def unregister_broker(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        text_field(request, "clusterName")
+        int_field(request, "brokerId")
+        name, address = text_field(request, "brokerName"), text_field(request, "brokerAddr")
+        if self.table.unregister(name, address):
+            _log.info("broker %s at %s: unregistered, as it asked", name, address)
+        return request.respond()
+
+    def broker_heartbeat(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        self.table.heartbeat(*_who(request))
+        return request.respond()
+
+    def query_data_version(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        who = _who(request)
+        asked = DataVersion.from_json(decode_object(request.body)) if len(request.body) else NO_VERSION
+        known = self.table.data_version(*who)
+        self.table.heartbeat(*who)
+        return request.respond(
+            ext={"changed": str(known != asked).lower()},
+            body=b"" if known is None else encode_body(known.to_json()),
+        )
+
+    def broker_member_group(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        cluster, name = text_field(request, "clusterName"), text_field(request, "brokerName")
+        broker = self.table.broker(name)
+        addresses = {} if broker is None else broker.addresses
+        group = {"brokerAddrs": addresses, "brokerName": name, "cluster": cluster}
+        return request.respond(body=encode_body({"brokerMemberGroup": group}))
+
+    # Routes and lists.
+
+    def route_of_topic(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        topic = text_field(request, "topic")
+        route = self.table.route(topic)
+        if route is None:
+            return request.respond(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"no route of topic {topic[:300]} is known here: no broker that is alive has registered it",
+            )
+        if self.config.order_message_enable:
+            route = replace(route, order_conf=self.kv.get(ORDER_TOPIC_CONFIG, topic))
+        standard = request.version >= VERSION_STANDARD_JSON or bool_field(
+            request, "acceptStandardJsonOnly", default=False
+        )
+        return request.respond(body=route.encode(standard_json=standard))
+
+    def cluster_info(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        brokers = {broker.broker_name: broker.to_json() for broker in self.table.brokers()}
+        return request.respond(
+            body=encode_body({"brokerAddrTable": brokers, "clusterAddrTable": self.table.clusters()})
+        )
+
+    def all_topics(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        return request.respond(body=encode_body({"topicList": self.table.topics()}))
+
+    def topics_of_cluster(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        topics = self.table.topics_of_cluster(text_field(request, "cluster"))
+        return request.respond(body=encode_body({"topicList": topics}))
+
+    def system_topics(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Topics that are named after clusters and brokers, and one broker that can tell of the others."""
+        names = [each for cluster, brokers in self.table.clusters().items() for each in (cluster, *brokers)]
+        some = next((broker.addresses[min(broker.addresses)] for broker in self.table.brokers()), None)
+        return request.respond(body=encode_body({"brokerAddr": some, "topicList": list(dict.fromkeys(names))}))
+
+    # What administrators change.
+
+    def wipe_write_permission(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        count = self.table.wipe_write_permission(text_field(request, "brokerName"))
+        return request.respond(ext={"wipeTopicCount": str(count)})
+
+    def add_write_permission(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        count = self.table.add_write_permission(text_field(request, "brokerName"))
+        return request.respond(ext={"addTopicCount": str(count)})
+
+    def delete_topic(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        self.table.delete_topic(text_field(request, "topic"), request.ext.get("clusterName") or None)
+        return request.respond()
+
+    def register_topic(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        topic = text_field(request, "topic")
+        queues = decode_object(request.body).get("queueDatas")
+        if not topic or not isinstance(queues, list):
+            raise RequestRefused("expected a topic and a route with queueDatas, found none")
+        self.table.register_topic(topic, [QueueData.from_json(each) for each in queues])
+        return request.respond()
+
+    # Key-value settings, and the name server's own.
+
+    def put_kv(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        self.kv.put(text_field(request, "namespace"), text_field(request, "key"), text_field(request, "value"))
+        return request.respond()
+
+    def delete_kv(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        self.kv.delete(text_field(request, "namespace"), text_field(request, "key"))
+        return request.respond()
+
+    def get_kv(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        namespace, key = text_field(request, "namespace"), text_field(request, "key")
+        value = self.kv.get(namespace, key)
+        if value is None:
+            remark = f"nothing is kept under namespace {namespace[:200]}, key {key[:200]}"
+            return request.respond(ResponseCode.QUERY_NOT_FOUND, remark)
+        return request.respond(ext={"value": value})
+
+    def kv_list(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        namespace = text_field(request, "namespace")
+        found = self.kv.namespace(namespace)
+        if found is None:
+            return request.respond(ResponseCode.QUERY_NOT_FOUND, f"there is no namespace {namespace[:200]}")
+        return request.respond(body=encode_body({"table": found}))
+
+    def update_config(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """In force at once and until the end of the process; the file that the settings came from is not touched."""
+        try:
+            entries = read_properties(bytes(request.body).decode("utf-8"))
+            if fixed := fixed_keys(entries):
+                remark = f"{', '.join(fixed)}: cannot be changed while the name server runs"
+                return request.respond(ResponseCode.NO_PERMISSION, remark)
+            self.config = changed_while_running(self.config, entries)
+        except (BadConfig, UnicodeDecodeError) as error:
+            raise RequestRefused(f"expected settings as a properties file has them: {error}") from error
+        self.table.delete_missing_topics = self.config.delete_topic_with_broker_registration
+        self.table.support_acting_master = self.config.support_acting_master
+        return request.respond()
+
+    def get_config(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        return request.respond(body=self.config.to_properties().encode())
+
+
+def _who(request: RemotingCommand) -> tuple[str, str, str]:
+    return text_field(request, "clusterName"), text_field(request, "brokerName"), text_field(request, "brokerAddr")
+
+
+def _optional_bool(request: RemotingCommand, name: str) -> bool | None:
+    return bool_field(request, name) if name in request.ext else None

@@ -1,0 +1,113 @@
+"""A name server over the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tiermq.clock import ManualClock
+from tiermq.errors import RemotingError
+from tiermq.namesrv.name_server import NameServer
+from tiermq.namesrv.name_server_config import NameServerConfig
+from tiermq.namesrv.register_body import encode_register_body
+from tiermq.namesrv.topic_config import DataVersion, TopicConfig
+from tiermq.remoting.client import BlockingClient, RemotingClient
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import HeaderType, RemotingCommand
+
+WHO = {"brokerName": "broker-a", "brokerAddr": "10.0.0.1:10911", "clusterName": "C", "brokerId": "0"}
+TOPICS = [TopicConfig("TBW102", 8, 8, 7), TopicConfig("orders", 4, 4)]
+
+
+def loopback(**settings: object) -> NameServerConfig:
+    return NameServerConfig(listen_port=0, bind_address="127.0.0.1", kv_config_path="").with_settings(**settings)
+
+
+def registration() -> RemotingCommand:
+    body = encode_register_body(TOPICS, DataVersion(5, 1))
+    return RemotingCommand(RequestCode.REGISTER_BROKER, ext=WHO, body=body)
+
+
+def route_request(topic: str = "orders") -> RemotingCommand:
+    return RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext={"topic": topic})
+
+
+@pytest.fixture
+def server(manual_clock: ManualClock) -> Iterator[NameServer]:
+    with NameServer(loopback(), clock=manual_clock) as running:
+        yield running
+
+
+@pytest.mark.parametrize("header_type", list(HeaderType))
+def test_a_broker_registers_and_a_client_finds_it_in_either_header(server: NameServer, header_type: HeaderType) -> None:
+    with (
+        BlockingClient("127.0.0.1", server.port, header_type=header_type) as broker,
+        BlockingClient("127.0.0.1", server.port, header_type=header_type) as client,
+    ):
+        assert broker.request(registration()).code == 0
+        answer = client.request(route_request())
+        assert answer.code == 0
+        assert json.loads(bytes(answer.body))["brokerDatas"][0]["brokerAddrs"] == {"0": "10.0.0.1:10911"}
+        assert client.request(RemotingCommand(11)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        refused = client.request(RemotingCommand(RequestCode.REGISTER_BROKER, ext=WHO, body=b"nonsense"))
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+
+
+def test_a_broker_whose_connection_ends_is_gone_at_once(server: NameServer) -> None:
+    gone = threading.Event()
+    server.server.on_close.append(lambda _connection: gone.set())
+    with BlockingClient("127.0.0.1", server.port) as client:
+        broker = BlockingClient("127.0.0.1", server.port)
+        broker.request(registration())
+        assert client.request(route_request()).code == 0
+        broker.close()
+        assert gone.wait(60)
+        assert client.request(route_request()).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_a_silent_broker_is_dropped_by_the_scan_and_its_connection_closed(manual_clock: ManualClock) -> None:
+    config = loopback(scan_not_active_broker_interval=10)
+    with NameServer(config, clock=manual_clock) as server, BlockingClient("127.0.0.1", server.port) as broker:
+        assert broker.request(registration()).code == 0
+        manual_clock.advance_ms(120_001)
+        broker._thread.run(broker.client.wait_closed())
+        with BlockingClient("127.0.0.1", server.port) as client:
+            assert client.request(route_request()).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_key_value_settings_written_over_the_wire_outlive_the_server(tmp_path: Path) -> None:
+    config = loopback(kv_config_path=str(tmp_path / "kv.json"))
+    place = {"namespace": "n", "key": "k"}
+    with NameServer(config) as server, BlockingClient("127.0.0.1", server.port) as client:
+        put = RemotingCommand(RequestCode.PUT_KV_CONFIG, ext={**place, "value": "v"})
+        assert client.request(put).code == 0
+    with NameServer(config) as server, BlockingClient("127.0.0.1", server.port) as client:
+        assert client.request(RemotingCommand(RequestCode.GET_KV_CONFIG, ext=place)).ext == {"value": "v"}
+
+
+def test_it_runs_on_a_loop_that_runs_already_beside_others() -> None:
+    async def story() -> int:
+        server = NameServer(loopback())
+        await server.open()
+        client = await RemotingClient.connect("127.0.0.1", server.port)
+        await client.request(registration())
+        answer = await client.request(route_request())
+        await client.close()
+        await server.close()
+        return answer.code
+
+    assert asyncio.run(story()) == 0
+
+
+def test_a_port_that_is_taken_is_said_and_a_second_start_refused(server: NameServer) -> None:
+    with pytest.raises(OSError):
+        NameServer(loopback(listen_port=server.port)).start()
+    with pytest.raises(RemotingError):
+        server.start()
+    server.stop()
+    server.stop()
