@@ -1,0 +1,229 @@
+"""Broker: a store served to RocketMQ's clients.
+
+    with Broker.open("store", tier="s3://bucket/history", config=BrokerConfig(listen_port=0)) as broker:
+        print(broker.address)
+
+One thread with one loop serves every connection. What it asks of the store is memory work; what may wait (a flush, the
+tier, a scan) is done elsewhere and comes back as a call. The name servers are told by a thread of their own.
+
+    open:   port bound ─► store open, since message ids name the port ─► processors
+    start:  listening ─► registered, periodic work
+    stop:   unregistered ─► no new requests, open ones answered ─► processors' last words ─► store closed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from tiermq.broker.broker_config import BrokerConfig
+from tiermq.broker.clients import ClientTable
+from tiermq.broker.consumer_offsets import ConsumerOffsets
+from tiermq.broker.groups import GroupTable
+from tiermq.broker.listening import bound_socket, store_host
+from tiermq.broker.parts import BrokerParts, Store, config_directory
+from tiermq.broker.processors import PROCESSORS, Processor
+from tiermq.broker.registration import BrokerIdentity, BrokerRegistration, parse_name_servers
+from tiermq.broker.topics import TopicTable
+from tiermq.clock import Clock, SystemClock
+from tiermq.errors import RemotingError
+from tiermq.metrics import Registry
+from tiermq.remoting.acl import Credentials
+from tiermq.remoting.limits import ServerLimits
+from tiermq.remoting.loop_thread import LoopThread
+from tiermq.remoting.server import AccessCheck, RemotingServer
+from tiermq.remoting.tls import TlsSettings
+from tiermq.store.local_store import LocalStore
+from tiermq.tier.tiered_store import TieredStore
+
+_log = logging.getLogger(__name__)
+DRAIN_S = 3.0
+BUSY_LOOK_S = 0.01
+
+
+class Broker:
+    """See the module. Started and stopped once, by one thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        config: BrokerConfig | None = None,
+        *,
+        clock: Clock | None = None,
+        tls: TlsSettings | None = None,
+        acl: AccessCheck | None = None,
+        limits: ServerLimits | None = None,
+        credentials: Credentials | None = None,
+        listening: socket.socket | None = None,
+    ) -> None:
+        """The store is the broker's from now on: it is closed when the broker stops. So is the socket."""
+        self.config = config = config or BrokerConfig()
+        self.store = store
+        self._credentials = credentials
+        self._registration: BrokerRegistration | None = None
+        self._thread: LoopThread | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+        clock = clock or SystemClock()
+        directory = config_directory(store.config.root_path)
+        server = RemotingServer(
+            config.bind_address,
+            config.listen_port,
+            limits=limits,
+            tls=tls,
+            acl=acl,
+            clock=clock,
+            listening=listening,
+        )
+        topics = TopicTable(directory, config, clock)
+        groups = GroupTable(directory, config, clock)
+        self.parts = BrokerParts(
+            config=config,
+            store=store,
+            clock=clock,
+            metrics=Registry(),
+            server=server,
+            topics=topics,
+            groups=groups,
+            offsets=ConsumerOffsets(directory, clock),
+            clients=ClientTable(config, clock, topics, groups, server),
+        )
+        self.processors: list[Processor] = [kind(self.parts) for kind in PROCESSORS]
+        for processor in self.processors:
+            processor.register(server)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        tier: str | None = None,
+        config: BrokerConfig | None = None,
+        clock: Clock | None = None,
+        tls: TlsSettings | None = None,
+        acl: AccessCheck | None = None,
+        limits: ServerLimits | None = None,
+        **settings: Any,
+    ) -> Self:
+        """A broker, not started, on the store in `path`. `settings` are the store's (and the tier's) by name.
+
+        Raises OSError when the port cannot be had, and what opening the store raises.
+        """
+        config = config or BrokerConfig()
+        settings = {"message_delay_level": config.message_delay_level, **settings}
+        with contextlib.ExitStack() as undo:
+            listening = undo.enter_context(bound_socket(config.bind_address, config.listen_port))
+            host = store_host(config.broker_ip1, listening.getsockname()[1])
+            store: Store
+            if tier is None:
+                store = LocalStore.open(path, clock=clock, store_host=host, **settings)
+            else:
+                named = {"broker_name": config.broker_name, "broker_cluster_name": config.broker_cluster_name}
+                store = TieredStore.open(path, tier=tier, clock=clock, store_host=host, **named, **settings)
+            undo.callback(store.close)
+            made = cls(store, config, clock=clock, tls=tls, acl=acl, limits=limits, listening=listening)
+            undo.pop_all()
+        return made
+
+    # Life.
+
+    @property
+    def port(self) -> int:
+        """The real one, once it was started."""
+        return self.parts.server.port
+
+    @property
+    def address(self) -> str:
+        return f"{self.config.broker_ip1}:{self.port}"
+
+    def start(self) -> None:
+        """Listen, register, and begin periodic work. Raises OSError when the address cannot be had."""
+        if self._thread is not None:
+            raise RemotingError("expected a broker that was not started, found one that was: make another")
+        self._thread = LoopThread("broker-loop")
+        try:
+            self._thread.run(self._open())
+        except BaseException:
+            self._thread.stop()
+            raise
+        if servers := parse_name_servers(self.config.namesrv_addr):
+            self.register_at(servers)
+
+    async def _open(self) -> None:
+        await self.parts.server.start()
+        for every_s, call in self.parts.periodic:
+            self._repeat(every_s, call)
+
+    def _repeat(self, every_s: float, call: Callable[[], None]) -> None:
+        place = len(self._timers)
+        loop = self.parts.server.loop
+
+        def again() -> None:
+            try:
+                call()
+            except Exception:  # noqa: BLE001 - periodic work goes on; what failed is logged
+                _log.exception("periodic work failed")
+            self._timers[place] = loop.call_later(every_s, again)
+
+        self._timers.append(loop.call_later(every_s, again))
+
+    def register_at(self, name_servers: list[tuple[str, int]]) -> None:
+        """Tell these name servers of this broker, now and from now on."""
+        config = self.config
+        identity = BrokerIdentity(
+            cluster=config.broker_cluster_name,
+            name=config.broker_name,
+            address=self.address,
+            broker_id=config.broker_id,
+        )
+        self._registration = BrokerRegistration(
+            identity,
+            self.parts.topics,
+            name_servers,
+            period_s=config.register_name_server_period / 1000,
+            credentials=self._credentials,
+            on_order_topics=self.parts.topics.set_order,
+        )
+        self.parts.topics.listeners.append(self._registration.topics_changed)
+        self._registration.start()
+
+    @property
+    def registration(self) -> BrokerRegistration | None:
+        return self._registration
+
+    def stop(self, drain_s: float = DRAIN_S) -> None:
+        """Leave the name servers, answer what was asked, close the store. Twice does no harm."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            self.store.close()
+            return
+        if self._registration is not None:
+            self._registration.stop()
+        thread.run(self._close(drain_s))
+        thread.stop()
+        for call in self.parts.on_stop:
+            call()
+        self.store.close()
+
+    async def _close(self, drain_s: float) -> None:
+        loop = self.parts.server.loop
+        deadline = loop.time() + drain_s
+        while any(is_busy() for is_busy in self.parts.is_busy) and loop.time() < deadline:
+            await asyncio.sleep(BUSY_LOOK_S)
+        for timer in self._timers:
+            timer.cancel()
+        await self.parts.server.stop(max(0.0, deadline - loop.time()))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,0 +1,115 @@
+"""Settings of a broker, by RocketMQ's names and with RocketMQ's defaults.
+
+`brokerIP1` of a `broker.conf` is `broker_ip1` here and in the `[broker]` table of a TOML file. Invariants: those of
+`tiermq.settings`; besides, a configuration names its broker and says what clients dial. One default differs from the
+original on purpose: `enable_property_filter` (SQL92 filters work without being switched on). `message_delay_level` is
+a setting of the store too, which writes due times: whoever opens both gives both the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+from collections.abc import Mapping
+from typing import ClassVar
+
+from tiermq.errors import BadConfig
+from tiermq.settings import Configuration, whole
+
+DEFAULT_PORT = 10911
+DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+LOOPBACK = "127.0.0.1"
+FIXED_WHILE_RUNNING = frozenset(
+    {"broker_cluster_name", "broker_name", "broker_id", "broker_ip1", "listen_port", "bind_address"}
+)
+"""What a running broker does not change: who it is and where it listens."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig(Configuration):
+    """Everything that a broker can be told beyond its store. Intervals are milliseconds."""
+
+    TABLE: ClassVar[str] = "broker"
+    AT_TOP: ClassVar[bool] = True
+    ACRONYMS: ClassVar[Mapping[str, str]] = {"Ip1": "IP1"}
+
+    # Who it is and where.
+    broker_cluster_name: str = "DefaultCluster"
+    broker_name: str = ""
+    """Empty: this machine's name."""
+    broker_id: int = whole(0)
+    broker_ip1: str = ""
+    """What clients dial. Empty: the address that this machine uses to reach others."""
+    listen_port: int = whole(DEFAULT_PORT, high=65_535)
+    """0 takes a free port."""
+    bind_address: str = "0.0.0.0"  # noqa: S104 - RocketMQ's default: clients of other machines must reach it.
+    namesrv_addr: str = ""
+    register_name_server_period: int = whole(30_000, low=1)
+    region_id: str = "DefaultRegion"
+    trace_on: bool = True
+    trace_topic_enable: bool = False
+
+    # Topics and groups.
+    broker_permission: int = whole(6, high=7)
+    auto_create_topic_enable: bool = True
+    default_topic_queue_nums: int = whole(8, low=1)
+    auto_create_subscription_group: bool = True
+    broker_topic_enable: bool = True
+    cluster_topic_enable: bool = True
+    reject_transaction_message: bool = False
+    store_reply_message_enable: bool = True
+
+    # Consumers.
+    long_polling_enable: bool = True
+    short_polling_time_mills: int = whole(1_000, low=1)
+    notify_consumer_ids_changed_enable: bool = True
+    enable_property_filter: bool = True
+    filter_support_retry: bool = False
+    flush_consumer_offset_interval: int = whole(5_000, low=1)
+    use_server_side_reset_offset: bool = True
+    channel_expired_timeout: int = whole(120_000, low=1)
+    max_lock_live_time: int = whole(60_000, low=1)
+    transfer_msg_by_heap: bool = True
+
+    # Back-pressure.
+    send_thread_pool_queue_capacity: int = whole(10_000, low=1)
+    """Sends that may wait at once for the disk or for their topic; beyond it they are answered SYSTEM_BUSY."""
+    wait_time_mills_in_send_queue: int = whole(200, low=1)
+    wait_time_mills_in_pull_queue: int = whole(5_000, low=1)
+    pull_held_max: int = whole(100_000, low=1)
+    """Pulls that may wait for messages at once; beyond it they are answered at once."""
+
+    # POP.
+    max_pop_polling_size: int = whole(100_000, low=1)
+    pop_polling_size: int = whole(1_024, low=1)
+    revive_queue_num: int = whole(8, low=1)
+    revive_interval: int = whole(1_000, low=1)
+    pop_ck_stay_buffer_time_out: int = whole(3_000, low=1)
+    enable_retry_topic_v2: bool = False
+
+    # Delivery.
+    message_delay_level: str = DELAY_LEVELS
+    flush_delay_offset_interval: int = whole(10_000, low=1)
+
+    # Metrics and health over HTTP; -1 is none, 0 a free port.
+    metrics_port: int = whole(-1, low=-1, high=65_535)
+
+    def __post_init__(self) -> None:
+        self.check_settings()
+        if not self.broker_name:
+            object.__setattr__(self, "broker_name", socket.gethostname() or "DEFAULT_BROKER")
+        if not self.bind_address:
+            raise BadConfig("bind_address: expected an address to listen at, found none: 0.0.0.0 is every one")
+        if not self.broker_ip1:
+            loopback = self.bind_address in (LOOPBACK, "localhost")
+            object.__setattr__(self, "broker_ip1", LOOPBACK if loopback else outward_address())
+
+
+def outward_address() -> str:
+    """The address of this machine that others see, or loopback where there are no others. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # An address for documentation: no packet leaves for a datagram's connect.
+            return str(probe.getsockname()[0])
+        except OSError:
+            return LOOPBACK

@@ -1,0 +1,60 @@
+"""BrokerParts: what the processors of a broker share. Each processor gets all of it and uses what it needs.
+
+    class SendProcessor:
+        def __init__(self, parts: BrokerParts) -> None: ...
+        def register(self, server: RemotingServer) -> None: ...     # which codes it serves
+
+Invariants: parts are made before processors and outlive them. Handlers run on the loop's thread and never wait: for the
+disk, for the tier, for a peer. What waits goes to the server's pool (`register_blocking`, `run_in_pool`), or comes back
+by `server.call_threadsafe`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tiermq.broker.broker_config import BrokerConfig
+from tiermq.broker.clients import ClientTable
+from tiermq.broker.consumer_offsets import ConsumerOffsets
+from tiermq.broker.groups import GroupTable
+from tiermq.broker.topics import TopicTable
+from tiermq.clock import Clock
+from tiermq.metrics import Registry
+from tiermq.remoting.server import RemotingServer
+from tiermq.store.local_store import LocalStore
+from tiermq.tier.tiered_store import TieredStore
+
+Store = LocalStore | TieredStore
+
+
+@dataclass(slots=True)
+class BrokerParts:
+    """See the module."""
+
+    config: BrokerConfig
+    store: Store
+    clock: Clock
+    metrics: Registry
+    server: RemotingServer
+    topics: TopicTable
+    groups: GroupTable
+    offsets: ConsumerOffsets
+    clients: ClientTable
+    periodic: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+    """(every so many seconds, what is done then on the loop): each processor adds its own."""
+    is_busy: list[Callable[[], bool]] = field(default_factory=list)
+    """Each says whether it owes somebody an answer that will come: a broker that stops waits for them."""
+    on_stop: list[Callable[[], None]] = field(default_factory=list)
+    """Called once, in the thread that stops the broker, when no more requests come and the store is still open."""
+
+    @property
+    def local(self) -> LocalStore:
+        """The store's hot half."""
+        return self.store.local if isinstance(self.store, TieredStore) else self.store
+
+
+def config_directory(store_root: str | os.PathLike[str]) -> str:
+    """Where RocketMQ's brokers keep their JSON files."""
+    return os.path.join(os.fspath(store_root), "config")

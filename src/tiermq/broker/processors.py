@@ -1,0 +1,18 @@
+"""Which processors a broker has. Each takes the broker's parts, and registers the request codes that it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from tiermq.broker.parts import BrokerParts
+from tiermq.remoting.server import RemotingServer
+
+
+class Processor(Protocol):
+    """Serves some request codes."""
+
+    def register(self, server: RemotingServer) -> None: ...
+
+
+PROCESSORS: tuple[Callable[[BrokerParts], Processor], ...] = ()

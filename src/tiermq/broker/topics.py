@@ -1,0 +1,256 @@
+"""TopicTable: the topics of this broker, kept in RocketMQ's `topics.json`.
+
+    {"dataVersion":{"counter":3,"stateVersion":0,"timestamp":…},
+     "topicConfigTable":{"orders":{"attributes":{},"order":false,"perm":6,…}}}
+
+Invariants: a topic that a change returned from is on disk; readers see a table that never changes, so they need no
+lock; each change makes a new data version and tells every listener the names that changed, in the thread of the change.
+System topics always exist and are never deleted; those named after the cluster and the broker belong to them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+
+from tiermq.broker.broker_config import BrokerConfig
+from tiermq.broker.registration import TopicSnapshot
+from tiermq.clock import Clock
+from tiermq.errors import RequestRefused
+from tiermq.files.os_file_access import OsFileAccess
+from tiermq.namesrv.topic_config import (
+    NO_VERSION,
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    DataVersion,
+    TopicConfig,
+    object_in,
+)
+from tiermq.remoting.codes import ResponseCode
+from tiermq.remoting.json_dialect import decode_object, encode_body
+
+_log = logging.getLogger(__name__)
+
+FILE = "topics.json"
+AUTO_CREATE_TOPIC = "TBW102"
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_MAX_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+BENCHMARK_TOPIC = "BenchmarkTest"
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
+SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+SYSTEM_PREFIX = "rmq_sys_"
+TOPIC_CHARACTERS_MAX = 127
+READ_WRITE = PERM_READ | PERM_WRITE
+SYS_FLAG_UNIT = 1
+SYS_FLAG_UNIT_SUBSCRIPTION = 2
+_SYSTEM = frozenset(
+    {
+        AUTO_CREATE_TOPIC,
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        CHECK_MAX_TOPIC,
+        TRACE_TOPIC,
+        SELF_TEST_TOPIC,
+        BENCHMARK_TOPIC,
+        OFFSET_MOVED_TOPIC,
+    }
+)
+_NOT_TO_SEND = frozenset(
+    {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
+)
+_LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789%|-_")
+TopicListener = Callable[[Collection[str]], None]
+
+
+class TopicTable:
+    """See the module. Any thread may call; changes go one at a time."""
+
+    def __init__(self, directory: str, config: BrokerConfig, clock: Clock) -> None:
+        """Reads the file in `directory` if there is one. Raises StoreDamaged when it cannot be read."""
+        self.path = os.path.join(directory, FILE)
+        self.config = config
+        self.listeners: list[TopicListener] = []
+        self._clock = clock
+        self._access = OsFileAccess()
+        self._lock = threading.Lock()
+        self._table: dict[str, TopicConfig] = {}
+        self._own_names = frozenset(each.name for each in system_topics(config))
+        self.data_version = NO_VERSION
+        if (found := self._access.read_config(self.path, decode_topics)) is not None:
+            self._table, self.data_version = found
+        missing = [each for each in system_topics(config) if each.name not in self._table]
+        if missing or self.data_version == NO_VERSION:
+            self.put_all(missing)
+
+    # Reading.
+
+    def get(self, name: str) -> TopicConfig | None:
+        return self._table.get(name)
+
+    @property
+    def table(self) -> Mapping[str, TopicConfig]:
+        """All of them; this map is never changed."""
+        return self._table
+
+    def is_system(self, name: str) -> bool:
+        """Whether a topic is one of those that every broker has, or the system's by its name."""
+        return name in self._own_names or is_system_topic(name)
+
+    def registration_snapshot(self) -> TopicSnapshot:
+        with self._lock:
+            return TopicSnapshot(self._table, self.data_version)
+
+    # Changing.
+
+    def put(self, topic: TopicConfig) -> None:
+        """Add or replace one; durable when it returns. Raises OSError."""
+        self.put_all([topic])
+
+    def put_all(self, topics: Iterable[TopicConfig]) -> None:
+        with self._lock:
+            changed = {each.name: each for each in topics}
+            self._replace({**self._table, **changed})
+        self._tell(changed)
+
+    def delete(self, names: Collection[str]) -> list[str]:
+        """Drop topics that are not the system's; says which there were."""
+        with self._lock:
+            gone = [name for name in names if name in self._table and not self.is_system(name)]
+            if gone:
+                self._replace({name: each for name, each in self._table.items() if name not in gone})
+        if gone:
+            self._tell(gone)
+        return gone
+
+    def for_send(self, name: str, default_topic: str, queues: int, unit_mode: bool = False) -> TopicConfig | None:
+        """The topic, made from `default_topic` if that is allowed; None when there is none and none may be made."""
+        found = self._table.get(name)
+        if found is not None:
+            return found
+        if name.startswith(RETRY_PREFIX):
+            return self.make(name, 1, 1, sys_flag=SYS_FLAG_UNIT_SUBSCRIPTION if unit_mode else 0)
+        pattern = self._table.get(default_topic)
+        if pattern is None or not pattern.perm & PERM_INHERIT:
+            return None
+        if default_topic == AUTO_CREATE_TOPIC and not self.config.auto_create_topic_enable:
+            return None
+        count = max(1, min(queues, pattern.write_queues))  # The original makes topics without queues, too.
+        return self.make(name, count, count, pattern.perm & ~PERM_INHERIT, SYS_FLAG_UNIT if unit_mode else 0)
+
+    def make(
+        self, name: str, read_queues: int, write_queues: int, perm: int = READ_WRITE, sys_flag: int = 0
+    ) -> TopicConfig:
+        """The topic, made with these values if there was none."""
+        with self._lock:
+            found = self._table.get(name)
+            if found is not None:
+                return found
+            found = TopicConfig(name, read_queues, write_queues, perm, sys_flag)
+            self._replace({**self._table, name: found})
+        _log.info("topic %s: created with %d queues", name, write_queues)
+        self._tell([name])
+        return found
+
+    def set_order(self, orderly: Mapping[str, str]) -> None:
+        """Which topics are ordered, as a name server tells: those and no others."""
+        changed = [
+            replace(each, order=each.name in orderly)
+            for each in self._table.values()
+            if each.order != (each.name in orderly)
+        ]
+        if changed:
+            self.put_all(changed)
+
+    def _replace(self, table: dict[str, TopicConfig]) -> None:
+        version = self.data_version.next(self._clock.now_ms())
+        self._access.make_directories(os.path.dirname(self.path))
+        self._access.write_config(self.path, encode_topics(table, version))
+        self._table, self.data_version = table, version
+
+    def _tell(self, names: Collection[str]) -> None:
+        for listener in self.listeners:
+            listener(names)
+
+
+def encode_topics(table: Mapping[str, TopicConfig], version: DataVersion) -> bytes:
+    return encode_body(
+        {
+            "dataVersion": version.to_json(),
+            "topicConfigTable": {name: each.to_json() for name, each in sorted(table.items())},
+        }
+    )
+
+
+def decode_topics(data: bytes) -> tuple[dict[str, TopicConfig], DataVersion]:
+    """Raises RequestRefused for what is no topic table."""
+    document = decode_object(data)
+    topics = object_in(document.get("topicConfigTable"), "topicConfigTable")
+    version = document.get("dataVersion")
+    return (
+        {name: TopicConfig.from_json(each, name) for name, each in topics.items()},
+        NO_VERSION if version is None else DataVersion.from_json(version),
+    )
+
+
+def system_topics(config: BrokerConfig) -> list[TopicConfig]:
+    """Those that every broker has."""
+    made = [
+        TopicConfig(SELF_TEST_TOPIC, 1, 1),
+        TopicConfig(BENCHMARK_TOPIC, 1024, 1024),
+        TopicConfig(OFFSET_MOVED_TOPIC, 1, 1),
+        TopicConfig(SCHEDULE_TOPIC, 18, 18),
+        TopicConfig(HALF_TOPIC, 1, 1),
+        TopicConfig(OP_HALF_TOPIC, 1, 1),
+        TopicConfig(TIMER_TOPIC, 1, 1),
+        TopicConfig(f"{config.broker_cluster_name}_REPLY_TOPIC", 1, 1),
+        TopicConfig(f"{REVIVE_PREFIX}{config.broker_cluster_name}", config.revive_queue_num, config.revive_queue_num),
+        TopicConfig(f"{SYNC_MEMBER_PREFIX}{config.broker_name}", 1, 1, PERM_INHERIT),
+    ]
+    if config.trace_topic_enable:
+        made.append(TopicConfig(TRACE_TOPIC, 1, 1))
+    if config.auto_create_topic_enable:
+        queues = config.default_topic_queue_nums
+        made.append(TopicConfig(AUTO_CREATE_TOPIC, queues, queues, READ_WRITE | PERM_INHERIT))
+    if config.broker_topic_enable:
+        made.append(TopicConfig(config.broker_name, 1, 1, READ_WRITE | PERM_INHERIT))
+    if config.cluster_topic_enable:
+        made.append(TopicConfig(config.broker_cluster_name, 16, 16, READ_WRITE | PERM_INHERIT))
+    return made
+
+
+def is_system_topic(name: str) -> bool:
+    return name in _SYSTEM or name.startswith(SYSTEM_PREFIX)
+
+
+def check_topic_name(name: str) -> None:
+    """Raises RequestRefused (INVALID_PARAMETER) for a name that no topic can have."""
+    if not name:
+        raise RequestRefused("expected a topic, found an empty name", ResponseCode.INVALID_PARAMETER)
+    if len(name) > TOPIC_CHARACTERS_MAX:
+        raise RequestRefused(
+            f"expected a topic of at most {TOPIC_CHARACTERS_MAX} characters, found {len(name)}",
+            ResponseCode.INVALID_PARAMETER,
+        )
+    if not _LEGAL.issuperset(name):
+        raise RequestRefused(
+            f"expected a topic of letters, digits, '%', '|', '-' and '_', found {name[:40]!r}",
+            ResponseCode.INVALID_PARAMETER,
+        )
+
+
+def is_sending_forbidden(name: str) -> bool:
+    """Whether clients may not send to a topic: its messages are the broker's own."""
+    return name in _NOT_TO_SEND
