@@ -29,8 +29,9 @@ class Expectation:
     """What a store has, and the bytes that the embedded engine makes of it: nothing else may be in the tier later."""
 
     def __init__(self, world: OffloadWorld, path: Path) -> None:
-        self._messages: dict[Any, Any] = world.messages()
-        self._segments = by_engine(world, path).segments()
+        other = by_engine(world, path)
+        self._messages: dict[Any, Any] = other.messages()
+        self._segments = other.segments()
 
     def check(self, world: OffloadWorld) -> None:
         assert world.segments() == self._segments

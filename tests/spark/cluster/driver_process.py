@@ -95,6 +95,8 @@ class DriverProcess:
     def answer(self) -> Any:
         line = self._answers.readline()
         if not line:
+            assert self._process is not None
+            self._process.wait()
             raise DriverDied(f"the driver ended; see {self.log}")
         is_good, value = json.loads(line)
         assert is_good, value

@@ -42,6 +42,52 @@ class Fault:
         return result
 
 
+class FaultRows:
+    """The same for the rows of a DataFrame, by mapInArrow: faults come when a task has passed some of its rows on.
+
+    The kind `driver` kills the processes `victims`: those of the application's driver. The kind `slow` waits until a
+    second copy of the same task is there, as `Straggler` does.
+    """
+
+    def __init__(self, folder: str, kinds: Sequence[str], victims: Sequence[int] = ()) -> None:
+        self._folder = folder
+        self._kinds = tuple(kinds)
+        self._victims = tuple(victims)
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        kind = self._kind(TaskContext.get())
+        for batch in batches:
+            middle = batch.num_rows // 2
+            yield batch.slice(0, middle)
+            if kind:
+                self._act(kind)
+                kind = ""
+            yield batch.slice(middle)
+
+    def _kind(self, context: Any) -> str:
+        partition = f"{context.stageId()}-{context.partitionId()}"
+        if os.path.exists(os.path.join(self._folder, f"slow-{partition}")):
+            claim(self._folder, "copy")
+            return ""
+        number = claim(self._folder, "attempt")
+        kind = self._kinds[number] if number < len(self._kinds) else ""
+        if kind == "slow":
+            open(os.path.join(self._folder, f"slow-{partition}"), "x").close()
+            claim(self._folder, "copy")
+        return kind
+
+    def _act(self, kind: str) -> None:
+        if kind == "slow":
+            wait_for(os.path.join(self._folder, "copy-1"))
+        elif kind == "driver":
+            for victim in self._victims:
+                os.kill(victim, signal.SIGKILL)
+        else:
+            _act(kind)
+
+
 class Straggler:
     """Runs tasks by `function`. The first copy of the first task stops half way, until a second copy of it is there.
 
@@ -74,7 +120,9 @@ class Straggler:
         if not first:
             return self._function(task)
         with _counted(self._after, lambda: wait_for(twin)):
-            return self._function(task)
+            result = self._function(task)
+        wait_for(twin)  # A task that neither reads nor writes the tier so often waits with its answer.
+        return result
 
 
 def claim(folder: str, name: str) -> int:

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from pyspark import SparkContext
+
 from spark.cluster.driver_process import die
-from spark.cluster.faults import Fault, Straggler
+from spark.cluster.faults import Fault, FaultRows, Straggler, claim, parent_of
 from spark.jobs.offload_world import SMALL, TIER
+from tiermq.clock import SystemClock
+from tiermq.spark import TierMQDataSource, messages
+from tiermq.spark.jobs import job_tasks
 from tiermq.spark.jobs.offload import OffloadJob, OffloadOptions
 from tiermq.spark.jobs.offload_task import run_offload_task
 from tiermq.spark.jobs.task_runner import run_tasks
+from tiermq.spark.sink import batch_commit
+from tiermq.spark.sink.writers import TierMQStreamWriter
+
+ROW = "topic string, queueId int, queueOffset long, body binary"
+Rows = list[tuple[str, int, int, str]]
 
 
 def offload(
@@ -43,3 +56,142 @@ def offload(
     job = OffloadJob([place], tier, options, spark, run=lambda tasks: run_tasks(spark, function, tasks))
     report = job.run()
     return {"problems": report.problems, "done": report.done, "faults": sorted(os.listdir(folder)) if folder else []}
+
+
+def scan(spark: Any, *, options: dict[str, str], folder: str, kinds: list[str]) -> Rows:
+    """The rows of a batch read, after faults in its tasks."""
+    frame = messages(spark, **options, maxBytesPerPartition="4k").select("topic", "queueId", "queueOffset", "body")
+    assert frame.rdd.getNumPartitions() > len(kinds)
+    return _rows(frame.mapInArrow(FaultRows(folder, kinds), ROW))
+
+
+def read_parquet(spark: Any, *, path: str) -> Rows:
+    return _rows(spark.read.schema(ROW).parquet(path))
+
+
+def stream(
+    spark: Any,
+    *,
+    options: dict[str, str],
+    checkpoint: str,
+    folder: str,
+    kinds: list[str],
+    parquet: str = "",
+    store: str = "",
+    settings: str = "",
+) -> int:
+    """A stream that reads what is there now, into Parquet files or a store; how many batches this run had."""
+    if store:
+        spark.dataSource.register(DyingSource)
+    victims = [SparkContext._gateway.proc.pid, os.getpid()]
+    source = spark.readStream.format("tiermq").options(**options, startingOffsets="earliest", maxOffsetsPerTrigger="60")
+    frame = source.load().select("topic", "queueId", "queueOffset", "body")
+    frame = frame.mapInArrow(FaultRows(folder, kinds, victims), ROW)
+    if store:
+        # The sink has two queues of its own, so that rows are put into the order of partitions.
+        frame = frame.selectExpr("body", "queueId % 2 as queueId")
+        sink = frame.writeStream.format(DyingSource.name()).options(store=store, topic="copy", storeSettings=settings)
+    else:
+        sink = frame.writeStream.format("parquet").option("path", parquet)
+    query = sink.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    query.awaitTermination()
+    return len(query.recentProgress)
+
+
+class DyingSource(TierMQDataSource):
+    """Our sink, whose commits let the driver die beside them: see `DyingWriter`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "tiermq-dying"
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802
+        return DyingWriter(super().streamWriter(schema, overwrite).options)
+
+
+class DyingWriter(TierMQStreamWriter):
+    """Its first commits kill the driver, each at another place; the directory `commits` beside the store counts them.
+
+    The process of the commit itself dies in the middle of the put; in the other places it is left to find out.
+    """
+
+    def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803
+        folder = Path(self.options.store).with_name("commits")
+        folder.mkdir(exist_ok=True)
+        place = {0: "message_of", 2: "write_intent", 4: "_clean"}.get(claim(str(folder), "commit"))
+        if place is None:
+            super().commit(messages, batchId)
+            return
+        real, calls = getattr(batch_commit, place), [0]
+
+        def dying(*arguments: Any) -> Any:
+            calls[0] += 1
+            if calls[0] == (20 if place == "message_of" else 1):
+                jvm = parent_of(os.getppid())
+                for process in (parent_of(jvm), jvm):
+                    os.kill(process, signal.SIGKILL)
+                if place == "message_of":
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return real(*arguments)
+
+        batch_commit.PUT_AT_ONCE = 7
+        setattr(batch_commit, place, dying)
+        super().commit(messages, batchId)
+
+
+class LaterClock(SystemClock):
+    """The time some milliseconds from now: a lease that a dead process holds has run out by then."""
+
+    def __init__(self, later_ms: int) -> None:
+        super().__init__()
+        self._later_ms = later_ms
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self._later_ms
+
+
+def job(
+    spark: Any,
+    *,
+    name: str,
+    folder: str = "",
+    kinds: list[str] | None = None,
+    straggler: bool = False,
+    kill_at: str = "",
+    times: int = 1,
+    later_ms: int = 0,
+    **arguments: Any,
+) -> dict[str, Any]:
+    """Any other job of the pipeline, by its name, with faults in its tasks or the death of its driver at a step."""
+    import importlib
+
+    left = [times]
+
+    def step(taken: str) -> None:
+        if taken == kill_at:
+            left[0] -= 1
+            if left[0] == 0:
+                die(with_jvm=True)
+
+    def run(session: Any, function: Any, tasks: Any, **options: Any) -> Any:
+        if kinds:
+            function = Fault(function, folder, kinds)
+        if straggler:
+            function = Straggler(function, folder)
+        return run_tasks(session, function, tasks, **options)
+
+    if kill_at:
+        arguments["step"] = step
+    if later_ms:
+        arguments["clock"] = LaterClock(later_ms)
+    job_tasks.run_tasks = run
+    try:
+        report = getattr(importlib.import_module(f"tiermq.spark.jobs.{name}"), name)(spark, **arguments)
+    finally:
+        job_tasks.run_tasks = run_tasks
+    told = sorted(os.listdir(folder)) if folder else []
+    return {"problems": report.problems, "done": report.done, "planned": report.planned, "faults": told}
+
+
+def _rows(frame: Any) -> Rows:
+    return sorted((row[0], row[1], row[2], bytes(row[3]).hex()) for row in frame.collect())

@@ -9,7 +9,7 @@ import pytest
 
 from spark.cluster.cluster_worlds import BACK_ENDS, Expectation, world_on
 from spark.cluster.driver_process import SPECULATION, DriverDied, DriverProcess
-from spark.jobs.offload_world import OffloadWorld
+from spark.jobs.offload_world import OffloadWorld, fill
 from spark.jobs.test_offload import STEPS
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash]
@@ -48,16 +48,40 @@ def test_two_copies_of_a_task_that_write_at_the_same_time_change_nothing(
     expected.check(world)
 
 
-@pytest.mark.parametrize("with_jvm", [True, False], ids=["its JVM too", "its JVM finds out"])
-@pytest.mark.parametrize("steps", [STEPS[::2], STEPS[1::2]], ids=["even steps", "odd steps"])
+@pytest.mark.parametrize(
+    ("back_end", "steps", "with_jvm"),
+    [
+        ("s3", ["init", "settle", "tasks", "commit", "roll", "index sync", "seal"], True),
+        ("files", ["recover", "validate", "committed", "index", "manifests", "close"], False),
+    ],
+    ids=["s3, its JVM too", "files, its JVM finds out"],
+)
 def test_drivers_that_are_killed_one_after_the_other_lose_and_double_nothing(
-    driver: DriverProcess, tmp_path: Path, steps: list[str], with_jvm: bool, request: pytest.FixtureRequest
+    driver: DriverProcess,
+    tmp_path: Path,
+    back_end: str,
+    steps: list[str],
+    with_jvm: bool,
+    request: pytest.FixtureRequest,
 ) -> None:
-    world = world_on("s3" if with_jvm else "files", tmp_path, request, 600)
-    expected = Expectation(world, tmp_path / "engine")
-    for step in steps:
+    world = world_on(back_end, tmp_path, request, 0)
+    for number, step in enumerate(steps):
+        fill(world.store, 150, number, first=number * 1_000)
         with pytest.raises(DriverDied):
             run(driver, world, kill_at=step, with_jvm=with_jvm)
+    expected = Expectation(world, tmp_path / "engine")
     report = run(driver, world)
     assert report["problems"] == []
     expected.check(world)
+
+
+def test_every_step_at_which_a_driver_may_die_is_tried() -> None:
+    """The steps above are those of the tests without Spark."""
+    tried = {
+        step
+        for mark in test_drivers_that_are_killed_one_after_the_other_lose_and_double_nothing.pytestmark
+        if mark.name == "parametrize"
+        for _, steps, _ in mark.args[1]
+        for step in steps
+    }
+    assert tried == set(STEPS)
