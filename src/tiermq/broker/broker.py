@@ -123,7 +123,10 @@ class Broker:
             if tier is None:
                 store = LocalStore.open(path, clock=clock, store_host=host, **settings)
             else:
-                named = {"broker_name": config.broker_name, "broker_cluster_name": config.broker_cluster_name}
+                named: dict[str, Any] = {
+                    "broker_name": config.broker_name,
+                    "broker_cluster_name": config.broker_cluster_name,
+                }
                 store = TieredStore.open(path, tier=tier, clock=clock, store_host=host, **named, **settings)
             undo.callback(store.close)
             made = cls(store, config, clock=clock, tls=tls, acl=acl, limits=limits, listening=listening)

@@ -42,6 +42,8 @@ class BrokerParts:
     groups: GroupTable
     offsets: ConsumerOffsets
     clients: ClientTable
+    holds_locks: Callable[[str], bool] = lambda _group: False
+    """Whether a group holds a queue locked, which says that it consumes in order. Whoever keeps the locks sets it."""
     periodic: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
     """(every so many seconds, what is done then on the loop): each processor adds its own."""
     is_busy: list[Callable[[], bool]] = field(default_factory=list)

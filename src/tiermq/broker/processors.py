@@ -1,4 +1,6 @@
-"""Which processors a broker has. Each takes the broker's parts, and registers the request codes that it serves."""
+"""Which processors a broker has, in the order of their names.
+
+Each takes the broker's parts, and registers the request codes that it serves."""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tiermq.broker.parts import BrokerParts
+from tiermq.broker.sending import SendProcessor
 from tiermq.remoting.server import RemotingServer
 
 
@@ -15,4 +18,4 @@ class Processor(Protocol):
     def register(self, server: RemotingServer) -> None: ...
 
 
-PROCESSORS: tuple[Callable[[BrokerParts], Processor], ...] = ()
+PROCESSORS: tuple[Callable[[BrokerParts], Processor], ...] = (SendProcessor,)

@@ -56,6 +56,7 @@ class LocalStore(StoreLife):
         parts = self._parts
         appender = parts.log.appender
         self.get = parts.reader.get  # type: ignore[method-assign]
+        self.append = appender.put  # type: ignore[method-assign]
         if parts.config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
             appender.waits = True
             appender.door = self.put
@@ -97,6 +98,20 @@ class LocalStore(StoreLife):
         the body is no batch; a batch that is too large, transactional or delayed is refused whole (every result has the
         status).
         """
+        outcome = self.append_batch(envelope)
+        if outcome.end_offset < 0:
+            return outcome
+        status = self._await_flush(outcome.end_offset, envelope.waits_for_store)
+        return outcome if status is PutStatus.PUT_OK else outcome.with_status(status)
+
+    def append(self, message: Message) -> PutResult:
+        """`put` for callers that must not block: it never waits for the disk. What it stored is as durable as
+        ASYNC_FLUSH has it until `when_durable(result.end_offset, ...)` has called back; that also starts the flush.
+        """
+        return self._parts.log.appender.put(message)
+
+    def append_batch(self, envelope: Message) -> PutResults:
+        """`put_batch`, without waiting for the disk in the same way."""
         elements = decode_client_batch(envelope.body)
         illegal = (
             len(envelope.body) > self._parts.log.appender.max_body_bytes
@@ -120,10 +135,7 @@ class LocalStore(StoreLife):
         if illegal or any(message.special for message in messages):
             return PutResults.refused(PutStatus.MESSAGE_ILLEGAL, len(elements))
         outcome = self._parts.log.put_together(messages)
-        if isinstance(outcome, PutStatus):
-            return PutResults.refused(outcome, len(elements))
-        status = self._await_flush(outcome.end_offset, envelope.waits_for_store)
-        return outcome if status is PutStatus.PUT_OK else outcome.with_status(status)
+        return PutResults.refused(outcome, len(elements)) if isinstance(outcome, PutStatus) else outcome
 
     def queue(self, topic: str, queue_id: int = 0) -> QueueHandle:
         """A handle for putting many messages to one queue. Raises IllegalMessage when no queue can have that name."""

@@ -1,0 +1,96 @@
+"""DurableAnswers: answers to sends that wait until what was sent is on disk (SYNC_FLUSH).
+
+    add ─► line ─► one flush is asked for at a time ─► everything below its end is durable ─► answered, in order
+                     ▲                                        │ more came meanwhile
+                     └────────────────────────────────────────┘
+
+Invariants: nothing is answered SUCCESS before it is durable; each is answered once; nobody waits longer than the
+flush timeout, after which the answer is FLUSH_DISK_TIMEOUT and the client knows that its message may or may not
+survive a power cut. All state belongs to the loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tiermq.clock import Clock
+from tiermq.remoting.connection import Connection
+from tiermq.remoting.server import RemotingServer
+from tiermq.status import PutStatus
+from tiermq.store.local_store import LocalStore
+
+LOOK_S = 0.5
+
+
+@dataclass(slots=True)
+class _Waiting:
+    end_offset: int
+    since_s: float
+    connection: Connection
+    answer: bytes
+    late: Callable[[], bytes]
+
+
+class DurableAnswers:
+    """See the module."""
+
+    def __init__(self, local: LocalStore, server: RemotingServer, clock: Clock, capacity: int) -> None:
+        self.capacity = capacity
+        self.timed_out = 0
+        self._local = local
+        self._server = server
+        self._clock = clock
+        self._timeout_s = local.config.sync_flush_timeout / 1000
+        self._line: deque[_Waiting] = deque()
+        self._asked_to = -1
+        self._newest_end = -1
+
+    @property
+    def waiting(self) -> int:
+        return len(self._line)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._line) >= self.capacity
+
+    def add(self, end_offset: int, connection: Connection, answer: bytes, late: Callable[[], bytes]) -> None:
+        """Send `answer` once everything below `end_offset` is durable, or what `late` gives if that takes too long."""
+        self._line.append(_Waiting(end_offset, self._clock.monotonic(), connection, answer, late))
+        self.flush_soon(end_offset)
+
+    def flush_soon(self, end_offset: int) -> None:
+        """Make everything below `end_offset` durable; nobody waits for it."""
+        self._newest_end = max(self._newest_end, end_offset)
+        if self._asked_to < 0:
+            self._ask()
+
+    def _ask(self) -> None:
+        self._asked_to = end = self._newest_end
+        self._local.when_durable(end, lambda status: self._server.call_threadsafe(self._flushed, end, status))
+
+    def _flushed(self, end_offset: int, status: PutStatus) -> None:
+        self._asked_to = -1
+        line = self._line
+        # The log is appended in order, and so is the line: whoever is behind the first that waits, waits too.
+        while line and line[0].end_offset <= end_offset:
+            self._answer(line.popleft(), status)
+        if self._newest_end > end_offset:
+            self._ask()
+
+    def answer_late(self) -> int:
+        """Answer FLUSH_DISK_TIMEOUT to those who wait for too long; says how many. Called now and then."""
+        oldest_s = self._clock.monotonic() - self._timeout_s
+        count = 0
+        while self._line and self._line[0].since_s < oldest_s:
+            self._answer(self._line.popleft(), PutStatus.FLUSH_DISK_TIMEOUT)
+            count += 1
+        return count
+
+    def _answer(self, waiting: _Waiting, status: PutStatus) -> None:
+        if status is PutStatus.PUT_OK:
+            waiting.connection.send_bytes(waiting.answer)
+        else:
+            self.timed_out += 1
+            waiting.connection.send_bytes(waiting.late())

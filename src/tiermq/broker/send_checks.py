@@ -1,0 +1,169 @@
+"""What is checked of a send before it is stored, and where it is stored then. Values only: nothing here waits.
+
+    broker and topic may be sent to ─► queue exists ─► properties ─► retries that are used up go to dead letters
+                                                                  ─► delayed ones to the queue of their level
+
+Invariants: a message carries each of MSG_REGION, TRACE_ON and CLUSTER once, from this broker, and a unique key; no
+client can set a POP receipt (POP_CK).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from tiermq.broker.broker_config import BrokerConfig
+from tiermq.broker.delay_rewrite import Place, delay_level, delayed
+from tiermq.broker.groups import SubscriptionGroup
+from tiermq.broker.topics import DLQ_PREFIX, RETRY_PREFIX, check_topic_name, is_sending_forbidden
+from tiermq.errors import RequestRefused
+from tiermq.kernel import SendRequest
+from tiermq.message.properties import (
+    CLUSTER,
+    DELAY,
+    KEYS,
+    MSG_REGION,
+    POP_CK,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+    TRACE_ON,
+    TRAN_MSG,
+    UNIQ_KEY,
+    delete_property,
+    encode_properties,
+    get_property,
+    join_properties,
+    with_property,
+)
+from tiermq.namesrv.topic_config import FILTER_MULTI_TAG, PERM_WRITE, TopicConfig
+from tiermq.remoting.codes import ResponseCode
+
+VERSION_MAX_RECONSUME_TIMES = 121
+"""V3_4_9: clients from here on say how often a message may be tried."""
+SYS_FLAG_MULTI_TAGS = 2
+SYS_FLAG_TRANSACTION = 0x0C
+TRANSACTION_COMMIT = 0x08
+CLEANUP_POLICY = "cleanup.policy"
+_TIMERS = tuple(name.encode() for name in (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS))
+
+
+def broker_properties(config: BrokerConfig) -> bytes:
+    """What a broker adds to every message."""
+    trace_on = "true" if config.trace_on else "false"
+    return encode_properties({MSG_REGION: config.region_id, TRACE_ON: trace_on, CLUSTER: config.broker_cluster_name})
+
+
+def check_topic(topic: str, config: BrokerConfig, found: TopicConfig | None) -> None:
+    """Raises RequestRefused for a topic that nobody may send to here."""
+    if not config.broker_permission & PERM_WRITE and found is not None and found.order:
+        raise RequestRefused(
+            f"expected a broker that takes messages, found {config.broker_name} without the permission to write",
+            ResponseCode.NO_PERMISSION,
+        )
+    if found is None:
+        check_topic_name(topic)
+    if is_sending_forbidden(topic):
+        raise RequestRefused(
+            f"topic {topic}: its messages are the broker's own, clients may not send to it", ResponseCode.NO_PERMISSION
+        )
+
+
+def no_such_topic(request: SendRequest) -> RequestRefused:
+    return RequestRefused(
+        f"topic {request.topic} does not exist, and may not be made from {request.default_topic!r}: create it first",
+        ResponseCode.TOPIC_NOT_EXIST,
+    )
+
+
+def no_such_group(topic: str) -> RequestRefused:
+    return RequestRefused(
+        f"consumer group {group_of_retry(topic)} does not exist: create it first",
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    )
+
+
+def queue_of(request: SendRequest, config: TopicConfig, chance: random.Random) -> int:
+    """The queue that a send goes to. Raises RequestRefused for one that the topic does not have."""
+    if request.queue_id >= max(config.read_queues, config.write_queues) or config.write_queues <= 0:
+        raise RequestRefused(
+            f"topic {config.name}: expected a queue below {max(config.read_queues, config.write_queues)}, "
+            f"found {request.queue_id}",
+            ResponseCode.INVALID_PARAMETER,
+        )
+    return request.queue_id if request.queue_id >= 0 else chance.randrange(config.write_queues)
+
+
+def group_of_retry(topic: str) -> str:
+    return topic.removeprefix(RETRY_PREFIX)
+
+
+def dead_letter_topic(topic: str) -> str:
+    """The topic of what a group could not consume, from its retry topic."""
+    return DLQ_PREFIX + group_of_retry(topic)
+
+
+def is_used_up(request: SendRequest, group: SubscriptionGroup, holds_locks: bool) -> bool:
+    """Whether a message on its way to a retry topic goes to dead letters instead.
+
+    A group that holds queues locked consumes in order, and what it sends back would come out of order.
+    """
+    most = group.retry_max_times
+    if request.version >= VERSION_MAX_RECONSUME_TIMES and request.max_reconsume_times >= 0:
+        most = request.max_reconsume_times
+    return holds_locks or request.reconsume_times > most
+
+
+def completed(properties: bytes, added: bytes, new_key: Callable[[], str] | None) -> tuple[bytes, str]:
+    """A client's properties with the broker's own behind them, and the unique key; without `new_key` none is made."""
+    for name in (POP_CK, MSG_REGION, TRACE_ON, CLUSTER):
+        properties = delete_property(properties, name.encode())
+    key = get_property(properties, UNIQ_KEY.encode())
+    text = "" if key is None else key.decode("utf-8", "replace")
+    if not text and new_key is not None:
+        text = new_key()
+        properties = with_property(properties, UNIQ_KEY, text)
+    return join_properties(properties, added), text
+
+
+def check_properties(request: SendRequest, config: TopicConfig, properties: bytes) -> None:
+    """Raises RequestRefused for what the topic, or this broker, does not take."""
+    if config.attributes.get(CLEANUP_POLICY) == "COMPACTION" and not get_property(properties, KEYS.encode()):
+        raise RequestRefused(
+            f"topic {config.name} keeps the newest message of each key: expected one in {KEYS}, found none",
+            ResponseCode.MESSAGE_ILLEGAL,
+        )
+    half = (get_property(properties, TRAN_MSG.encode()) or b"").lower() == b"true"
+    if half and not (request.reconsume_times > 0 and delay_level(properties) > 0):
+        raise RequestRefused(
+            "this broker takes no transactional messages: send it without a transaction, or to another broker",
+            ResponseCode.NO_PERMISSION,
+        )
+
+
+def sys_flag_of(request: SendRequest, config: TopicConfig) -> int:
+    return request.sys_flag | SYS_FLAG_MULTI_TAGS if config.filter_type == FILTER_MULTI_TAG else request.sys_flag
+
+
+def stored_place(place: Place, sys_flag: int, levels: int) -> Place:
+    """Where a message is stored now: at its place, or in the queue of its delay. Raises RequestRefused."""
+    level = delay_level(place.properties)
+    if level <= 0 and is_for_a_time(place.properties):
+        raise RequestRefused(
+            "messages for an arbitrary time are not enabled here: use a delay level", ResponseCode.SYSTEM_ERROR
+        )
+    if level > 0 and sys_flag & SYS_FLAG_TRANSACTION in (0, TRANSACTION_COMMIT):
+        return delayed(place, level, levels)
+    return place
+
+
+def is_for_a_time(properties: bytes) -> bool:
+    """Whether a message asks to be delivered at a time of its own."""
+    if b"TIMER_" not in properties or get_property(properties, TIMER_OUT_MS.encode()) is not None:
+        return False
+    return any(get_property(properties, name) is not None for name in _TIMERS)
+
+
+def without_delay(properties: bytes) -> bytes:
+    return delete_property(properties, DELAY.encode())

@@ -1,0 +1,380 @@
+"""SendProcessor: sends (10, 310), batches (320), of producers and of consumers that give messages back by sending.
+
+    send ─► usual: topic known, queue named, plain properties ─► append ─► answer            a few steps of Python
+        └─► otherwise: checks ─► place ─► append ─► answer
+                          └─► the topic or the group must be made first: in the pool, sends wait in their topic's line
+
+Invariants: the loop never waits for the disk; sends of one connection to one topic are stored in the order of their
+arrival, also when the topic must be made first; under SYNC_FLUSH a send is answered SUCCESS once it is durable, unless
+its producer said WAIT=false. Sends that wait are bounded: beyond `send_thread_pool_queue_capacity` they are answered
+SYSTEM_BUSY, with nothing stored. All state belongs to the loop's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tiermq.broker.delay_rewrite import Place
+from tiermq.broker.durable_answers import LOOK_S, DurableAnswers
+from tiermq.broker.listening import store_host
+from tiermq.broker.parts import BrokerParts
+from tiermq.broker.put_answers import STORED, code_of, refusal_of
+from tiermq.broker.send_checks import (
+    SYS_FLAG_TRANSACTION,
+    broker_properties,
+    check_properties,
+    check_topic,
+    completed,
+    dead_letter_topic,
+    group_of_retry,
+    is_used_up,
+    no_such_group,
+    no_such_topic,
+    queue_of,
+    stored_place,
+    sys_flag_of,
+    without_delay,
+)
+from tiermq.broker.send_counts import SendCounts
+from tiermq.broker.topics import RETRY_PREFIX, is_sending_forbidden
+from tiermq.config import BrokerRole, FlushDiskType
+from tiermq.errors import CorruptRecord, IllegalMessage, RequestRefused
+from tiermq.kernel import Message, PutResult, SendRequest, message_of_send, send_answer
+from tiermq.message.client_batch import decode_client_batch
+from tiermq.message.hosts import encode_host
+from tiermq.message.ids import UniqueKeyGenerator
+from tiermq.message.inner_batch import with_inner_num
+from tiermq.namesrv.topic_config import FILTER_SINGLE_TAG, TopicConfig
+from tiermq.remoting.codes import VERSION, ResponseCode
+from tiermq.remoting.connection import Connection
+from tiermq.remoting.server import RemotingServer
+from tiermq.status import PutStatus
+from tiermq.store.topic_attributes import ATTRIBUTE as QUEUE_TYPE
+
+_log = logging.getLogger(__name__)
+
+BORN_HOST = "born_host"
+UNUSUAL_FLAGS = SYS_FLAG_TRANSACTION | 0xC0
+"""Bits of a message's flag that the usual way does not take: transactions, batches in one record."""
+INNER_BATCH_FLAGS = 0xC0
+BATCH_QUEUE = "BatchCQ"
+DLQ_QUEUES = 1
+_KEY = b"UNIQ_KEY\x01"
+_PUT_OK = PutStatus.PUT_OK
+
+
+class _Stored(NamedTuple):
+    """What was stored of one send, one message or many."""
+
+    ids: str
+    queue_offset: int
+    end_offset: int
+    size: int
+    messages: int
+
+
+class SendProcessor:
+    """See the module."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+        self._config = config = parts.config
+        self._topics = parts.topics
+        self._local = parts.local
+        self._append = parts.local.append
+        self._find = parts.topics.get
+        self._sync = parts.local.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._is_slave = parts.local.config.broker_role is BrokerRole.SLAVE
+        self._levels = len(parts.local.config.delay_levels_ms)
+        self._added = broker_properties(config)
+        self._region = config.region_id
+        self._trace_on = "true" if config.trace_on else "false"
+        self._chance = random.Random()  # noqa: S311 - it spreads messages over queues
+        self._new_key = UniqueKeyGenerator(
+            store_host(config.broker_ip1, 0).rpartition(":")[0], clock=parts.clock
+        ).next_key
+        self._usual: dict[str, TopicConfig] = {}
+        """Topics whose sends can go the usual way, with the configuration that this was found of."""
+        self._lines: dict[str, list[tuple[Connection, SendRequest]]] = {}
+        self._in_lines = 0
+        self.counts = SendCounts(parts.metrics, config, parts.topics)
+        self.durable = DurableAnswers(parts.local, parts.server, parts.clock, config.send_thread_pool_queue_capacity)
+        parts.is_busy.append(lambda: self.waiting > 0)
+        parts.periodic.append((LOOK_S, self._look_for_late))
+
+    def register(self, server: RemotingServer) -> None:
+        server.register_send(self.send)
+
+    @property
+    def waiting(self) -> int:
+        """Sends that are not answered yet."""
+        return self.durable.waiting + self._in_lines
+
+    def _look_for_late(self) -> None:
+        self.durable.answer_late()
+
+    # The usual way.
+
+    def send(self, connection: Connection, request: SendRequest) -> bytes | None:
+        """The answer, or None when it comes later. Raises RequestRefused."""
+        topic = request.topic
+        properties = request.properties
+        config = self._usual.get(topic)
+        at = properties.find(_KEY)
+        end = properties.find(b"\x02", at + 9)
+        if (
+            config is None
+            or config is not self._find(topic)
+            or not 0 <= request.queue_id < config.write_queues
+            or request.batch
+            or request.sys_flag & UNUSUAL_FLAGS
+            or at < 0
+            or end < 0
+            or (at > 0 and properties[at - 1] != 2)
+            or properties[-1] != 2
+            or b"DELAY" in properties
+            or b"MSG_REGION" in properties
+            or b"TRAN_MSG" in properties
+            or b"TIMER_" in properties
+            or b"POP_CK" in properties
+            or self._lines
+        ):
+            return self._send_otherwise(connection, request)
+        born_host = connection.attributes.get(BORN_HOST) or born_host_of(connection)
+        try:
+            message = message_of_send(request, request.queue_id, properties + self._added, born_host)
+        except IllegalMessage as error:
+            raise RequestRefused(str(error), ResponseCode.MESSAGE_ILLEGAL) from error
+        if self._sync:
+            self._require_room()
+        result = self._append(message)
+        key = properties[at + 9 : end].decode("utf-8", "replace")
+        if self._sync or result.status is not _PUT_OK:
+            return self._answered(connection, request, result, message.waits_for_store, request.queue_id, key)
+        self.counts.add(topic, result.size)
+        return send_answer(
+            request.header_type, request.opaque, 0, VERSION, result.message_id or "", request.queue_id,
+            result.queue_offset, key, self._region, self._trace_on,
+        )  # fmt: skip
+
+    # Otherwise.
+
+    def _send_otherwise(self, connection: Connection, request: SendRequest) -> bytes | None:
+        topic = request.topic
+        if topic in self._lines:
+            self._wait_in_line(connection, request)
+            return None
+        config = self._find(topic)
+        check_topic(topic, self._config, config)
+        if self._is_slave:
+            raise RequestRefused("expected a master, found a slave: send to the master", ResponseCode.SYSTEM_BUSY)
+        if config is None:
+            self._make_first(connection, request, lambda: self._make_topic(request), no_such_topic(request))
+            return None
+        if _is_usual(config):
+            self._usual[topic] = config
+        if request.batch:
+            return self._send_batch(connection, request, config)
+        if topic.startswith(RETRY_PREFIX):
+            return self._send_retry(connection, request, config)
+        return self._store(connection, request, config)
+
+    def _store(
+        self, connection: Connection, request: SendRequest, config: TopicConfig, *, delay: bool = True
+    ) -> bytes | None:
+        """Store one message in a topic that may be another than the request's."""
+        queue_id = queue_of(request, config, self._chance) if config.name == request.topic else 0
+        properties, key = completed(request.properties, self._added, self._new_key)
+        check_properties(request, config, properties)
+        place = Place(config.name, queue_id, properties if delay else without_delay(properties))
+        sys_flag = sys_flag_of(request, config)
+        place = stored_place(place, sys_flag, self._levels)
+        message = _message(connection, request, place, sys_flag)
+        self._require_room()
+        result = self._append(message)
+        return self._answered(connection, request, result, message.waits_for_store, queue_id, key)
+
+    def _send_retry(self, connection: Connection, request: SendRequest, config: TopicConfig) -> bytes | None:
+        name = group_of_retry(request.topic)
+        group = self._parts.groups.get(name)
+        if group is None:
+            groups = self._parts.groups
+            self._make_first(connection, request, lambda: groups.find_or_make(name), no_such_group(request.topic))
+            return None
+        if not is_used_up(request, group, self._parts.holds_locks(name)):
+            return self._store(connection, request, config)
+        dead = self._find(dead_letter_topic(request.topic))
+        if dead is None:
+            self._make_first(
+                connection,
+                request,
+                lambda: self._topics.make(dead_letter_topic(request.topic), DLQ_QUEUES, DLQ_QUEUES),
+                no_such_topic(request),
+            )
+            return None
+        return self._store(connection, request, dead, delay=False)
+
+    def _send_batch(self, connection: Connection, request: SendRequest, config: TopicConfig) -> bytes | None:
+        if request.topic.startswith(RETRY_PREFIX):
+            raise RequestRefused("a retry topic takes no batches", ResponseCode.MESSAGE_ILLEGAL)
+        queue_id = queue_of(request, config, self._chance)
+        properties, key = completed(request.properties, self._added, None)
+        sys_flag = sys_flag_of(request, config)
+        self._require_room()
+        if config.attributes.get(QUEUE_TYPE) == BATCH_QUEUE:
+            return self._send_inner_batch(connection, request, Place(config.name, queue_id, properties), sys_flag)
+        envelope = _message(connection, request, Place(config.name, queue_id, properties), sys_flag)
+        try:
+            results = self._local.append_batch(envelope)
+        except (CorruptRecord, IllegalMessage) as error:
+            raise RequestRefused(str(error), ResponseCode.MESSAGE_ILLEGAL) from error
+        if not len(results):
+            raise RequestRefused("expected messages in a batch, found none", ResponseCode.MESSAGE_ILLEGAL)
+        if results.end_offset < 0:
+            return self._answered(connection, request, results[0], False, queue_id, key)
+        ids = ",".join([result.message_id or "" for result in results])
+        first, last = results[0], results[len(results) - 1]
+        whole = _Stored(ids, first.queue_offset, last.end_offset, last.end_offset - first.physical_offset, len(results))
+        return self._answered_stored(connection, request, whole, envelope.waits_for_store, queue_id, key)
+
+    def _send_inner_batch(
+        self, connection: Connection, request: SendRequest, place: Place, sys_flag: int
+    ) -> bytes | None:
+        """A batch for a topic whose queues hold batches: one record with all of it."""
+        try:
+            count = len(decode_client_batch(request.body))
+        except CorruptRecord as error:
+            raise RequestRefused(str(error), ResponseCode.MESSAGE_ILLEGAL) from error
+        place = place._replace(properties=with_inner_num(place.properties, count))
+        message = _message(connection, request, place, sys_flag | INNER_BATCH_FLAGS)
+        result = self._append(message)
+        return self._answered(connection, request, result, message.waits_for_store, place.queue_id, "")
+
+    # Answers.
+
+    def _answered(
+        self, connection: Connection, request: SendRequest, result: PutResult, waits: bool, queue_id: int, key: str
+    ) -> bytes | None:
+        if result.status not in STORED:
+            code, remark = code_of(result.status)
+            self.counts.refused += 1
+            raise RequestRefused(remark or result.status.name, code)
+        stored = _Stored(result.message_id or "", result.queue_offset, result.end_offset, result.size, result.count)
+        return self._answered_stored(connection, request, stored, waits, queue_id, key)
+
+    def _answered_stored(
+        self, connection: Connection, request: SendRequest, stored: _Stored, waits: bool, queue_id: int, key: str
+    ) -> bytes | None:
+        self.counts.add(request.topic, stored.size, stored.messages)
+
+        def answer(status: PutStatus) -> bytes:
+            code, remark = code_of(status)
+            return send_answer(
+                request.header_type, request.opaque, code, VERSION, stored.ids, queue_id, stored.queue_offset, key,
+                self._region, self._trace_on, remark,
+            )  # fmt: skip
+
+        if not self._sync:
+            return answer(_PUT_OK)
+        if request.is_oneway or not waits:
+            self.durable.flush_soon(stored.end_offset)
+            return answer(_PUT_OK)
+        self.durable.add(stored.end_offset, connection, answer(_PUT_OK), lambda: answer(PutStatus.FLUSH_DISK_TIMEOUT))
+        return None
+
+    def _require_room(self) -> None:
+        """Raises RequestRefused when too many sends wait already."""
+        if self.waiting >= self._config.send_thread_pool_queue_capacity:
+            self.counts.refused += 1
+            raise RequestRefused(
+                f"{self.waiting} sends wait for the disk already: try again, or another broker",
+                ResponseCode.SYSTEM_BUSY,
+            )
+
+    # Topics and groups that must be made first.
+
+    def _make_topic(self, request: SendRequest) -> TopicConfig | None:
+        return self._topics.for_send(
+            request.topic, request.default_topic, request.default_topic_queue_nums, request.unit_mode
+        )
+
+    def _make_first(
+        self, connection: Connection, request: SendRequest, work: Callable[[], object], missing: RequestRefused
+    ) -> None:
+        """Do `work` in the pool, then go on with every send that came for the topic meanwhile; `missing` if it gives
+        None."""
+        topic = request.topic
+        self._require_room()
+        self._parts.server.run_in_pool(work, lambda made, error: self._made(topic, made, error, missing))
+        self._wait_in_line(connection, request)
+
+    def _wait_in_line(self, connection: Connection, request: SendRequest) -> None:
+        self._require_room()
+        self._lines.setdefault(request.topic, []).append((connection, request))
+        self._in_lines += 1
+
+    def _made(self, topic: str, made: object, error: Exception | None, missing: RequestRefused) -> None:
+        line = self._lines.pop(topic)
+        self._in_lines -= len(line)
+        refused = missing if made is None else None
+        if error is not None:
+            _log.error("topic %s: what a send needs could not be made", topic, exc_info=error)
+            refused = RequestRefused(f"{type(error).__name__}: {error}", ResponseCode.SYSTEM_ERROR)
+        for connection, request in line:
+            self._go_on(connection, request, refused)
+
+    def _go_on(self, connection: Connection, request: SendRequest, refused: RequestRefused | None) -> None:
+        try:
+            if refused is not None:
+                raise refused
+            answer = self.send(connection, request)
+        except RequestRefused as error:
+            if not request.is_oneway:
+                connection.send(refusal_of(request, error))
+            return
+        if answer is not None and not request.is_oneway:
+            connection.send_bytes(answer)
+
+
+def _is_usual(config: TopicConfig) -> bool:
+    """Whether sends to a topic need no look at anything but themselves."""
+    return (
+        not config.attributes
+        and not config.order
+        and config.filter_type == FILTER_SINGLE_TAG
+        and not config.name.startswith(RETRY_PREFIX)
+        and not is_sending_forbidden(config.name)
+    )
+
+
+def _message(connection: Connection, request: SendRequest, place: Place, sys_flag: int) -> Message:
+    """The message to store. Raises RequestRefused for what no record can hold."""
+    try:
+        return Message(
+            place.topic,
+            request.body,
+            place.queue_id,
+            encoded_properties=place.properties,
+            flag=request.flag,
+            sys_flag=sys_flag,
+            born_timestamp_ms=request.born_ms,
+            born_host=born_host_of(connection),
+            reconsume_times=request.reconsume_times,
+        )
+    except IllegalMessage as error:
+        raise RequestRefused(str(error), ResponseCode.MESSAGE_ILLEGAL) from error
+
+
+def born_host_of(connection: Connection) -> bytes:
+    """The peer's address as a record keeps it."""
+    found = connection.attributes.get(BORN_HOST)
+    if found is None:
+        host, port = connection.peer
+        # A socket for both families tells an IPv4 peer as ::ffff:1.2.3.4; a link-local one has a scope behind %.
+        host = host.removeprefix("::ffff:").partition("%")[0]
+        found = connection.attributes[BORN_HOST] = encode_host(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    made: bytes = found
+    return made
