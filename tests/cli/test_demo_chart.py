@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cli.demo_cases import timeline_of
 from tiermq.cli.demo_chart import LABEL_STEP, SERIES, WIDTH, ceiling, chart, label_places, tick_s
-from tiermq.cli.demo_timeline import rates
+from tiermq.cli.demo_timeline import Step, rates
 
 
 def test_every_step_and_every_series_is_drawn() -> None:
@@ -55,3 +55,14 @@ def test_numbers_of_steps_never_touch_and_stay_inside(centres: list[float]) -> N
     assert all(after - before >= LABEL_STEP - 1e-6 for before, after in itertools.pairwise(places))
     assert min(places) >= 74.0 - 1e-6
     assert max(places) <= 1_034.0 + 1e-6
+
+
+def test_a_title_stands_beside_its_number_only_where_there_is_room() -> None:
+    steps = [Step("a", "Put, and kill", 0.0, 5.0), Step("b", "Evict", 5.0, 5.2), Step("c", "Read", 5.2, 10.0)]
+    picture = chart(steps, {}, 0.1, [], "")
+    assert ">Put, and kill</text>" in picture
+    assert ">Read</text>" in picture
+    crowded = [Step("a", "Put, and kill", 0.0, 0.2), Step("b", "Evict", 0.2, 0.4), Step("c", "Read", 0.4, 10.0)]
+    picture = chart(crowded, {}, 0.1, [], "")
+    assert ">Put, and kill</text>" not in picture
+    assert "1. Put, and kill" in picture, "a hand over the band still says it"

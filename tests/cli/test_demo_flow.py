@@ -5,7 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 from cli.demo_cases import account_of, timeline_of
-from tiermq.cli.demo_flow import BOX_WIDTH, BOXES, WIDTH, arrows_of, boxes_of, flow, left_of
+from tiermq.cli.demo_flow import BOX_WIDTH, BOXES, WIDTH, arrows_of, boxes_of, flow, from_to, left_of
 
 
 def texts_of(svg: str) -> list[str]:
@@ -16,7 +16,7 @@ def test_every_place_and_every_arrow_has_its_numbers() -> None:
     texts = texts_of(flow(account_of(timeline_of())))
     assert [text for text in texts if text == "1,000"] == ["1,000"] * 4
     assert {"Producers", "Commit log", "Tier", "Spark", "Table"} <= set(texts)
-    assert {"100 MiB → 10 MiB", "6 files evicted", "50 MiB/s", "1 Parquet file", "s3 · 8 queues"} <= set(texts)
+    assert {"100 → 10 MiB", "6 files evicted", "50 MiB/s", "1 Parquet file", "s3 · 8 queues"} <= set(texts)
     assert any("kill -9 after 480" in text for text in texts)
     assert any("restored from the tier in 100 ms" in text for text in texts)
 
@@ -36,3 +36,8 @@ def test_a_demo_that_was_not_restored_has_no_way_back() -> None:
 
 def test_the_boxes_fill_the_picture() -> None:
     assert left_of(BOXES - 1) + BOX_WIDTH == WIDTH - 1
+
+
+def test_two_sizes_share_a_unit_when_they_have_the_same() -> None:
+    assert from_to("1.2 GiB", "48 MiB") == "1.2 GiB → 48 MiB"
+    assert from_to("224 MiB", "47.7 MiB") == "224 → 47.7 MiB"

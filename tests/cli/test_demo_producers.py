@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ def test_what_a_killed_process_acknowledged_is_in_its_store(tmp_path: Path) -> N
     told: list[int] = []
     acknowledged, rate = producers.killed_producers(tmp_path, 2_000, told.append)
     assert sum(acknowledged) == sum(told) >= 1_000
+    assert max(acknowledged) <= 2_000 / QUEUES + LIST_MESSAGES, "a parent that was late to kill finds no more"
     assert rate > 0
     assert store_state(tmp_path) is StoreState.CRASHED
     with LocalStore.open(tmp_path, **producers.store_settings(2_000)) as store:
@@ -25,6 +29,18 @@ def test_what_a_killed_process_acknowledged_is_in_its_store(tmp_path: Path) -> N
             if count:
                 last = store.get(TOPIC, queue_id, count - 1, 1).messages[0]
                 assert last.body == body_of(number_of(queue_id, count - 1))
+
+
+def test_the_rate_is_that_of_the_producers_however_late_their_lines_are_read() -> None:
+    lines = b"".join(b"0 %d %d\n" % (64 * each, 10**9 * each) for each in range(1, 5)) + b"0 3"
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        acknowledged, rate = producers._follow(child, io.BytesIO(lines), 128, lambda _: None)
+    finally:
+        child.kill()
+        child.communicate()
+    assert acknowledged == [256, *[0] * (QUEUES - 1)], "what was in the pipe counts, the line that was cut does not"
+    assert rate == 64
 
 
 def test_producers_that_end_by_themselves_are_a_failure_that_says_why(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+import pytest
 from click.testing import CliRunner
 
 from tiermq.cli.lazy_group import Entry, LazyGroup
@@ -14,9 +15,19 @@ def failing() -> None:
     raise BadConfig("expected three, found four")
 
 
+@click.command()
+@click.argument("module")
+def needing(module: str) -> None:
+    raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+
 @click.group(
     cls=LazyGroup,
-    entries={"bad": Entry(__name__, "failing", "It fails."), "far": Entry("no.such.module", "x", "Never imported.")},
+    entries={
+        "bad": Entry(__name__, "failing", "It fails."),
+        "needing": Entry(__name__, "needing", "It needs a module."),
+        "far": Entry("no.such.module", "x", "Never imported."),
+    },
 )
 def group() -> None:
     """A group."""
@@ -38,3 +49,19 @@ def test_an_unknown_command_is_named() -> None:
     result = CliRunner().invoke(group, ["worse"])
     assert result.exit_code == 2
     assert "No such command 'worse'" in result.output
+
+
+@pytest.mark.parametrize(("module", "extra"), [("pyspark.sql", "spark"), ("pyarrow", "spark"), ("deltalake", "tables")])
+def test_a_module_of_an_extra_that_is_missing_is_named_with_its_extra(module: str, extra: str) -> None:
+    result = CliRunner().invoke(group, ["needing", module])
+    assert result.exit_code == 1
+    name = module.partition(".")[0]
+    assert (
+        result.output
+        == f"Error: group needing needs {name}, which is not installed here: pip install 'tiermq[{extra}]'\n"
+    )
+
+
+def test_a_module_of_ours_that_is_missing_is_a_bug_and_stays_one() -> None:
+    result = CliRunner().invoke(group, ["far"])
+    assert isinstance(result.exception, ModuleNotFoundError)

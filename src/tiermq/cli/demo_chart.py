@@ -28,6 +28,7 @@ LEFT, RIGHT = 64, 76
 TOP_OF_RATES, RATES_HEIGHT = 56, 190
 TOP_OF_BYTES, BYTES_HEIGHT = 298, 176
 LABEL_STEP = 24  # Between two numbers of steps.
+LETTER_WIDTH = 7.2  # Of a step's title, at most on average; titles are left out where they would touch.
 TICKS_MAX = 9
 
 
@@ -59,8 +60,8 @@ def chart(
         *_bands(steps, across),
         _axis(up_rates, lambda value: f"{size(value)}/s"),
         _axis(up_bytes, size),
-        f'<text class="panel" x="{LEFT}" y="{TOP_OF_RATES - 12}">Throughput</text>',
-        f'<text class="panel" x="{LEFT}" y="{TOP_OF_BYTES - 12}">Bytes held</text>',
+        f'<text class="panel" x="0" y="{TOP_OF_RATES - 12}">Throughput</text>',
+        f'<text class="panel" x="0" y="{TOP_OF_BYTES - 12}">Bytes held</text>',
         *[_area(name, rates[name], bucket_s, across, up_rates) for name in SERIES if name in rates],
         *_held(samples, across, up_bytes),
         *_eviction(steps, samples, across, up_bytes, evicted),
@@ -101,7 +102,7 @@ def _bands(steps: Sequence[Step], across: Scale) -> list[str]:
     places = label_places(centres, LEFT + 10, WIDTH - RIGHT - 10)
     top, bottom = TOP_OF_RATES, TOP_OF_BYTES + BYTES_HEIGHT
     parts = []
-    for number, (step, place) in enumerate(zip(steps, places, strict=True), 1):
+    for number, (step, place, room) in enumerate(zip(steps, places, rooms(places), strict=True), 1):
         begin, end = across.at(step.begin_s), across.at(step.end_s)
         middle = (begin + end) / 2
         tone = "band" if number % 2 else "band other"
@@ -111,9 +112,26 @@ def _bands(steps: Sequence[Step], across: Scale) -> list[str]:
             f'width="{max(end - begin, 1):.1f}" height="{bottom - top}"/>'
             f'<path class="leader" d="M{place:.1f} 26V32L{middle:.1f} 42V{top}"/>'
             f'<circle class="number" cx="{place:.1f}" cy="15" r="10.5"/>'
-            f'<text class="number" x="{place:.1f}" y="19.2">{number}</text></g>'
+            f'<text class="number" x="{place:.1f}" y="19.2">{number}</text>'
+            + (
+                f'<text class="note" x="{place + 16:.1f}" y="19.5">{escape(step.title)}</text>'
+                if fits(step, room)
+                else ""
+            )
+            + "</g>"
         )
     return parts
+
+
+def rooms(places: Sequence[float]) -> list[float]:
+    """From each number's place to where the next number begins, or the picture ends."""
+    ends = [*[place - LABEL_STEP / 2 for place in places[1:]], WIDTH]
+    return [end - place for place, end in zip(places, ends, strict=False)]
+
+
+def fits(step: Step, room: float) -> bool:
+    """Whether a step's title can stand beside its number."""
+    return 16 + LETTER_WIDTH * len(step.title) <= room
 
 
 def _axis(up: Scale, text: Callable[[float], str]) -> str:

@@ -31,7 +31,7 @@ QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+Use
 ORDER_SCHEMA = "order bigint, customer int, cents int, receipt string, note string"
 SQL = """\
 select tags, tier, count(*) as messages,
-       sum(cast(get_json_object(cast(body as string), '$.cents') as bigint)) as cents,
+       sum(bigint(get_json_object(string(body), '$.cents'))) as cents,
        sum(crc32(body)) as checksum
 from orders
 group by tags, tier

@@ -57,7 +57,7 @@ def left_of(number: int) -> float:
 
 
 def boxes_of(account: Account) -> list[Box]:
-    kept = f"{size(account.local_bytes_before)} → {size(account.local_bytes_after)}"
+    kept = from_to(size(account.local_bytes_before), size(account.local_bytes_after))
     freed = f"{account.log_files_evicted} files evicted" if account.log_files_evicted else "nothing evicted"
     where = account.tier.partition("://")[0]
     table = f"{account.table_files} Parquet file{'' if account.table_files == 1 else 's'}"
@@ -87,6 +87,12 @@ def arrows_of(account: Account) -> list[Arrow]:
     ]
 
 
+def from_to(before: str, after: str) -> str:
+    """Two sizes, and their unit once if it is the same."""
+    number, _, unit = before.partition(" ")
+    return f"{number} → {after}" if after.endswith(f" {unit}") else f"{before} → {after}"
+
+
 def count(messages: float) -> str:
     """Messages for eyes, short."""
     return f"{messages:,.0f}"
@@ -110,11 +116,12 @@ def _arrow(arrow: Arrow, begin: float, end: float) -> str:
     centre = (begin + end) / 2
     away = " absent" if arrow.absent else ""
     path = f"M{begin + 7:.1f} {MIDDLE}H{end - 13:.1f}"
+    before_its_head = f"M{begin + 7:.1f} {MIDDLE}H{end - 17:.1f}"
     if arrow.absent:
         return f'<path class="way absent" d="{path}"/>'
     return (
         f'<g class="arrow{away}"><path class="way {arrow.tone}" d="{path}" marker-end="url(#head-{arrow.tone})"/>'
-        f'<path class="moving" d="{path}"/>'
+        f'<path class="moving" d="{before_its_head}"/>'
         f'<text class="big" x="{centre:.1f}" y="{MIDDLE - 30}">{escape(arrow.above[0])}</text>'
         f'<text class="small mid" x="{centre:.1f}" y="{MIDDLE - 13}">{escape(arrow.above[1])}</text>'
         f'<text class="small mid" x="{centre:.1f}" y="{MIDDLE + 22}">{escape(arrow.below)}</text></g>'

@@ -82,18 +82,18 @@ display:grid;place-items:center}
 .steps div{display:flex;justify-content:space-between;gap:12px;border-bottom:1px solid var(--line);padding-bottom:3px}
 .steps time{color:var(--faint);font-variant-numeric:tabular-nums;white-space:nowrap}
 .steps p{margin:7px 0 0;color:var(--soft);font-size:14.5px;overflow-wrap:anywhere}
-.two{display:grid;grid-template-columns:minmax(0,9fr) minmax(0,11fr);gap:20px;margin-top:14px;align-items:start}
+.two{display:grid;grid-template-columns:minmax(0,1fr) minmax(0,1fr);gap:20px;margin-top:14px;align-items:start}
 pre,.scroll{margin:0;background:var(--card);border:1px solid var(--line);border-radius:14px;overflow-x:auto}
 section>.scroll{margin-top:14px}
-pre{padding:18px 20px;font-size:12.5px;line-height:1.65;white-space:pre-wrap}
+pre{padding:18px 20px;font-size:12px;line-height:1.65;white-space:pre-wrap}
 code{font-family:ui-monospace,"SF Mono","Cascadia Mono",Menlo,Consolas,monospace}
 table{border-collapse:collapse;width:100%;font-size:14px;font-variant-numeric:tabular-nums}
-th,td{padding:9px 16px;text-align:left;border-bottom:1px solid var(--line);white-space:nowrap}
+th,td{padding:9px 14px;text-align:left;border-bottom:1px solid var(--line);white-space:nowrap}
 tbody tr:last-child td{border-bottom:0}
 th{font-size:12.5px;font-weight:600;color:var(--faint)}
 .n{text-align:right}
 td code{font-size:12.5px;color:var(--soft)}
-.barcell{width:22%;min-width:60px;padding-left:0}
+.barcell{width:18%;min-width:48px;padding-left:0}
 .bar{display:block;height:8px;border-radius:0 4px 4px 0;min-width:2px}
 .ok{color:var(--copy);font-weight:600}.ok:before{content:"✓ "}
 .bad{color:var(--export);font-weight:600}.bad:before{content:"✗ "}

@@ -1,8 +1,9 @@
 """Producers of the demo: several threads that put lists at once, in a child process that is killed, or here.
 
 A list is acknowledged when `put_many` has returned, which with SYNC_FLUSH means that it is on disk. The child tells its
-parent of each acknowledged list by a line on its standard output: `queue messages`. A line is shorter than a pipe's
-atomic write, so lines of several threads do not mix, and at most the last one is cut by the kill.
+parent of each acknowledged list by a line on its standard output: `queue messages when`, in ns of the machine's clock,
+so that a parent that is late still knows how fast it went. A line is shorter than a pipe's atomic write, so lines of
+several threads do not mix, and at most the last one is cut by the kill.
 """
 
 from __future__ import annotations
@@ -79,20 +80,25 @@ def put_list(store: Any, queue_id: int, offset: int) -> None:
         raise DemoFailed(f"queue {queue_id}: expected the next message at {offset}, found {results[0].queue_offset}")
 
 
-def write_for_ever(directory: str, messages: int) -> None:
-    """The child: all producers put until somebody kills this process, or one of them fails."""
+def write_until_killed(directory: str, messages: int) -> None:
+    """The child: all producers put until somebody kills this process, or one of them fails.
+
+    A parent that comes late to the kill finds `messages` and a list for each queue at most; the producers wait then.
+    """
     from tiermq import LocalStore
 
     failed = threading.Event()
+    end = -(-messages // QUEUES)
 
     def produce(producer: int) -> None:
         offset = 0
         try:
-            while not failed.is_set():
+            while not failed.is_set() and offset < end:
                 for queue_id in queues_of(producer):
                     put_list(store, queue_id, offset)
-                    os.write(1, b"%d %d\n" % (queue_id, offset + LIST_MESSAGES))
+                    os.write(1, b"%d %d %d\n" % (queue_id, offset + LIST_MESSAGES, time.monotonic_ns()))
                 offset += LIST_MESSAGES
+            failed.wait()
         finally:
             failed.set()
 
@@ -106,7 +112,9 @@ def killed_producers(directory: Path, messages: int, told: Told) -> tuple[list[i
 
     Raises DemoFailed when it ends by itself.
     """
-    code = f"from tiermq.cli.demo_producers import write_for_ever; write_for_ever({str(directory)!r}, {messages})"
+    code = (
+        f"from tiermq.cli.demo_producers import write_until_killed; write_until_killed({str(directory)!r}, {messages})"
+    )
     with (
         tempfile.TemporaryFile() as errors,
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=errors) as child,
@@ -126,20 +134,20 @@ def killed_producers(directory: Path, messages: int, told: Told) -> tuple[list[i
 
 def _follow(child: subprocess.Popen[bytes], lines: IO[bytes], messages: int, told: Told) -> tuple[list[int], float]:
     acknowledged = [0] * QUEUES
-    started, rate = 0.0, 0.0
+    first_ns, last_ns, killed = 0, 0, False
     # After the kill the loop goes on until the pipe is empty: what is still in it was acknowledged too.
     for line in lines:
         if not line.endswith(b"\n"):  # Cut by the kill.
             continue
-        queue_id, count = map(int, line.split())
+        queue_id, count, when_ns = map(int, line.split())
         told(count - acknowledged[queue_id])
         acknowledged[queue_id] = count
-        if not started:
-            started = time.monotonic()  # The first list pays for starting up, so the rate leaves it out.
-        elif not rate and sum(acknowledged) >= messages:
-            rate = (sum(acknowledged) - LIST_MESSAGES) / (time.monotonic() - started)
+        first_ns, last_ns = first_ns or when_ns, max(last_ns, when_ns)
+        if not killed and sum(acknowledged) >= messages:
             os.kill(child.pid, signal.SIGKILL)
-    return acknowledged, rate
+            killed = True
+    # The first list pays for starting up, so the rate leaves it out.
+    return acknowledged, (sum(acknowledged) - LIST_MESSAGES) * 1e9 / max(1, last_ns - first_ns)
 
 
 def fill_up(store: Any, held: Sequence[int], wanted: Sequence[int], told: Told) -> None:

@@ -141,9 +141,9 @@ class Demo:
         account = self.account
         account.messages, account.checksum, account.by_tag = self._put.count, self._put.checksum, self._put.by_tag
         account.record_bytes = store.local.max_physical_offset / max(1, self._put.count)
-        self._tell(
-            timeline, step, f"{PRODUCERS} producers put {put:,} more, {rate(put, took_s)}: {self._put.count:,} now."
-        )
+        if put:
+            line = f"{PRODUCERS} producers put {put:,} more, {rate(put, took_s)}: {self._put.count:,} now."
+            self._tell(timeline, step, line)
 
     def _start_engine(self, timeline: Timeline) -> None:
         if self.account.without_spark is not None:

@@ -10,6 +10,12 @@ import click
 
 from tiermq.errors import TierMQError
 
+EXTRAS = {
+    **dict.fromkeys(("pyspark", "pyarrow", "pandas", "numpy", "py4j"), "spark"),
+    **dict.fromkeys(("deltalake", "pyiceberg", "fastavro", "google"), "tables"),
+}
+"""Which extra of the package brings a module that is not part of a plain installation."""
+
 
 class Entry(NamedTuple):
     """Where a command lives and what it does in half a line."""
@@ -45,3 +51,11 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except TierMQError as error:
             raise click.ClickException(str(error)) from error
+        except ModuleNotFoundError as error:
+            module = (error.name or "").partition(".")[0]
+            if module not in EXTRAS:
+                raise
+            raise click.ClickException(
+                f"{ctx.command_path} {ctx.invoked_subcommand} needs {module}, which is not installed here: "
+                f"pip install 'tiermq[{EXTRAS[module]}]'"
+            ) from error
