@@ -292,7 +292,8 @@ class _Session:
         client, self._client = self._client, None
         if client is not None:
             try:
-                await asyncio.wait_for(client.close(), CLOSE_S)
+                async with asyncio.timeout(CLOSE_S):
+                    await client.close()
             except TimeoutError:  # It does not take what was sent to it, so it is not waited for.
                 if client.connection is not None:
                     client.connection.abort()

@@ -47,7 +47,12 @@ def namesrv(port: int | None, bind: str | None, config_file: Path | None, as_jso
     """
     config, ignored = _configured(port, bind, config_file)
     if ignored:
-        _say(as_json, f"settings that a name server here does not have: {', '.join(ignored)}", ignored=ignored)
+        _say(
+            as_json,
+            f"settings that a name server here does not have: {', '.join(ignored)}",
+            event="ignored",
+            settings=ignored,
+        )
     asked_to_end = threading.Event()
     # From here on, so that a signal that comes while it starts is not lost.
     for number in (signal.SIGTERM, signal.SIGINT):

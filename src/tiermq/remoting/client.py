@@ -58,9 +58,10 @@ class RemotingClient:
         """Raises PeerGone when nobody answers there."""
         loop = asyncio.get_running_loop()
         client = cls(header_type, credentials)
-        made = loop.create_connection(lambda: Connection(client, loop), host, port, ssl=tls)
         try:
-            _, client.connection = await asyncio.wait_for(made, timeout_s)
+            # Not wait_for, which in Python 3.11 may swallow a cancellation.
+            async with asyncio.timeout(timeout_s):
+                await loop.create_connection(lambda: Connection(client, loop), host, port, ssl=tls)
         except (OSError, TimeoutError) as error:
             raise PeerGone(
                 f"expected a server at {host}:{port}, found none: {error or 'it does not answer'}"

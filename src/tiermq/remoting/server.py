@@ -140,7 +140,8 @@ class RemotingServer:
         for connection in list(self.connections):
             connection.close()
         try:
-            await asyncio.wait_for(self._wait_until_empty(), timeout=max(0.5, deadline - self.loop.time()))
+            async with asyncio.timeout(max(0.5, deadline - self.loop.time())):
+                await self._wait_until_empty()
         except TimeoutError:
             for connection in list(self.connections):
                 connection.abort()
@@ -290,6 +291,12 @@ class RemotingServer:
             response = self._refusal_of(command, error)
         if response is not None and not command.flag & FLAG_ONEWAY:
             connection.send(response)
+
+    def hand_to_pool(self, handler: Handler, connection: Connection, command: RemotingCommand) -> None:
+        """From a handler on the loop: let `handler` answer in a thread of the pool instead."""
+        busy = self._take_blocking(handler, connection, command)
+        if busy is not None and not command.flag & FLAG_ONEWAY:
+            connection.send(busy)
 
     def _take_blocking(
         self, handler: Handler, connection: Connection, command: RemotingCommand

@@ -1,0 +1,106 @@
+"""`tiermq namesrv` as its user runs it: a process that says when it is ready and ends when it is told to."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tiermq.cli.main import cli
+from tiermq.remoting.client import BlockingClient
+from tiermq.remoting.codes import RequestCode
+from tiermq.remoting.command import RemotingCommand
+
+
+def refused(*words: str) -> Result:
+    result = CliRunner().invoke(cli, ["namesrv", *words])
+    assert result.exit_code == 2
+    return result
+
+
+@contextmanager
+def running(home: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tiermq.cli", "namesrv", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "HOME": str(home)},
+    )
+    try:
+        with process:
+            yield process
+    finally:
+        process.kill()
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_that_it_is_ready_serves_and_ends_cleanly_when_it_is_told_to(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    (tmp_path / "ns.conf").write_text(f"listenPort=1\nkvConfigPath={tmp_path}/kv.json\nrocketmqHome=/nowhere\n")
+    words = ("--bind", "127.0.0.1", "--port", "0", "--config", str(tmp_path / "ns.conf"), "--json")
+    with running(tmp_path, *words) as process:
+        assert json.loads(line_of(process)) == {"event": "ignored", "settings": ["rocketmqHome"]}
+        ready = json.loads(line_of(process))
+        assert ready["event"] == "ready"
+        assert ready["kvConfigPath"] == f"{tmp_path}/kv.json"
+        with BlockingClient("127.0.0.1", ready["port"], timeout_s=60) as client:
+            put = {"namespace": "n", "key": "k", "value": "v"}
+            assert client.request(RemotingCommand(RequestCode.PUT_KV_CONFIG, ext=put)).code == 0
+            process.send_signal(number)
+            assert json.loads(line_of(process)) == {"event": "ended"}
+        assert process.wait() == 0
+    assert json.loads((tmp_path / "kv.json").read_text())["configTable"] == {"n": {"k": "v"}}
+
+
+def test_without_json_it_says_so_in_words(tmp_path: Path) -> None:
+    with running(tmp_path, "--bind", "127.0.0.1", "--port", "0") as process:
+        assert line_of(process).startswith("name server ready at 127.0.0.1:")
+        process.terminate()
+        assert line_of(process) == "name server ended\n"
+        assert process.wait() == 0
+
+
+def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
+    (tmp_path / "ns.conf").write_text(f"kvConfigPath={tmp_path}/kv.json\n")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        result = refused("--bind", "127.0.0.1", "--port", port, "--config", str(tmp_path / "ns.conf"))
+        assert f"cannot start at 127.0.0.1:{port}" in result.output
+        assert "address already in use" in result.output
+
+
+@pytest.mark.parametrize("words", [("--port", "65536"), ("--port", "x"), ("--config", "/nowhere/at/all"), ("--what",)])
+def test_options_that_make_no_sense_are_refused(words: tuple[str, ...]) -> None:
+    assert "Error:" in refused(*words).output
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("listenPort=abc\n", "listen_port"), ("scanNotActiveBrokerInterval=0\n", "scan_not_active")]
+)
+def test_a_file_with_settings_that_make_no_sense_is_refused_by_name(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "ns.conf").write_text(text)
+    assert said in refused("--config", str(tmp_path / "ns.conf")).output
+
+
+def test_a_damaged_file_of_settings_is_said_and_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "kv.json").write_text("nonsense")
+    (tmp_path / "ns.conf").write_text(f"listenPort=0\nbindAddress=127.0.0.1\nkvConfigPath={tmp_path}/kv.json\n")
+    assert "kv.json" in refused("--config", str(tmp_path / "ns.conf")).output
+    assert (tmp_path / "kv.json").read_text() == "nonsense"
