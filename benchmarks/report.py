@@ -61,6 +61,14 @@ TARGETS: Mapping[str, Target] = {
     "put_while_tiering_vs_off": Target(0.9),
     "rearrange_vs_java": Target(4.0, 7.5),
     "verify_vs_plain_read": Target(0.6, 0.9),
+    "scan_vs_parquet": Target(0.7, 1.0),
+    "offload_by_plan_vs_shuffle": Target(2.5, 5.0),
+    "offload_two_cores_vs_one": Target(1.6),
+    "key_bytes_stored_vs_read": Target(1000.0),
+    "spark_verify_vs_plain_read": Target(0.6, 0.9),
+    "export_vs_write_parquet": Target(2.0, 2.8),
+    "idle_batch_half_second_vs_taken": Target(1.0),
+    "memory_1x_vs_16x": Target(0.8),
 }
 
 

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from benchmarks import harness
-from benchmarks.report import Round
+from benchmarks.report import Report, Round
+from benchmarks.spark_scan_side import tree_timed
 from tiermq import LocalStore, Message
 from tiermq.spark.jobs.offload import offload, parallelism_of
 from tiermq.spark.jobs.offload_task import driver_of, store_of
@@ -69,22 +70,25 @@ class Offloading:
     def by_plan(self) -> Round:
         """The job: records, units, metadata, key index, manifests."""
         self._clear()
-        began_s = time.perf_counter()
+        return tree_timed(self._offload)
+
+    def _offload(self) -> tuple[int, int]:
         report = offload([f"{self.store}=c/b"], self._tier.as_uri(), spark=self._spark)
-        return self._round(began_s, int(report.done["messages"]), int(report.done["bytes"]), report.problems)
+        return self._checked(int(report.done["messages"]), int(report.done["bytes"]), report.problems)
 
     def by_shuffle(self) -> Round:
         """Records and units alone."""
         self._clear()
-        began_s = time.perf_counter()
-        rows = shuffled(self._spark, str(self.store), self._tier.as_uri()).collect()
-        return self._round(began_s, sum(row["messages"] for row in rows), sum(row["bytes"] for row in rows), [])
+        return tree_timed(self._shuffle)
 
-    def _round(self, began_s: float, messages: int, size: int, problems: Sequence[str]) -> Round:
-        took_s = time.perf_counter() - began_s
+    def _shuffle(self) -> tuple[int, int]:
+        rows = shuffled(self._spark, str(self.store), self._tier.as_uri()).collect()
+        return self._checked(sum(row["messages"] for row in rows), sum(row["bytes"] for row in rows), [])
+
+    def _checked(self, messages: int, size: int, problems: Sequence[str]) -> tuple[int, int]:
         if problems or messages != self._messages:
             raise RuntimeError(f"expected {self._messages} messages in the tier, found {messages}: {problems}")
-        return Round(messages, size, took_s, took_s)
+        return messages, size
 
     def _clear(self) -> None:
         """A new tier, under a name of its own: drivers remember which directories they have made."""
@@ -298,6 +302,19 @@ class _Child:
 
     def __exit__(self, *_: object) -> None:
         self._process.communicate()
+
+
+def add_plan_to(made: Report, measured: dict[str, list[Round]]) -> None:
+    """Put what was measured by `measure_plan` and its ratio into a report."""
+    made.add(measured)
+    made.compare(PLAN_RATIO, measured["offload_by_plan"], measured["shuffle"])
+
+
+def add_scaling_to(made: Report, measured: dict[str, list[Round]]) -> None:
+    """Put what was measured by `measure_scaling` and its ratio into a report."""
+    named = {f"offload_{name}": rounds for name, rounds in measured.items()}
+    made.add(named)
+    made.compare(SCALING_RATIO, named["offload_two_cores"], named["offload_one_core"])
 
 
 def _serve(master: str, directory: str, messages: str) -> None:

@@ -1,4 +1,4 @@
-"""The sides of a full scan in Spark: `format("tiermq")` over a tier, and Spark's own reader of the same rows in Parquet.
+"""The sides of a full scan: `format("tiermq")` over a tier, and Spark's own reader of the same rows in Parquet.
 
 Run it alone for a look:  python -m benchmarks.spark_scan_side 256M
 Both sides run on one core and give every column of every row to a sink that drops them. Before anything is measured
@@ -28,7 +28,9 @@ TOPICS, QUEUES_PER_TOPIC = 8, 8
 LOG_FILE_BYTES = 128 * MIB
 BROKER = "DefaultCluster/broker-a"
 RATIO, HASHED_RATIO = "scan_vs_parquet", "scan_hashed_vs_parquet"
-_WORDS = b"order paid shipped returned customer warehouse amount total euro item colour size status city street ".split()
+_WORDS = (
+    b"order paid shipped returned customer warehouse amount total euro item colour size status city street ".split()
+)
 
 
 class Bodies:
@@ -101,7 +103,7 @@ class Scanning:
         return self._spark.read.parquet(self.parquet)
 
     def digest(self, frame: DataFrame) -> tuple[Any, ...]:
-        """How many rows, and the exclusive-or of the hash of all their columns. Spark hashes no maps: they go as lists."""
+        """How many rows, and the exclusive-or of the hash of all columns. Spark hashes no maps: they go as lists."""
         columns = [f"map_entries({name})" if name == "properties" else f"`{name}`" for name in frame.columns]
         row = frame.selectExpr(f"xxhash64({', '.join(columns)}) h").selectExpr("count(*)", "bit_xor(h)").first()
         assert row is not None

@@ -6,22 +6,20 @@ Both sides run on one core: pin the process before the session is started, and i
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import harness, verify_side
-from benchmarks.harness import timed
 from benchmarks.report import Report, Round
+from benchmarks.spark_scan_side import tree_timed
 from benchmarks.verify_side import Verifying
 from tiermq.spark.jobs.verify import verify
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RATIO = "spark_verify_vs_plain_read"
+RATIO, MANY_RATIO = "spark_verify_vs_plain_read", "spark_verify_many_queues_vs_plain_read"
 
 
 class SparkVerifying:
@@ -31,7 +29,7 @@ class SparkVerifying:
         self._spark, self._tier, self._url = spark, tier, url
 
     def verified(self) -> Round:
-        return timed(self._verify)
+        return tree_timed(self._verify)
 
     def read_plainly(self) -> Round:
         return self._tier.read_plainly()
@@ -43,26 +41,24 @@ class SparkVerifying:
         return int(report.done["records"]), int(report.done["bytes"])
 
 
-@contextlib.contextmanager
-def spark_tier_to_verify(spark: SparkSession, directory: Path, log_size: int) -> Iterator[SparkVerifying]:
-    """A tier of the workload's queues with all checksums known, and the job over it."""
-    with verify_side.tier_to_verify(directory, log_size) as tier:
-        yield SparkVerifying(spark, tier, (directory / "tier").as_uri())
-
-
 def measure(
     spark: SparkSession, directory: Path, log_size: int, *, rounds: int = 5, warmup: int = 3
 ) -> dict[str, list[Round]]:
-    """Alternating rounds of both sides."""
-    with spark_tier_to_verify(spark, directory, log_size) as tier:
-        sides = {"spark_verify": tier.verified, "plain_read": tier.read_plainly}
-        return harness.alternate(sides, rounds, warmup)
+    """Alternating rounds of both sides: over one long queue, as history is, and over 64 of the same size together."""
+    measured: dict[str, list[Round]] = {}
+    for name, opened in (("", verify_side.one_queue), ("_many_queues", verify_side.many_queues)):
+        with harness.part_directory(directory) as place, opened(place, log_size) as tier:
+            job = SparkVerifying(spark, tier, (place / "tier").as_uri())
+            sides = {f"spark_verify{name}": job.verified, f"plain_read{name}": job.read_plainly}
+            measured |= harness.alternate(sides, rounds, warmup)
+    return measured
 
 
 def add_to(made: Report, measured: dict[str, list[Round]]) -> None:
-    """Put what was measured and its ratio into a report."""
+    """Put what was measured and its ratios into a report."""
     made.add(measured)
     made.compare(RATIO, measured["spark_verify"], measured["plain_read"])
+    made.compare(MANY_RATIO, measured["spark_verify_many_queues"], measured["plain_read_many_queues"])
 
 
 def main(size: str = "256M") -> None:
@@ -70,15 +66,12 @@ def main(size: str = "256M") -> None:
 
     log_size = harness.parse_size(size)
     core = harness.choose_core("last")
+    made = Report("spark verify")
     with harness.work_directory(None, 3 * log_size) as directory, harness.pinned(core):
         spark = get_spark("local[1]", app="bench verify")
-        measured = measure(spark, directory, log_size)
+        add_to(made, measure(spark, directory, log_size))
         spark.stop()
-    rates = {name: sorted(each.rate for each in rounds)[len(rounds) // 2] for name, rounds in measured.items()}
-    for name, rounds in measured.items():
-        seconds = sorted(each.seconds for each in rounds)[len(rounds) // 2]
-        print(f"{name}: {rounds[0].bytes / seconds / 1e6:,.0f} MB/s")
-    print(f"{RATIO}: {rates['spark_verify'] / rates['plain_read']:.2f}")
+    print(made.ratios, made.cpu_ratios, made.rates, made.core_share)
 
 
 if __name__ == "__main__":
