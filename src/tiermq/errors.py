@@ -177,3 +177,7 @@ class RequestRefused(RemotingError):
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
         self.code = code
+
+
+class BadExpression(TierMQError, ValueError):
+    """A filter expression that cannot be understood."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.groups import GroupTable
+from tiermq.broker.queue_locks import QueueLocks
 from tiermq.broker.subscriptions import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel, Subscription
 from tiermq.broker.topics import TopicTable
 from tiermq.clock import Clock
@@ -82,6 +83,7 @@ class ClientTable:
         self.config = config
         self.topics = topics
         self.groups = groups
+        self.locks = QueueLocks(config.max_lock_live_time, clock)
         self.on_subscriptions: list[Callable[[str], None]] = []
         """Told the name of each group whose subscriptions a heartbeat has touched."""
         self._clock = clock

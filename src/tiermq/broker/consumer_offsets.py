@@ -47,6 +47,8 @@ class ConsumerOffsets:
         self._pulled: Offsets = {}
         self._resets: Offsets = {}
         self._changed = False
+        self.on_reset: list[Callable[[str, str, int], None]] = []
+        """Told (group, topic, queue id) of each reset, in the thread that made it."""
         self.data_version = NO_VERSION
         if (found := self._access.read_config(self.path, decode_offsets)) is not None:
             self._table, self.data_version = found
@@ -104,6 +106,8 @@ class ConsumerOffsets:
             self._table.setdefault(key, {})[queue_id] = offset
             self._resets = {**self._resets, key: {**self._resets.get(key, {}), queue_id: offset}}
             self._changed = True
+        for listener in self.on_reset:
+            listener(group, topic, queue_id)
 
     @property
     def has_resets(self) -> bool:

@@ -66,6 +66,38 @@ class TieredReading:
         file = None if self._level is StorageLevel.DISABLE else self._cold(topic, queue_id)
         if self._level > StorageLevel.NOT_IN_DISK and self._prefers_tier(topic, queue_id, offset, file):
             return self._from_tier(topic, queue_id, offset, max_messages, max_bytes, message_filter, group)
+        page = self._local_page(file, topic, queue_id, offset, max_messages, max_bytes, message_filter)
+        if page is not None:
+            return page
+        cold = self._fetch(topic, queue_id, offset, max_messages, max_bytes, message_filter, group)
+        return self._with_local_min(cold, topic, queue_id)
+
+    def hot_page(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int = 32,
+        max_bytes: int = PULL_BYTES_MAX,
+        message_filter: MessageFilter | None = None,
+    ) -> Page | None:
+        """What `get` would give, if the local store alone has it; None when the tier must be asked. Never waits."""
+        file = None if self._level is StorageLevel.DISABLE else self._cold(topic, queue_id)
+        if self._level > StorageLevel.NOT_IN_DISK and self._prefers_tier(topic, queue_id, offset, file):
+            return None
+        return self._local_page(file, topic, queue_id, offset, max_messages, max_bytes, message_filter)
+
+    def _local_page(
+        self,
+        file: FlatMessageFile | None,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        message_filter: MessageFilter | None,
+    ) -> Page | None:
+        """The local store's page, where it has the messages in one piece or the tier has not got them either."""
         page = self.local.get(topic, queue_id, offset, max_messages, max_bytes, message_filter)
         if file is None or (message_filter is None and page.count and page.count == page.next_offset - offset):
             return page
@@ -79,8 +111,7 @@ class TieredReading:
                 found = self.local.get(topic, queue_id, offset, min(unbroken, max_messages), max_bytes)
                 end = offset + found.count  # The local store passes over places without a message; the tier has them.
                 return GetPage(found.status, end, found.min_offset, found.max_offset, found.data, found.count)
-        cold = self._fetch(topic, queue_id, offset, max_messages, max_bytes, message_filter, group)
-        return self._with_local_min(cold, topic, queue_id)
+        return None
 
     def _fetch(
         self,

@@ -1,0 +1,118 @@
+"""ClientProcessor: HEART_BEAT (34), UNREGISTER_CLIENT (35), GET_CONSUMER_LIST_BY_GROUP (38), CHECK_CLIENT_CONFIG (46).
+
+    heartbeat ─► groups and retry topics are there ─► registered, answered          (on the loop)
+              └► one is missing ─► made in the pool, which writes files ─► back on the loop, the same
+
+A consumer group that may not be made is left out silently, as RocketMQ does. The silent are closed now and then.
+"""
+
+from __future__ import annotations
+
+from tiermq.broker.filtering.compiled import compile_sql
+from tiermq.broker.parts import BrokerParts
+from tiermq.broker.subscriptions import ConsumerData, Heartbeat, Subscription
+from tiermq.broker.topics import RETRY_PREFIX
+from tiermq.errors import BadExpression, RequestRefused
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.connection import Connection
+from tiermq.remoting.fields import text_field
+from tiermq.remoting.json_dialect import decode_object, encode_body
+from tiermq.remoting.server import RemotingServer
+
+SILENCE_PERIOD_S = 10.0
+
+
+class ClientProcessor:
+    """See the module. Runs on the loop but for `_prepare`."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+        parts.periodic.append((SILENCE_PERIOD_S, self._close_silent))
+
+    def register(self, server: RemotingServer) -> None:
+        server.register(RequestCode.HEART_BEAT, self.heartbeat)
+        server.register(RequestCode.UNREGISTER_CLIENT, self.unregister)
+        server.register(RequestCode.GET_CONSUMER_LIST_BY_GROUP, self.list_consumers)
+        server.register(RequestCode.CHECK_CLIENT_CONFIG, self.check_config)
+
+    # Heartbeats.
+
+    def heartbeat(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
+        beat = Heartbeat.decode(command.body)
+        if all(self._is_prepared(each) for each in beat.consumers):
+            return self._accept(connection, command, beat)
+        self._parts.server.hand_to_pool(self._prepare, connection, command)
+        return None
+
+    def _is_prepared(self, data: ConsumerData) -> bool:
+        topics, groups = self._parts.topics, self._parts.groups
+        return groups.get(data.group) is not None and topics.get(RETRY_PREFIX + data.group) is not None
+
+    def _prepare(self, connection: Connection, command: RemotingCommand) -> None:
+        """In the pool: make what a heartbeat's groups need. Waits for the disk."""
+        beat = Heartbeat.decode(command.body)
+        for data in beat.consumers:
+            group = self._parts.groups.find_or_make(data.group)
+            if group is not None:
+                queues = max(1, group.retry_queue_nums)
+                self._parts.topics.make(RETRY_PREFIX + data.group, queues, queues)
+        self._parts.server.call_threadsafe(self._accept_later, connection, command, beat)
+
+    def _accept_later(self, connection: Connection, command: RemotingCommand, beat: Heartbeat) -> None:
+        answer = self._accept(connection, command, beat)
+        if not command.is_oneway:
+            connection.send(answer)
+
+    def _accept(self, connection: Connection, command: RemotingCommand, beat: Heartbeat) -> RemotingCommand:
+        clients = self._parts.clients
+        changed = beat.fingerprint == 0
+        for data in beat.consumers:
+            if not self._is_prepared(data):
+                continue
+            if beat.without_subscriptions:
+                known = clients.consumers(data.group)
+                alive = clients.consumer_is_alive(data.group, connection)
+                changed = changed or not alive or known is None or known.fingerprint != beat.fingerprint
+                continue
+            clients.consumer_came(data, beat.client_id, connection, command.language, command.version)
+            if beat.fingerprint and (known := clients.consumers(data.group)) is not None:
+                changed = changed or known.fingerprint != beat.fingerprint
+                known.fingerprint = beat.fingerprint
+        for group in beat.producers:
+            clients.producer_came(group, beat.client_id, connection, command.language, command.version)
+        told = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}
+        return command.respond(ext=told)
+
+    def _close_silent(self) -> None:
+        self._parts.clients.close_silent()
+
+    # The others.
+
+    def unregister(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        text_field(command, "clientID")
+        self._parts.clients.unregister(connection, command.ext.get("producerGroup"), command.ext.get("consumerGroup"))
+        return command.respond()
+
+    def list_consumers(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        group = text_field(command, "consumerGroup")
+        found = self._parts.clients.client_ids(group)
+        if not found:
+            raise RequestRefused(f"no consumer for this group, {group}")
+        return command.respond(body=encode_body({"consumerIdList": found}))
+
+    def check_config(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Whether this broker can filter as the client wants to."""
+        told = decode_object(command.body).get("subscriptionData") if command.body else None
+        if told is None:
+            return command.respond()
+        wanted = Subscription.from_json(told)
+        if wanted.is_by_tag:
+            return command.respond()
+        if not self._parts.config.enable_property_filter:
+            raise RequestRefused(f"The broker does not support consumer to filter message by {wanted.expression_type}")
+        try:
+            compile_sql(wanted.expression)
+        except BadExpression as error:
+            raise RequestRefused(str(error), ResponseCode.SUBSCRIPTION_PARSE_FAILED) from error
+        return command.respond()

@@ -1,0 +1,110 @@
+"""Filters as a store asks them: by tag (the store's own), by SQL92, and for retries.
+
+A message whose properties make an expression fail (a text where a number is needed) does not pass. Expressions are
+compiled once and remembered, good and bad ones alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from tiermq.broker.filtering.sql_nodes import Node
+from tiermq.broker.filtering.sql_parser import parse
+from tiermq.broker.filtering.sql_values import NotComparable
+from tiermq.broker.subscriptions import SQL92, Subscription
+from tiermq.errors import BadExpression, CorruptRecord
+from tiermq.message.layout import ReadableBuffer
+from tiermq.message.message_filter import EVERYTHING, MessageFilter, TagFilter
+from tiermq.message.properties import RETRY_TOPIC, get_property
+from tiermq.message.record_head import HeadKind, read_head
+
+EXPRESSIONS_KEPT = 1024
+
+
+@lru_cache(maxsize=EXPRESSIONS_KEPT)
+def _compiled(expression: str) -> Node | BadExpression:
+    try:
+        return parse(expression)
+    except BadExpression as error:
+        return error
+
+
+def compile_sql(expression: str) -> Node:
+    """The condition that an expression is. Raises BadExpression."""
+    found = _compiled(expression)
+    if isinstance(found, BadExpression):
+        raise BadExpression(str(found)) from found
+    return found
+
+
+class SqlFilter:
+    """An SQL92 expression over the properties of messages, each of which is looked up only when it is needed."""
+
+    __slots__ = ("_evaluate", "expression")
+
+    def __init__(self, expression: str) -> None:
+        """Raises BadExpression."""
+        self.expression = expression
+        self._evaluate = compile_sql(expression).evaluate
+
+    def matches_unit(self, tags_code: int | None, ext_unit: object | None = None) -> bool:  # noqa: ARG002
+        return True
+
+    def matches_record(self, record: ReadableBuffer) -> bool:
+        return self.matches_properties(encoded_properties_of(record))
+
+    def matches_properties(self, encoded: bytes) -> bool:
+        """Whether a message with these properties passes."""
+
+        def look_up(name: str) -> str | None:
+            value = get_property(encoded, name.encode())
+            return None if value is None else value.decode("utf-8", "replace")
+
+        try:
+            return self._evaluate(look_up) is True
+        except NotComparable:
+            return False
+
+    def __repr__(self) -> str:
+        return f"SqlFilter({self.expression!r})"
+
+
+class RetryFilter:
+    """For a group's retry topic: what the group filters the topic by that a message was first sent to."""
+
+    __slots__ = ("_filter_of",)
+
+    def __init__(self, filter_of: Callable[[str], MessageFilter | None]) -> None:
+        """`filter_of` gives the filter of a topic, None for all messages."""
+        self._filter_of = filter_of
+
+    def matches_unit(self, tags_code: int | None, ext_unit: object | None = None) -> bool:  # noqa: ARG002
+        return True
+
+    def matches_record(self, record: ReadableBuffer) -> bool:
+        topic = get_property(encoded_properties_of(record), RETRY_TOPIC.encode())
+        chosen = None if topic is None else self._filter_of(topic.decode("utf-8", "replace"))
+        return chosen is None or chosen.matches_record(record)
+
+
+def filter_of(subscription: Subscription) -> MessageFilter | None:
+    """How a store filters for a subscription; None lets everything pass. Raises BadExpression."""
+    if subscription.class_filter_mode:
+        return None
+    if subscription.is_by_tag:
+        text = subscription.expression.strip()
+        if not text or text == EVERYTHING:
+            return None
+        return TagFilter(text)
+    if subscription.expression_type != SQL92:
+        raise BadExpression(f"expected an expression of type TAG or {SQL92}, found {subscription.expression_type!r}")
+    return SqlFilter(subscription.expression)
+
+
+def encoded_properties_of(record: ReadableBuffer) -> bytes:
+    head = read_head(record)
+    if head.kind is not HeadKind.OK:
+        raise CorruptRecord(f"record at {head.reason or 'byte 0: a blank record'}")
+    start = head.properties_position
+    return bytes(record[start : start + head.properties_length])

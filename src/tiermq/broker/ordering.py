@@ -1,0 +1,64 @@
+"""LockProcessor: LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42), for consumers that consume in order.
+
+A queue that another live client holds is no error: it is missing from the answer.
+"""
+
+from __future__ import annotations
+
+from tiermq.broker.parts import BrokerParts
+from tiermq.broker.queue_locks import QueueName
+from tiermq.errors import RequestRefused
+from tiermq.namesrv.topic_config import int32_in, object_in, text_in
+from tiermq.remoting.codes import RequestCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.connection import Connection
+from tiermq.remoting.json_dialect import decode_object, encode_body
+from tiermq.remoting.server import RemotingServer
+
+EXPIRY_PERIOD_S = 30.0
+
+
+class LockProcessor:
+    """See the module."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._locks = parts.clients.locks
+        parts.periodic.append((EXPIRY_PERIOD_S, self._drop_expired))
+
+    def register(self, server: RemotingServer) -> None:
+        server.register(RequestCode.LOCK_BATCH_MQ, self.lock)
+        server.register(RequestCode.UNLOCK_BATCH_MQ, self.unlock)
+
+    def lock(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        group, client_id, queues = _decode(command)
+        held = self._locks.lock(group, client_id, queues)
+        told = [{"brokerName": each.broker, "queueId": each.queue_id, "topic": each.topic} for each in held]
+        return command.respond(body=encode_body({"lockOKMQSet": told}))
+
+    def unlock(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        group, client_id, queues = _decode(command)
+        self._locks.unlock(group, client_id, queues)
+        return command.respond()
+
+    def _drop_expired(self) -> None:
+        self._locks.drop_expired()
+
+
+def _decode(command: RemotingCommand) -> tuple[str, str, list[QueueName]]:
+    """Group, client and queues of a request's body. Raises RequestRefused."""
+    table = decode_object(command.body)
+    group = text_in(table.get("consumerGroup"), "consumerGroup")
+    client_id = text_in(table.get("clientId"), "clientId")
+    if not group or not client_id:
+        raise RequestRefused(f"request {int(command.code)}: expected a consumerGroup and a clientId, found less")
+    queues = table.get("mqSet") or []
+    if not isinstance(queues, list):
+        raise RequestRefused(f"expected a list in mqSet, found a {type(queues).__name__}")
+    return group, client_id, [_queue_in(each) for each in queues]
+
+
+def _queue_in(value: object) -> QueueName:
+    table = object_in(value, "a queue of mqSet")
+    return QueueName(
+        text_in(table.get("topic"), "topic"), text_in(table.get("brokerName"), "brokerName"), int32_in(table, "queueId")
+    )

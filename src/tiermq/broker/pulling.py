@@ -1,0 +1,254 @@
+"""PullProcessor: PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361).
+
+    admitted ─► a page that the local store has ─────────────────► answered: header, and the page as it is
+             ├► the tier must be asked ─► a thread of its own ─►┘
+             └► nothing there, and it may wait ─► held (`long_polling`) ─► asked again once ─► answered
+
+What a store's page means on the wire:
+
+    found                                0     offset 0 of an empty queue, offset = end     19 (held if allowed)
+    none matched, being removed, hole    20    any other place that does not exist          21, and where to go on
+
+Invariants: the loop never waits for the tier; each pull is answered once, a one-way one never; a group's offset that
+came with a pull is taken when it comes, not again when it is woken.
+"""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+from tiermq.broker.long_polling import SLOT_MS, LongPolling
+from tiermq.broker.parts import BrokerParts
+from tiermq.broker.pull import FLAG_COMMIT, FLAG_SUSPEND, Pull
+from tiermq.broker.pull_admission import Admitted, PullAdmission, PullForbidden
+from tiermq.errors import RequestRefused, TierMQError
+from tiermq.kernel import pull_answer
+from tiermq.remoting.codes import VERSION, RequestCode, ResponseCode
+from tiermq.remoting.command import FLAG_ONEWAY, RemotingCommand
+from tiermq.remoting.connection import Connection
+from tiermq.remoting.server import REMARK_CHARACTERS_MAX, RemotingServer
+from tiermq.status import GetStatus
+from tiermq.tier.tiered_reading import Page
+from tiermq.tier.tiered_store import TieredStore
+
+_log = logging.getLogger(__name__)
+
+COLD_THREADS = 4
+COLD_LINE_MAX = 4096
+"""Pulls that wait for a thread that reads the tier; beyond it clients are told to come back (FLOW_CONTROL)."""
+MESSAGES_MAX = 1024
+MASTER_ID = 0
+"""Where the next pull should go: here, since there are no replicas."""
+_SUCCESS = int(ResponseCode.SUCCESS)
+_NOT_FOUND = int(ResponseCode.PULL_NOT_FOUND)
+_RETRY = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
+_MOVED = int(ResponseCode.PULL_OFFSET_MOVED)
+_CODES = {
+    GetStatus.FOUND: _SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: _RETRY,
+    GetStatus.MESSAGE_WAS_REMOVING: _RETRY,
+    GetStatus.OFFSET_FOUND_NULL: _NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: _NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: _MOVED,
+    GetStatus.OFFSET_TOO_SMALL: _MOVED,
+}
+
+
+class PullProcessor:
+    """See the module. Everything but `_read_cold` runs on the loop."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+        self._offsets = parts.offsets
+        self._server = parts.server
+        self._tiered = parts.store if isinstance(parts.store, TieredStore) else None
+        self._local = parts.local
+        self._end_of = parts.store.max_offset
+        self._cold_waiting = 0
+        self.cold_count = 0
+        self.admission = PullAdmission(parts.config, parts.topics, parts.groups, parts.clients)
+        self.long_polling = LongPolling(parts.server, parts.clock, parts.config.pull_held_max, self._resume)
+        self._cold = ThreadPoolExecutor(COLD_THREADS, thread_name_prefix="cold-pull")
+        parts.local.add_arrival_listener(self.long_polling.arrived)
+        parts.offsets.on_reset.append(self._was_reset)
+        parts.periodic.append((SLOT_MS / 1000, self._end_overdue))
+        parts.on_stop.append(self._stop)
+
+    def register(self, server: RemotingServer) -> None:
+        server.register(RequestCode.PULL_MESSAGE, self.pull)
+        server.register(RequestCode.LITE_PULL_MESSAGE, self.pull)
+
+    def pull(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
+        pull = Pull(connection, command)
+        if self._parts.groups.get(pull.group) is None and self._parts.config.auto_create_subscription_group:
+            self._server.hand_to_pool(self._make_group, connection, command)
+            return None
+        return self._first(pull)
+
+    def _make_group(self, connection: Connection, command: RemotingCommand) -> None:
+        """In the pool: a group that comes by itself is written to disk."""
+        pull = Pull(connection, command)
+        self._parts.groups.find_or_make(pull.group)
+        self._server.call_threadsafe(self._first_later, pull)
+
+    def _first_later(self, pull: Pull) -> None:
+        try:
+            self._answer(pull, self._first(pull))
+        except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered and logged
+            self._failed(pull, error)
+
+    def _first(self, pull: Pull) -> RemotingCommand | None:
+        """A pull that has just come: its offset is taken, and it may be held."""
+        try:
+            admitted = self.admission.admit(pull)
+        except PullForbidden as error:
+            told = {"forbiddenType": str(error.forbidden_type)}
+            return pull.command.respond(error.code, str(error), ext=told)
+        if pull.flags & FLAG_COMMIT and (offset := pull.commit_offset) >= 0:
+            self._offsets.commit(pull.group, pull.topic, pull.queue_id, offset)
+        self._ask(pull, admitted, may_hold=bool(pull.flags & FLAG_SUSPEND))
+        return None
+
+    def _resume(self, pull: Pull) -> None:
+        """A pull that was held: it is answered now, with what there is."""
+        try:
+            self._ask(pull, self.admission.admit(pull), may_hold=False)
+        except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered and logged
+            self._failed(pull, error)
+
+    # Asking the store.
+
+    def _ask(self, pull: Pull, admitted: Admitted, *, may_hold: bool) -> None:
+        if self._offsets.has_resets:
+            reset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
+            if reset is not None:
+                store = self._parts.store
+                bounds = store.min_offset(pull.topic, pull.queue_id), store.max_offset(pull.topic, pull.queue_id)
+                self._send(pull, _MOVED, "OFFSET_RESET", reset, *bounds)
+                return
+        count = min(max(1, pull.max_messages), MESSAGES_MAX)
+        page: Page | None
+        if self._tiered is None:
+            page = self._local.get(pull.topic, pull.queue_id, pull.offset, count, message_filter=pull.message_filter)
+        else:
+            page = self._tiered.hot_page(
+                pull.topic, pull.queue_id, pull.offset, count, message_filter=pull.message_filter
+            )
+            if page is None:
+                self._ask_cold(pull, admitted, count, may_hold)
+                return
+        self._finish(pull, admitted, page, may_hold)
+
+    def _ask_cold(self, pull: Pull, admitted: Admitted, count: int, may_hold: bool) -> None:
+        if self._cold_waiting >= COLD_LINE_MAX:
+            remark = f"{self._cold_waiting} pulls wait for the tier already; try again"
+            self._answer(pull, pull.command.respond(ResponseCode.FLOW_CONTROL, remark))
+            return
+        self._cold_waiting += 1
+        self.cold_count += 1
+        self._cold.submit(self._read_cold, pull, admitted, count, may_hold)
+
+    def _read_cold(self, pull: Pull, admitted: Admitted, count: int, may_hold: bool) -> None:
+        """In a thread of its own: ask the tier, and come back to the loop with what it said."""
+        assert self._tiered is not None
+        page: Page | TierMQError
+        try:
+            if pull.connection.closing:
+                raise RequestRefused("the peer is gone")
+            page = self._tiered.get(
+                pull.topic, pull.queue_id, pull.offset, count, message_filter=pull.message_filter, group=pull.group
+            )
+        except TierMQError as error:
+            page = error
+        except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered and logged
+            _log.exception("%s: a pull from the tier failed", pull.connection)
+            page = RequestRefused(f"{type(error).__name__}: {error}")
+        self._server.call_threadsafe(self._cold_done, pull, admitted, page, may_hold)
+
+    def _cold_done(self, pull: Pull, admitted: Admitted, page: Page | TierMQError, may_hold: bool) -> None:
+        self._cold_waiting -= 1
+        if isinstance(page, TierMQError):
+            self._failed(pull, page)
+        else:
+            self._finish(pull, admitted, page, may_hold)
+
+    # Answering.
+
+    def _finish(self, pull: Pull, admitted: Admitted, page: Page, may_hold: bool) -> None:
+        code = _code_of(page, pull.offset)
+        if code == _SUCCESS:
+            admitted.message_count += page.count
+            admitted.byte_count += len(page.data)
+            self._offsets.pulled(pull.group, pull.topic, pull.queue_id, page.next_offset)
+        elif code == _NOT_FOUND and may_hold and self._hold(pull):
+            return
+        self._send(pull, code, page.status.name, page.next_offset, page.min_offset, page.max_offset, page.data)
+
+    def _hold(self, pull: Pull) -> bool:
+        config = self._parts.config
+        timeout_ms = pull.suspend_ms if config.long_polling_enable else config.short_polling_time_mills
+        return self.long_polling.hold(pull, timeout_ms, self._end_of)
+
+    def _send(
+        self,
+        pull: Pull,
+        code: int,
+        remark: str,
+        next_offset: int,
+        min_offset: int,
+        max_offset: int,
+        data: bytes | memoryview = b"",
+    ) -> None:
+        command = pull.command
+        if command.flag & FLAG_ONEWAY:
+            return
+        header = pull_answer(
+            command.header_type,
+            command.opaque,
+            code,
+            VERSION,
+            remark,
+            MASTER_ID,
+            next_offset,
+            max(0, min_offset),
+            max_offset,
+            len(data),
+        )
+        if data:
+            pull.connection.send_bytes(header, data)
+        else:
+            pull.connection.send_bytes(header)
+
+    @staticmethod
+    def _answer(pull: Pull, answer: RemotingCommand | None) -> None:
+        if answer is not None and not pull.command.flag & FLAG_ONEWAY:
+            pull.connection.send(answer)
+
+    def _failed(self, pull: Pull, error: Exception) -> None:
+        """A pull that is no longer in the server's hands: it is answered here."""
+        code = error.code if isinstance(error, RequestRefused) else ResponseCode.SYSTEM_ERROR
+        if not isinstance(error, TierMQError):
+            _log.error("%s: a pull failed", pull.connection, exc_info=error)
+        self._answer(pull, pull.command.respond(code, str(error)[:REMARK_CHARACTERS_MAX]))
+
+    # What happens by itself.
+
+    def _was_reset(self, _group: str, topic: str, queue_id: int) -> None:
+        """In any thread: those who wait on that queue are told now."""
+        self._server.call_threadsafe(self.long_polling.wake_queue, topic, queue_id)
+
+    def _end_overdue(self) -> None:
+        self.long_polling.end_overdue()
+
+    def _stop(self) -> None:
+        self._cold.shutdown(cancel_futures=True)
+
+
+def _code_of(page: Page, offset: int) -> int:
+    code = _CODES.get(page.status)
+    if code is None:  # A queue that is empty, or that nobody knows.
+        return _NOT_FOUND if offset == 0 else _MOVED
+    if page.status is GetStatus.OFFSET_FOUND_NULL and offset < page.next_offset <= page.max_offset:
+        return _RETRY  # Behind a hole there are messages: nobody should wait for one to come.
+    return code
