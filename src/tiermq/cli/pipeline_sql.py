@@ -76,6 +76,8 @@ def sql(
         click.echo(f"{view}:", err=not dry_run)
         for line in lines:
             click.echo(f"  {line}", err=not dry_run)
+    for note in report.details.get("notes", ()):
+        click.echo(f"note: {note}", err=True)
     if not dry_run:
         show_rows(report, form)
 

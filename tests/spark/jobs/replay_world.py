@@ -69,4 +69,12 @@ def wrong(_message: ReplayMessage) -> bytes:
     return b"no message"
 
 
+def failing(message: ReplayMessage) -> ReplayMessage:
+    return replace(message, body=message.properties["price"].encode())
+
+
+def text_body(message: ReplayMessage) -> ReplayMessage:
+    return replace(message, body="no bytes")  # type: ignore[arg-type] # What a user may do.
+
+
 NOT_A_FUNCTION = MARK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +12,19 @@ import pytest
 
 from spark.jobs.replay_world import ReplayWorld
 from tiermq import LocalStore
-from tiermq.errors import BadOption, BadSchema, ForeignCheckpoint, StoreError, StoreLocked
+from tiermq.errors import (
+    BadHistory,
+    BadOption,
+    BadSchema,
+    ForeignCheckpoint,
+    IllegalMessage,
+    StoreError,
+    StoreLocked,
+)
 from tiermq.spark.jobs import replay as module
 from tiermq.spark.jobs.export import export
-from tiermq.spark.jobs.replay import Pace, put
+from tiermq.spark.jobs.replay import Pace, left_of, put
+from tiermq.spark.jobs.replay_record import ReplayRecord
 
 
 @pytest.fixture
@@ -69,6 +79,7 @@ def test_a_second_run_puts_nothing(world: ReplayWorld) -> None:
     world.replay()
     again = world.replay()
     assert (again.done["messages"], again.done["messages_before"]) == (0, 42)
+    assert "has ended" in again.details["notes"][0]
     assert len(world.found()) == 25
 
 
@@ -79,6 +90,48 @@ def test_what_is_stored_meanwhile_is_not_replayed_when_it_goes_on(world: ReplayW
     world.put(5, "returns", 0)
     world.replay(topic="returns", rate=None)
     assert world.found("returns") == world.bodies("returns")[:7]
+
+
+def test_what_expired_after_it_was_replayed_is_not_missed_when_it_goes_on(world: ReplayWorld) -> None:
+    """Only what is left must still be there."""
+    stop, puts = threading.Event(), []
+
+    def stop_at_third(_seconds: float) -> None:
+        puts.append(1)
+        if len(puts) == 3:
+            stop.set()
+
+    world.replay(topic="orders", offsets=(0, None), rate=50.0, stop=stop, wait=stop_at_third)
+    before = len(world.lines())
+    assert 0 < before < 35
+    shown = left_of(ReplayRecord.find(world.record, json.loads((world.record / "replay.json").read_text())["asked"]))
+    assert [bounds.from_offset for bounds in shown.values()] == [before, 0]
+    report = world.replay(topic="orders", offsets=(0, None))
+    assert report.done["messages"] == 35 - before
+    assert report.planned["messages"] == 35 - before
+    assert world.found("orders", 0) == world.bodies("orders", 0)
+
+
+def test_damage_is_told_by_every_run_of_the_replay(world: ReplayWorld) -> None:
+    log = next(path for path in sorted((world.disk.parent / "tier").rglob("*/COMMIT_LOG/*")) if path.is_file())
+    data = bytearray(log.read_bytes())
+    data[data.index(world.bodies("orders", 0)[3])] ^= 0xFF
+    log.write_bytes(data)
+    given = {"store": None, "brokerName": None, "topic": "orders"}
+    first = world.replay(**given)
+    assert len(first.problems) == 1
+    assert len(world.found("orders", 0)) == 19
+    again = world.replay(**given)
+    assert (again.problems, again.is_clean) == (first.problems, False)
+
+
+def test_progress_is_told_in_bytes_as_messages_are_put(world: ReplayWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PUT_AT_ONCE", 5)
+    told: list[tuple[int, int]] = []
+    report = world.replay(progress=lambda done, total: told.append((done, total)))
+    assert len(told) >= 9
+    assert told == sorted(told)
+    assert told[-1] == (report.planned["bytes"], report.planned["bytes"])
 
 
 @pytest.mark.parametrize("after", [1, 2, 3])
@@ -143,10 +196,44 @@ def test_an_exported_table_is_replayed_as_the_history_is(world: ReplayWorld, tmp
     assert world.replay(keys="key-3", record=tmp_path / "other", **given).done["messages"] == 1
 
 
+def test_a_table_that_was_filled_backwards_is_replayed_forwards(world: ReplayWorld, tmp_path: Path) -> None:
+    to = f"parquet:{tmp_path}/lake"
+    source = {"tier": world.url, "store": world.disk, "brokerName": "broker-a", "to": to}
+    export(None, topic="orders", startingOffsets='{"orders":{"0":12,"1":5}}', **source)
+    export(None, topic="orders", **source)
+    world.replay(tier=None, store=None, brokerName=None, table=to)
+    for queue_id in (0, 1):
+        assert world.found("orders", queue_id) == world.bodies("orders", queue_id)
+
+
+def test_what_a_table_gets_while_it_is_replayed_is_not_replayed(world: ReplayWorld, tmp_path: Path) -> None:
+    to = f"delta:{tmp_path}/lake"
+    source = {"tier": world.url, "store": world.disk, "brokerName": "broker-a", "to": to}
+    export(None, topic="returns", **source)
+    stop = threading.Event()
+    given = {"tier": None, "store": None, "brokerName": None, "table": to}
+    world.replay(**given, rate=10.0, stop=stop, wait=lambda _seconds: stop.set())
+    export(None, topic="orders", **source)
+    world.replay(**given)
+    assert (len(world.found("returns")), world.found("orders")) == (7, [])
+
+
+def test_a_table_that_was_rewritten_meanwhile_is_not_gone_on_with(world: ReplayWorld, tmp_path: Path) -> None:
+    to = f"parquet:{tmp_path}/lake"
+    export(None, topic="returns", tier=world.url, store=world.disk, brokerName="broker-a", to=to)
+    stop = threading.Event()
+    given = {"tier": None, "store": None, "brokerName": None, "table": to}
+    world.replay(**given, rate=10.0, stop=stop, wait=lambda _seconds: stop.set())
+    file = next((tmp_path / "lake").glob("*.parquet"))
+    file.rename(file.with_name("other.parquet"))
+    with pytest.raises(ForeignCheckpoint, match="rewritten"):
+        world.replay(**given)
+
+
 def test_a_table_without_bodies_cannot_be_replayed(world: ReplayWorld, tmp_path: Path) -> None:
     export(None, tier=world.url, to=f"parquet:{tmp_path}/lake", columns=["topic", "queueId", "queueOffset"])
     given = {"tier": None, "store": None, "brokerName": None, "table": f"parquet:{tmp_path}/lake"}
-    with pytest.raises(BadSchema, match="the table has no .*body"):
+    with pytest.raises(BadSchema, match=r"part-\S+ has no .*body"):
         world.replay(**given)
 
 
@@ -159,6 +246,7 @@ def test_a_table_without_bodies_cannot_be_replayed(world: ReplayWorld, tmp_path:
         ({"function": "nowhere:f"}, "importable here"),
         ({"function": "spark.jobs.replay_world:NOT_A_FUNCTION"}, "expected a function"),
         ({"function": "spark.jobs.replay_world:wrong"}, "return a ReplayMessage or None, found bytes"),
+        ({"function": "spark.jobs.replay_world:failing"}, "failing failed for broker-a/orders/0/0: KeyError: 'price'"),
         ({"table": "parquet:/x"}, "a history or a table"),
     ],
 )
@@ -177,6 +265,19 @@ def test_a_store_that_is_open_elsewhere_is_not_written(world: ReplayWorld, monke
 def test_a_message_that_the_store_refuses_ends_the_replay_and_the_rest_stays(world: ReplayWorld) -> None:
     with pytest.raises(StoreError, match="found MESSAGE_ILLEGAL|found .*; what was put stays"):
         world.replay(topic="returns", to_topic="x" * 200)
+
+
+def test_what_a_function_makes_of_a_message_must_be_one(world: ReplayWorld) -> None:
+    with pytest.raises(IllegalMessage, match="replay made of broker-a/orders/0/0 can be no message"):
+        world.replay(function="spark.jobs.replay_world:text_body")
+    assert not world.found()
+
+
+def test_an_empty_tier_is_no_history(world: ReplayWorld, tmp_path: Path) -> None:
+    with pytest.raises(BadHistory, match="found none"):
+        world.replay(tier=f"file://{tmp_path}/nowhere", store=None, brokerName=None)
+    assert not world.target.exists()
+    assert not world.record.exists()
 
 
 def test_a_pace_waits_for_what_is_due() -> None:

@@ -59,6 +59,7 @@ class ExportSettings:
     allow_loss: bool = False
     max_bad: int | None = None
     wave_files: int | None = None
+    waits: bool = False  # For what comes later: nothing is there yet is no mistake.
 
 
 def export(
@@ -101,8 +102,9 @@ def export(
     source = SourceOptions.of(given, Use.BATCH)
     names = (columns,) if isinstance(columns, str) else tuple(columns or ())
     settings = ExportSettings(
-        chosen_columns(names, body, keep_body=keep_body), body, file_bytes, allow_loss, max_bad, wave_files
-    )
+        chosen_columns(names, body, keep_body=keep_body), body, file_bytes, allow_loss, max_bad, wave_files,
+        trigger_s is not None,
+    )  # fmt: skip
     table = open_table(to, catalog=catalog, warehouse=warehouse)
     job = _Export(JobTasks(spark, "export", progress), source, table, settings, clock or SystemClock(), step)
     job.report.dry_run = dry_run
@@ -190,6 +192,7 @@ class _Export:
                 file_bytes=self._settings.file_bytes,
                 parallelism=self._tasks.parallelism,
                 allow_loss=self._settings.allow_loss,
+                may_be_empty=self._settings.waits,
             )
         return _Run(number, exported.copy(), plan)
 

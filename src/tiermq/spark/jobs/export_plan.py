@@ -26,6 +26,7 @@ from tiermq.history.scan_values import (
     ScanTask,
 )
 from tiermq.history.time_ranges import OffsetRange
+from tiermq.spark.jobs.asked_history import require_queues
 from tiermq.spark.options import SourceOptions
 from tiermq.spark.source.scan_request import NOTHING, base_request, bounded_request, first_offset_at, open_catalog
 from tiermq.spark.tables.exported_ranges import ExportedRanges
@@ -64,10 +65,16 @@ def plan_export(
     file_bytes: int = FILE_BYTES,
     parallelism: int = 1,
     allow_loss: bool = False,
+    may_be_empty: bool = False,
 ) -> ExportPlan:
-    """Plan what is missing in the table. Raises BadHistory, and DataLoss unless losses are allowed."""
+    """Plan what is missing in the table. Raises BadHistory, and DataLoss unless losses are allowed.
+
+    `may_be_empty`: a tier without any history is not a mistake, since somebody waits for what comes.
+    """
     request = base_request(options, tuple(columns))
     catalog = open_catalog(history, options, request)
+    if not may_be_empty:
+        require_queues(catalog, options)
     request = _by_offsets(bounded_request(options, request, catalog), catalog)
     missing, losses, notes = _missing(catalog, request, exported)
     if losses and not allow_loss:

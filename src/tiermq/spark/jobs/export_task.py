@@ -9,6 +9,7 @@ fails, so that nothing is left out in silence.
 from __future__ import annotations
 
 import datetime as dt
+import json
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -27,7 +28,9 @@ from tiermq.history.reading import read_task
 from tiermq.history.scan_values import Loss, ScanBundle, ScanCounters
 from tiermq.spark.tables.body_format import BodyFormat, decoder_of
 from tiermq.spark.tables.data_place import DataPlace
+from tiermq.spark.tables.exported_ranges import ExportedRanges
 from tiermq.spark.tables.table_contract import DataFile
+from tiermq.spark.tables.table_files import RANGES
 
 CORRUPT = "_corrupt"
 PLACE_COLUMNS = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp")
@@ -104,7 +107,7 @@ class _Export:
             bad = _FileOfRows(stack, task.place, f"{task.bad_folder}bad-{name}", BAD_SCHEMA, task.row_group_bytes)
             for batch in self._batches():
                 self._sort_out(batch, good, bad)
-            good.end()
+            good.end(self._ranges())
             bad.end()
         self._require_all(good.rows + bad.rows)
         self.counters.rows_given = good.rows
@@ -118,6 +121,13 @@ class _Export:
             history = worker_history(task.place) if self.history is None else self.history
             for run in read_task(history, task, self.counters, self.losses.append):
                 yield from decode_run(run, self.read_columns, task.request, on_corrupt=OnCorrupt.ROW)
+
+    def _ranges(self) -> dict[bytes, bytes]:
+        """What the file has, for its footer: whoever reads many files can tell which comes first."""
+        ranges = ExportedRanges()
+        for task in self.task.bundle.tasks:
+            ranges.add(task.queue, task.from_offset, task.to_offset)
+        return {RANGES: json.dumps(ranges.as_json()).encode()}
 
     def _sort_out(self, batch: pa.RecordBatch, good: _FileOfRows, bad: _FileOfRows) -> None:
         reasons = batch.column(batch.num_columns - 1)
@@ -184,10 +194,11 @@ class _FileOfRows:
         if self._waiting_bytes >= self._group_bytes:
             self._write()
 
-    def end(self) -> None:
+    def end(self, footer: dict[bytes, bytes] | None = None) -> None:
         if self._waiting:
             self._write()
         if self._writer is not None:
+            self._writer.add_key_value_metadata(footer or {})
             self._writer.close()
             self._size = self._stream.tell()
 

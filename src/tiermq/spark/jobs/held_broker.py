@@ -127,7 +127,8 @@ def hold_broker(
 ) -> Iterator[HeldBroker]:
     """Hold the broker for a job. Raises LeaseHeld, StoreLocked, StoreError, TierError; then nothing was changed.
 
-    `with_rows=False`: without a store nothing is read from the bucket, and the metadata stay empty.
+    `with_rows=False`: without a store nothing is read from the bucket, and the metadata stay empty. Otherwise a tier
+    that a newer TierMQ writes is refused: FutureManifest.
     """
     clock = clock or SystemClock()
     owner = f"{socket.gethostname()}:{os.getpid()} (pipeline {job})"
@@ -148,8 +149,8 @@ def hold_broker(
             held.lease = _acquired(driver, home, owner, metadata, clock)
             stack.callback(_give_back, held.lease)
             held.manifests = ManifestStore(driver, owner, lease=held.lease, clock=clock)
-        if home.store is None and with_rows:
-            _read_bucket(held)
+        if with_rows:
+            _read_bucket(held) if home.store is None else _require_readable(held)
         if held.lease is not None:
             keeper = _LeaseKeeper(held.lease)
             keeper.start()
@@ -173,20 +174,13 @@ def _acquired(driver: TierDriver, home: Home, owner: str, metadata: MetadataStor
 def _read_bucket(held: HeldBroker) -> None:
     home, lease = held.home, held.lease
     told = restore(held.driver, held.metadata, cluster=home.cluster, broker=home.broker, clock=held.clock)
+    newer = next((remark for remark in told.remarks if remark.finding is Finding.FUTURE_MANIFEST), None)
+    if newer is not None:
+        raise FutureManifest(f"{newer.where}: {newer.text}. Nothing was changed")
     held.topics_without_id = frozenset(
         remark.where.removeprefix("topic ") for remark in told.remarks if remark.finding is Finding.TOPIC_ID_ASSIGNED
     )
-    reader = ManifestStore(held.driver, "a reader")
-
-    def manifest_of(queue: QueueKey) -> QueueManifest | TierError | None:
-        try:
-            return reader.read(queue)
-        except (CorruptManifest, FutureManifest) as error:
-            return error
-
-    keys = [queue.key for queue in held.metadata.queues()]
-    with ThreadPoolExecutor(READ_THREADS, thread_name_prefix="job-manifests") as pool:
-        found = list(pool.map(manifest_of, [*keys, home.index]))
+    found = _manifests(held)
     manifests = [each for each in found if isinstance(each, QueueManifest)]
     epoch = max((manifest.epoch for manifest in manifests), default=0)
     if lease is not None and epoch >= lease.epoch:
@@ -198,6 +192,28 @@ def _read_bucket(held: HeldBroker) -> None:
         "own metadata do not learn what is done from the bucket alone"
         for writer in sorted(writers)
     ]
+
+
+def _require_readable(held: HeldBroker) -> None:
+    """Raises FutureManifest: the store's own rows do not tell that somebody newer has taken the tier over."""
+    newer = next((each for each in _manifests(held) if isinstance(each, FutureManifest)), None)
+    if newer is not None:
+        raise FutureManifest(f"{newer}. Nothing was changed")
+
+
+def _manifests(held: HeldBroker) -> list[QueueManifest | TierError | None]:
+    """What the tier says of each queue that the metadata know, and of the index. Many requests, so many at a time."""
+    reader = ManifestStore(held.driver, "a reader")
+
+    def manifest_of(queue: QueueKey) -> QueueManifest | TierError | None:
+        try:
+            return reader.read(queue)
+        except (CorruptManifest, FutureManifest) as error:
+            return error
+
+    keys = {queue.key for queue in held.metadata.queues()} | {held.home.index}
+    with ThreadPoolExecutor(READ_THREADS, thread_name_prefix="job-manifests") as pool:
+        return list(pool.map(manifest_of, sorted(keys)))
 
 
 def _give_back(lease: BrokerLease) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tiermq.clock import Clock
 from tiermq.errors import BadConfig, BadTierName, StoreDamaged
 from tiermq.history.scan_values import DEFAULT_BROKER, DEFAULT_CLUSTER, StorePlace
 from tiermq.spark.jobs.offload_wave import Backlog
@@ -16,6 +19,8 @@ from tiermq.store.store_files import FileKind, ReadOnlyMap, StoreFile, list_stor
 from tiermq.store.store_state import StoreState, store_state
 from tiermq.tier.dispatch.read_only_source import ReadOnlySource
 from tiermq.tier.dispatch.topic_filter import TopicFilter
+from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.names import QueueKey
 from tiermq.tier.tier_config import TierConfig
@@ -81,6 +86,29 @@ def place_of(text: str) -> StorePlace:
     except BadTierName as error:
         raise BadConfig(f"{text}: {error}") from error
     return StorePlace(path, *given)
+
+
+def require_topics(places: Iterable[StorePlace], topics: frozenset[str]) -> None:
+    """Raises BadConfig when none of the stores has a topic that was named."""
+    known: set[str] = set()
+    for place in places:
+        with ReadOnlyStore.open(place.path) as store:
+            known |= {topic for topic, _ in ReadOnlySource(store, trusted=True).queues()}
+    for topic in sorted(topics - known):
+        near = difflib.get_close_matches(topic, known, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ";"
+        raise BadConfig(f"there is no topic {topic!r} in these stores{hint} There are {', '.join(sorted(known)[:20])}")
+
+
+def require_free(driver: TierDriver, place: StorePlace, owner: str, clock: Clock) -> None:
+    """Raises LeaseHeld when somebody else holds the broker: before a file is touched. `acquire` asks again."""
+    found = BrokerLease(driver, place.cluster, place.broker, owner, clock=clock).read()
+    if found is not None and found.owner not in ("", owner) and clock.now_ms() < found.expires_ms:
+        raise LeaseHeld(
+            f"{place.path}: expected nobody to copy the history of {place.cluster}/{place.broker}, found {found.owner} "
+            f"at it, for another {(found.expires_ms - clock.now_ms()) / 1000:.0f} s at least. A store that runs with "
+            "its own dispatcher keeps the lease: set tierDispatchEnable=false there, and this job does the copying"
+        )
 
 
 def recover_store(path: str) -> bool:

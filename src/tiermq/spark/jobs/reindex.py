@@ -115,11 +115,16 @@ def reindex(
     driver = driver_of(tier)
     report = JobReport("reindex", driver.url, dry_run, tasks.master)
     report.planned |= {"queues": 0, "ranges": 0, "bytes": 0}
+    known: set[str] = set()
     with report.timed():
         for home in homes_of(driver, cluster=cluster, broker=broker, store=store):
             with hold_broker(driver, home, "reindex", dry_run=dry_run, clock=clock or SystemClock()) as held:
                 report.details.setdefault("notes", []).extend(held.notes)
+                known |= {key.topic for key in data_queues(held.metadata)}
                 _Reindex(held, tier, tasks, report, chosen).run()
+    unknown = sorted(chosen.topics - known)
+    if unknown:
+        report.problems.append(f"there is no topic {unknown[0]!r} in the tier; there are {', '.join(sorted(known))}")
     return report
 
 

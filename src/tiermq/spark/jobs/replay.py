@@ -17,15 +17,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tiermq.errors import BadOption, StoreError
+from tiermq.errors import BadOption, ForeignCheckpoint, StoreError
 from tiermq.history.key_lookup import plan_history
 from tiermq.history.losses import describe
 from tiermq.history.open_history import open_history
 from tiermq.history.planning import bundle_tasks
 from tiermq.history.scan_values import OffsetBounds, ScanPlan
+from tiermq.spark.jobs.asked_history import require_queues
 from tiermq.spark.jobs.job_report import JobReport
 from tiermq.spark.jobs.job_tasks import JobTasks
-from tiermq.spark.jobs.replay_record import Replayed, ReplayRecord, bounds_of
+from tiermq.spark.jobs.replay_record import Replayed, ReplayRecord
 from tiermq.spark.jobs.replay_task import (
     ReplayTask,
     StagedMessage,
@@ -41,9 +42,10 @@ from tiermq.spark.options import SinkOptions, SourceOptions
 from tiermq.spark.sink.sink_store import open_sink_store
 from tiermq.spark.source.builder import option_texts
 from tiermq.spark.source.scan_request import NOTHING, base_request, bounded_request, open_catalog
-from tiermq.spark.tables.exported_ranges import ExportedRanges
+from tiermq.spark.tables.exported_ranges import ExportedRanges, queue_text
 from tiermq.spark.tables.table_files import table_files
 from tiermq.store.local_store import LocalStore
+from tiermq.tier.names import QueueKey
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -133,20 +135,38 @@ class _Planning:
         texts = option_texts(topic=self.topic, **self.source)
         return {**texts, "table": self.table or ""}
 
-    def plan(self, ranges: ExportedRanges | None) -> ScanPlan:
-        """The scan; within the ranges that the record has, when there is one."""
+    def plan(self, record: ReplayRecord | None) -> ScanPlan:
+        """The scan; of what a record that is there has left. Raises BadHistory, DataLoss."""
         options = self.options
         request = base_request(options, ROW_COLUMNS)
         with open_history(options.place) as history:
             history_catalog = open_catalog(history, options, request)
             request = bounded_request(options, request, history_catalog)
-            if ranges is not None:
-                bounds = {queue.key: NOTHING for queue in history_catalog.queues()}
-                bounds |= {queue: OffsetBounds(*bounds_of(ranges, queue)) for queue in ranges.queues()}
+            require_queues(history_catalog, options)
+            if record is not None:
+                bounds = {queue.key: NOTHING for queue in history_catalog.queues()} | left_of(record)
                 request = dataclasses.replace(request, bounds=bounds)
             return plan_history(
                 history_catalog, request, max_bytes_per_partition=BUNDLE_BYTES, loss_is_error=not self.allow_loss
             )
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A task before it has a name, and how much it reads."""
+
+    size: int
+    given: dict[str, Any]
+
+
+def left_of(record: ReplayRecord) -> dict[QueueKey, OffsetBounds]:
+    """What is left of each queue: what went meanwhile and was replayed before is not missed."""
+    left = {}
+    for queue in record.ranges.queues():
+        found = record.ranges.of(queue)
+        begin, end = max(found[0][0], record.next_offset(queue)), found[-1][1]
+        left[queue] = OffsetBounds(begin, end) if begin < end else NOTHING
+    return left
 
 
 class _Replay:
@@ -163,84 +183,116 @@ class _Replay:
         self._record_path = record
         self.stop = stop
         self._progress = progress or (lambda _done, _total: None)
+        self._bytes = 0  # What the bundles that are put have read: the progress.
         self.report = JobReport("replay", target.store, master=tasks.master)
 
     def run(self, planning: _Planning) -> None:
         asked = {**planning.asked, "into": self._target.store, "mapping": asdict(self._target.mapping)}
         record = ReplayRecord.find(self._record_path, asked)
-        works, ranges, size = self._works(planning, record)
-        self.report.planned |= {"bundles": len(works), "bytes": size}
+        if record is not None:
+            self.report.details |= {"record": str(record.path), "name": record.name}
+            self.report.problems += record.problems
+            self.report.add(messages_before=record.count)
+        if record is not None and record.is_finished:
+            self._note(f"this replay has ended: {record.count:,} messages were replayed; a new one has its own record")
+            self.report.add(messages=0)
+            return
+        works, ranges = self._works(planning, record)
+        self.report.planned |= {"bundles": len(works), "bytes": sum(work.size for work in works)}
         if self.report.dry_run:
             return
         with open_sink_store(self.sink) as store:
             if record is None:
                 ends = {(topic, queue): store.max_offset(topic, queue) for topic, queue in store.simple_queues()}
-                record = ReplayRecord.begin(self._record_path, asked, ranges, ends)
+                files = [work.given["file"].name for work in works if "file" in work.given]
+                record = ReplayRecord.begin(self._record_path, asked, ranges, ends, files)
+                self.report.details |= {"record": str(record.path), "name": record.name}
             else:
                 found = record.recover(store)
                 self._note(f"{record.count:,} messages were replayed before; {found:,} of them had not been recorded")
             clear(record.staging)
-            self._put_all(store, record, [self._named(work, record, number) for number, work in enumerate(works)])
-        self.report.details["record"] = str(record.path)
-        self.report.details["name"] = record.name
+            if self._put_all(store, record, works):
+                record.finish()
 
-    def _works(
-        self, planning: _Planning, record: ReplayRecord | None
-    ) -> tuple[list[dict[str, Any]], ExportedRanges, int]:
+    def _works(self, planning: _Planning, record: ReplayRecord | None) -> tuple[list[_Work], ExportedRanges]:
         if planning.table is not None:
-            return self._table_works(planning)
-        plan = planning.plan(None if record is None else record.ranges)
+            return self._table_works(planning, record), ExportedRanges()
+        plan = planning.plan(record)
         ranges = ExportedRanges()
         for task in plan.tasks:
             ranges.add(task.queue, task.from_offset, task.to_offset)
         for loss in plan.losses:
             self._note(f"lost, and left out: {describe(loss)}")
+        self.report.planned["messages"] = ranges.messages
+        self.report.details["queues"] = [
+            {"queue": queue_text(queue), "ranges": [list(each) for each in ranges.of(queue)]}
+            for queue in ranges.queues()
+        ]
         bundles = bundle_tasks(plan.tasks, max_bytes=BUNDLE_BYTES)
-        return [{"bundle": bundle} for bundle in bundles], ranges, sum(bundle.log_bytes for bundle in bundles)
+        return [_Work(bundle.log_bytes, {"bundle": bundle}) for bundle in bundles], ranges
 
-    def _table_works(self, planning: _Planning) -> tuple[list[dict[str, Any]], ExportedRanges, int]:
+    def _table_works(self, planning: _Planning, record: ReplayRecord | None) -> list[_Work]:
         assert planning.table is not None
         if planning.source.get("tier") or planning.source.get("store"):
             raise BadOption("a replay reads a history or a table: leave out tier and store, or the table")
         request = base_request(planning.options, ROW_COLUMNS)
         low, high = planning.source.get("offsets") or (None, None)
-        place, files = table_files(planning.table, planning.catalog, ROW_COLUMNS)
         bounds: dict[str, Any] = {"from_offset": low or 0}
         if high is not None:
             bounds["to_offset"] = high
-        works = [{"file": TableFile(place, file.name), "request": request, **bounds} for file in files]
-        return works, ExportedRanges(), sum(file.size for file in files)
+        place, files, notes = table_files(planning.table, planning.catalog, ROW_COLUMNS)
+        for text in notes:
+            self._note(text)
+        if record is not None:
+            by_name = {file.name: file for file in files}
+            gone = next((name for name in record.files if name not in by_name), None)
+            if gone is not None:
+                raise ForeignCheckpoint(
+                    f"{planning.table}: the table was rewritten since this replay began, {gone} is no part of it any "
+                    "more; begin another one, with a record of its own and the offsets that are left"
+                )
+            files = [by_name[name] for name in record.files]
+        return [_Work(file.size, {"file": TableFile(place, file.name), "request": request, **bounds}) for file in files]
 
-    def _named(self, work: dict[str, Any], record: ReplayRecord, number: int) -> ReplayTask:
-        return ReplayTask(record.name, str(record.staging), f"{number:06d}", self._target.mapping, **work)
-
-    def _put_all(self, store: LocalStore, record: ReplayRecord, tasks: Sequence[ReplayTask]) -> None:
+    def _put_all(self, store: LocalStore, record: ReplayRecord, works: Sequence[_Work]) -> bool:
+        """Whether everything was put; False when it was stopped."""
         pace = Pace(self._target.rate, self.wait)
         at_once = 2 * self._tasks.parallelism
-        for at in range(0, len(tasks), at_once):
-            for staged in self._tasks.run(stage_replay, tasks[at : at + at_once]):
+        for at in range(0, len(works), at_once):
+            some = works[at : at + at_once]
+            tasks = [
+                ReplayTask(record.name, str(record.staging), f"{at + n:06d}", self._target.mapping, **work.given)
+                for n, work in enumerate(some)
+            ]
+            for work, staged in zip(some, self._tasks.run(stage_replay, tasks), strict=True):
                 if not self.stop.is_set():
-                    self._put_staged(store, record, staged, pace)
+                    self._put_staged(store, record, staged, pace, work.size)
                 if staged.path:
                     Path(staged.path).unlink(missing_ok=True)
-            self._progress(min(at + at_once, len(tasks)), len(tasks))
             if self.stop.is_set():
                 self._note("stopped; run it again with the same record to go on")
-                return
+                return False
+        return True
 
-    def _put_staged(self, store: LocalStore, record: ReplayRecord, staged: StagedReplay, pace: Pace) -> None:
-        self.report.problems.extend(staged.problems)
-        self.report.add(messages_read=staged.read_rows, bytes=staged.read_bytes)
+    def _put_staged(self, store: LocalStore, record: ReplayRecord, staged: StagedReplay, pace: Pace, size: int) -> None:
+        record.tell(staged.problems)
+        self.report.problems += [text for text in staged.problems if text not in self.report.problems]
+        self.report.add(messages_read=staged.read_rows, bytes=staged.read_bytes, messages=0)
+        total, before, rows = int(self.report.planned["bytes"]), self._bytes, 0
         for messages in read_staged_replay(staged):
             left = [each for each in messages if not record.is_done(each.source)]
-            self.report.add(messages_before=len(messages) - len(left), messages=0)
+            rows += len(messages) - len(left)
             for at in range(0, len(left), pace.at_once):
                 if self.stop.is_set():
                     return
                 some = left[at : at + pace.at_once]
                 record.add(put(store, some))
                 self.report.add(messages=len(some))
+                rows += len(some)
+                self._progress(before + size * rows // staged.rows, total)
                 pace.after(len(some))
+        self._bytes = before + size
+        self._progress(self._bytes, total)
 
     def _note(self, text: str) -> None:
         self.report.details.setdefault("notes", []).append(text)

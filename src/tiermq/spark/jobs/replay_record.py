@@ -2,10 +2,13 @@
 
     <record>/replay.json   what was asked for, the ranges as they were at the start, and where queues of the store ended
     <record>/offsets.csv   one line per message: broker, topic, queue, offset where it was; topic, queue, offset now
+    <record>/problems.txt  what was damaged or lost on the way, one line each
     <record>/staging/      files of tasks, which go when their messages are put
 
 Lines are written after the messages that they tell of are durable. A replay that dies in between has put messages which
 no line tells of: they are found in the store, behind the ends that are known, by the mark that each of them has.
+
+Messages of a queue are put in their order, so everything before the last one that a line tells of is dealt with.
 """
 
 from __future__ import annotations
@@ -22,7 +25,6 @@ from typing import Any
 
 from tiermq.errors import ForeignCheckpoint, StoreError
 from tiermq.files.os_file_access import OsFileAccess
-from tiermq.history.time_ranges import OffsetRange
 from tiermq.message.properties import get_property
 from tiermq.spark.jobs.replay_values import MARK, SourcePosition
 from tiermq.spark.tables.exported_ranges import ExportedRanges
@@ -54,10 +56,18 @@ class ReplayRecord:
         self.path = path
         self.name = str(document["name"])
         self.ranges = ExportedRanges.of_json(document["ranges"])
+        self.files: list[str] = document["files"]
+        self.is_finished: bool = document["finished"]
+        self.problems: list[str] = []
+        self._document = document
         self._ends: dict[Target, int] = {(topic, int(queue)): end for topic, queue, end in document["ends"]}
         self._done: dict[tuple[str, str, int], OffsetSet] = {}
+        self._next: dict[tuple[str, str, int], int] = {}
         self.count = 0
         self._lines = self._read_lines()
+        self._told = self.path / "problems.txt"
+        if self._told.exists():
+            self.problems = self._told.read_text(encoding="utf-8").splitlines()
 
     @classmethod
     def find(cls, path: Path, asked: dict[str, Any]) -> ReplayRecord | None:
@@ -65,7 +75,13 @@ class ReplayRecord:
         file = path / "replay.json"
         if not file.exists():
             return None
-        document = json.loads(file.read_bytes())
+        try:
+            document = json.loads(file.read_bytes())
+            is_whole = document.keys() >= {"name", "asked", "ranges", "files", "ends", "finished"}
+        except (ValueError, AttributeError):
+            is_whole = False
+        if not is_whole:
+            raise ForeignCheckpoint(f"{file}: expected the record of a replay, found something else; give another")
         differences = [
             f"{name} was {document['asked'].get(name)!r} and is {value!r}"
             for name, value in json.loads(json.dumps(asked)).items()
@@ -79,17 +95,45 @@ class ReplayRecord:
         return cls(path, document)
 
     @classmethod
-    def begin(cls, path: Path, asked: dict[str, Any], ranges: ExportedRanges, ends: dict[Target, int]) -> ReplayRecord:
-        """A new record. Durable on return."""
+    def begin(
+        cls,
+        path: Path,
+        asked: dict[str, Any],
+        ranges: ExportedRanges,
+        ends: dict[Target, int],
+        files: Iterable[str] = (),
+    ) -> ReplayRecord:
+        """A new record, of ranges of a history or of files of a table. Durable on return."""
         document = {
             "name": uuid.uuid4().hex[:16],
             "asked": asked,
             "ranges": ranges.as_json(),
+            "files": list(files),
             "ends": [[topic, queue, end] for (topic, queue), end in sorted(ends.items())],
+            "finished": False,
         }
         path.mkdir(parents=True, exist_ok=True)
-        OsFileAccess().write_bytes(str(path / "replay.json"), json.dumps(document, indent=1).encode())
+        _write(path, document)
         return cls(path, document)
+
+    def finish(self) -> None:
+        """Say that nothing is left. Durable on return."""
+        self.is_finished = self._document["finished"] = True
+        _write(self.path, self._document)
+
+    def tell(self, problems: Iterable[str]) -> None:
+        """Keep what was damaged or lost: whoever goes on does not read it again."""
+        new = [text for text in dict.fromkeys(problems) if text not in self.problems]
+        if new:
+            with open(self._told, "a", encoding="utf-8") as file:
+                file.writelines(f"{' '.join(text.splitlines())}\n" for text in new)
+                file.flush()
+                os.fsync(file.fileno())
+            self.problems += new
+
+    def next_offset(self, queue: QueueKey) -> int:
+        """The first offset of a queue that is not dealt with for certain; 0 when nothing is known of it."""
+        return self._next.get((queue.broker, queue.topic, queue.queue_id), 0)
 
     @property
     def staging(self) -> Path:
@@ -160,7 +204,9 @@ class ReplayRecord:
 
     def _note(self, line: Replayed) -> None:
         source = line.source
-        self._done.setdefault((source.broker, source.topic, source.queue_id), OffsetSet()).add(source.queue_offset)
+        queue = (source.broker, source.topic, source.queue_id)
+        self._done.setdefault(queue, OffsetSet()).add(source.queue_offset)
+        self._next[queue] = max(self._next.get(queue, 0), source.queue_offset + 1)
         target = (line.topic, line.queue_id)
         self._ends[target] = max(self._ends.get(target, 0), line.queue_offset + 1)
         self.count += 1
@@ -203,7 +249,5 @@ class OffsetSet:
         return block is not None and bool(block[at >> 3] & (1 << (at & 7)))
 
 
-def bounds_of(ranges: ExportedRanges, queue: QueueKey) -> OffsetRange:
-    """From the first to the last message of a queue that is to be replayed."""
-    found = ranges.of(queue)
-    return found[0][0], found[-1][1]
+def _write(path: Path, document: dict[str, Any]) -> None:
+    OsFileAccess().write_bytes(str(path / "replay.json"), json.dumps(document, indent=1).encode())

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tiermq.errors import StagingLost
+from tiermq.errors import IllegalMessage, StagingLost
 from tiermq.history.arrow_batch import OnCorrupt, decode_run
 from tiermq.history.losses import describe
 from tiermq.history.open_history import worker_history
@@ -146,7 +146,10 @@ def read_staged_replay(staged: StagedReplay) -> Iterator[list[StagedMessage]]:
 
 def _staged_row(name: str, made: ReplayMessage) -> dict[str, Any]:
     properties = {**made.properties, MARK: f"{name}:{made.source.text}"}
-    message = Message(made.topic, made.body, made.queue_id, keys=made.keys, tags=made.tags, properties=properties)
+    try:
+        message = Message(made.topic, made.body, made.queue_id, keys=made.keys, tags=made.tags, properties=properties)
+    except (IllegalMessage, TypeError) as error:
+        raise IllegalMessage(f"what a replay made of {made.source.text} can be no message: {error}") from error
     return {
         "source": made.source.text,
         "topic": made.topic,

@@ -45,7 +45,7 @@ class SourcePosition:
 
     @classmethod
     def of(cls, text: str) -> SourcePosition:
-        broker, topic, queue_id, queue_offset = text.split("/")
+        broker, topic, queue_id, queue_offset = text.rsplit("/", 3)
         return cls(broker, topic, int(queue_id), int(queue_offset))
 
 
@@ -78,9 +78,18 @@ class ReplayMapping:
     function: str | None = None
 
     def apply(self, message: ReplayMessage) -> ReplayMessage | None:
-        """Raises BadOption when the function returns something else than it should."""
+        """Raises BadOption when the function fails, or returns something else than it should."""
         if self.function is not None:
-            made = function_of(self.function)(message)
+            try:
+                made = function_of(self.function)(message)
+            except BadOption:
+                raise
+            except Exception as error:
+                # It is the user's own: whatever it raises, running the task again raises it again.
+                raise BadOption(
+                    f"{self.function} failed for {message.source.text}: {type(error).__name__}: {error}; nothing of "
+                    "this part was put. Mend it, and run the replay again with the same record"
+                ) from error
             if made is None:
                 return None
             if not isinstance(made, ReplayMessage):

@@ -15,6 +15,7 @@ from tiermq.errors import BadOption
 from tiermq.history.catalog import read_catalog
 from tiermq.history.open_history import open_history
 from tiermq.history.scan_values import ScanCounters
+from tiermq.spark.jobs.asked_history import require_queues
 from tiermq.spark.jobs.job_report import JobReport
 from tiermq.spark.jobs.sql_views import ALL_TOPICS, columns_needed, views_named, views_of
 from tiermq.spark.option_table import Use
@@ -52,6 +53,9 @@ def sql(
     report.details |= {"views": views, "columns_read": list(columns or ()) or "all"}
     with report.timed():
         if dry_run:
+            if not named:
+                shown = ", ".join([ALL_TOPICS, *list(views)[:20]])
+                report.details["notes"] = [f"the query names none of the tables, so nothing is read; there are {shown}"]
             for name in named:
                 found = explain_scan(show=False, topic=_topics(name, views), columns=columns, **source)
                 report.details.setdefault("scan", {})[name] = str(found).splitlines()
@@ -78,6 +82,7 @@ def topic_views(*, topic: Any = None, **source: Any) -> dict[str, str]:
     with open_history(options.place) as history:
         catalog = read_catalog(history, request)
         check_topics(catalog, request)
+        require_queues(catalog, options)
         return views_of(catalog.topics())
 
 

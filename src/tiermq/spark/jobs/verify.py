@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from tiermq.clock import Clock, SystemClock
-from tiermq.errors import BadConfig
+from tiermq.errors import BadConfig, TierError
 from tiermq.spark.jobs.held_broker import HeldBroker, Home, hold_broker
 from tiermq.spark.jobs.job_report import JobReport
 from tiermq.spark.jobs.job_tasks import JobTasks
@@ -32,7 +32,7 @@ from tiermq.tier.repair.repair import run_repair
 from tiermq.tier.repair.repair_plan import plan_repair
 from tiermq.tier.repair.repair_report import RepairAction, RepairKind, RepairOutcome
 from tiermq.tier.tier_config import TierConfig
-from tiermq.tier.tier_listing import TierScope
+from tiermq.tier.tier_listing import TierScope, list_tier
 from tiermq.tier.verify import join_verify, run_verify_task
 from tiermq.tier.verify_plan import plan_verify
 from tiermq.tier.verify_report import VerifyReport
@@ -81,7 +81,8 @@ def verify(
     `store` is the directory of one broker (`DIR` or `DIR=cluster/broker`): its metadata are compared too, and a repair
     takes records from it. `report_path` is a table of what was found: JSON lines (`*.jsonl`, `*.json`), or a directory
     for Parquet. A dry run plans and reads nothing, but with `repair`, where it verifies and says what it would mend.
-    Raises BadConfig, BadTierUrl, what the driver raises, and with `repair` LeaseHeld.
+    Raises BadConfig, BadTierUrl, TierError when there is nothing to read, what the driver raises, and with `repair`
+    LeaseHeld.
     """
     job = _Verify(spark, tier, store, repair, dry_run, progress, clock or SystemClock())
     job.scope = _scope(cluster, broker, topic, store)
@@ -127,6 +128,8 @@ class _Verify:
         with report.timed(), ExitStack() as stack:
             metadata = self._metadata(stack)
             plan = self._plan(metadata)
+            if not plan.tasks:
+                self._require_history()
             report.planned |= {"tasks": len(plan.tasks), "bytes": plan.size_bytes}
             if report.dry_run and not self._repair:
                 report.details["queues"] = queue_rows(plan, ())
@@ -144,6 +147,19 @@ class _Verify:
                 rows = report_rows(plan, results, found, outcomes)
                 report.details["report"] = write_report(report_path, rows)
         return report
+
+    def _require_history(self) -> None:
+        """Raises TierError when there is nothing at all: a wrong name must not look like a sound tier."""
+        scope = self.scope
+        if list_tier(self._driver, scope).objects:
+            return  # Manifests: everything has expired.
+        wanted = "/".join(part or "*" for part in (scope.cluster, scope.broker, scope.topic))
+        queues = {info.key.queue for info in list_tier(self._driver, TierScope()).segments}
+        there = sorted({f"{key.cluster}/{key.broker}/{key.topic}" for key in queues})
+        raise TierError(
+            f"{self._driver.url}: expected history of {wanted} (cluster/broker/topic), found none; there is "
+            f"{', '.join(there[:20]) or 'nothing at all: check the address'}"
+        )
 
     def _metadata(self, stack: ExitStack) -> MetadataStore | None:
         if self._store is None:

@@ -118,7 +118,13 @@ def _quietly() -> Iterator[None]:
 def open_catalog(catalog: str, warehouse: str | None) -> Catalog:
     """Raises BadOption."""
     if not catalog.startswith(SQLITE):
-        return load_catalog(catalog, **({"warehouse": warehouse} if warehouse else {}))
+        try:
+            return load_catalog(catalog, **({"warehouse": warehouse} if warehouse else {}))
+        except ValueError as error:
+            raise BadOption(
+                f"catalogue {catalog!r}: expected sqlite:////file.db, or one that pyiceberg knows (.pyiceberg.yaml), "
+                f"found none: {error}"
+            ) from error
     path = catalog.removeprefix(SQLITE)
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     return load_catalog("tiermq", type="sql", uri=catalog, warehouse=str(warehouse_of(catalog, warehouse)))
