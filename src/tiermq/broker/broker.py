@@ -18,6 +18,7 @@ import contextlib
 import logging
 import os
 import socket
+import ssl
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -26,6 +27,7 @@ from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.clients import ClientTable
 from tiermq.broker.consumer_offsets import ConsumerOffsets
 from tiermq.broker.groups import GroupTable
+from tiermq.broker.http_endpoint import METRICS_TYPE, Answer, HttpEndpoint, told
 from tiermq.broker.listening import bound_socket, store_host
 from tiermq.broker.parts import BrokerParts, Store, config_directory
 from tiermq.broker.processors import PROCESSORS, Processor
@@ -60,12 +62,16 @@ class Broker:
         acl: AccessCheck | None = None,
         limits: ServerLimits | None = None,
         credentials: Credentials | None = None,
+        name_server_tls: ssl.SSLContext | None = None,
         listening: socket.socket | None = None,
     ) -> None:
         """The store is the broker's from now on: it is closed when the broker stops. So is the socket."""
         self.config = config = config or BrokerConfig()
         self.store = store
         self._credentials = credentials
+        self._name_server_tls = name_server_tls
+        self._listening = listening
+        self._endpoint: HttpEndpoint | None = None
         self._registration: BrokerRegistration | None = None
         self._thread: LoopThread | None = None
         self._timers: list[asyncio.TimerHandle] = []
@@ -108,6 +114,8 @@ class Broker:
         tls: TlsSettings | None = None,
         acl: AccessCheck | None = None,
         limits: ServerLimits | None = None,
+        credentials: Credentials | None = None,
+        name_server_tls: ssl.SSLContext | None = None,
         **settings: Any,
     ) -> Self:
         """A broker, not started, on the store in `path`. `settings` are the store's (and the tier's) by name.
@@ -123,13 +131,21 @@ class Broker:
             if tier is None:
                 store = LocalStore.open(path, clock=clock, store_host=host, **settings)
             else:
-                named: dict[str, Any] = {
-                    "broker_name": config.broker_name,
-                    "broker_cluster_name": config.broker_cluster_name,
-                }
-                store = TieredStore.open(path, tier=tier, clock=clock, store_host=host, **named, **settings)
+                settings["broker_name"] = config.broker_name
+                settings["broker_cluster_name"] = config.broker_cluster_name
+                store = TieredStore.open(path, tier=tier, clock=clock, store_host=host, **settings)
             undo.callback(store.close)
-            made = cls(store, config, clock=clock, tls=tls, acl=acl, limits=limits, listening=listening)
+            made = cls(
+                store,
+                config,
+                clock=clock,
+                tls=tls,
+                acl=acl,
+                limits=limits,
+                credentials=credentials,
+                name_server_tls=name_server_tls,
+                listening=listening,
+            )
             undo.pop_all()
         return made
 
@@ -152,13 +168,20 @@ class Broker:
         try:
             self._thread.run(self._open())
         except BaseException:
+            self._thread.run(self.parts.server.stop())
             self._thread.stop()
+            self._thread = None
             raise
         if servers := parse_name_servers(self.config.namesrv_addr):
             self.register_at(servers)
 
     async def _open(self) -> None:
         await self.parts.server.start()
+        if self.config.metrics_port >= 0:
+            pages = {"/metrics": self._metrics_page, "/health": self._health_page, "/ready": self._ready_page}
+            run_in_pool = self.parts.server.run_in_pool
+            self._endpoint = HttpEndpoint(self.config.bind_address, self.config.metrics_port, pages, run_in_pool)
+            await self._endpoint.start()
         for every_s, call in self.parts.periodic:
             self._repeat(every_s, call)
 
@@ -190,6 +213,7 @@ class Broker:
             name_servers,
             period_s=config.register_name_server_period / 1000,
             credentials=self._credentials,
+            tls=self._name_server_tls,
             on_order_topics=self.parts.topics.set_order,
         )
         self.parts.topics.listeners.append(self._registration.topics_changed)
@@ -199,10 +223,47 @@ class Broker:
     def registration(self) -> BrokerRegistration | None:
         return self._registration
 
+    # What watchers ask.
+
+    @property
+    def metrics_address(self) -> str | None:
+        """Where /metrics, /health and /ready are, if they are."""
+        return None if self._endpoint is None else f"{self.config.broker_ip1}:{self._endpoint.port}"
+
+    def render_metrics(self) -> str:
+        """The figures of the broker, its store and its tier, in Prometheus' text format."""
+        registries = [self.parts.metrics, self.parts.local.metrics]
+        if isinstance(self.store, TieredStore):
+            registries.append(self.store.metrics)
+        return "".join(registry.render_prometheus() for registry in registries)
+
+    def _metrics_page(self) -> Answer:
+        return Answer(200, METRICS_TYPE, self.render_metrics().encode())
+
+    def _health_page(self) -> Answer:
+        return told({} if self.store.running else {"store": "expected it open, found it closed"})
+
+    def _ready_page(self) -> Answer:
+        return told(self.problems())
+
+    def problems(self) -> dict[str, str]:
+        """What keeps clients from being sent here; nothing when all is well."""
+        found = {}
+        if not self.parts.local.writeable:
+            flags = self.parts.local.status()["flags"]
+            found["store"] = f"expected a store that takes messages, found it closed to them: {flags}"
+        states = [] if self._registration is None else self._registration.status()
+        if states and not any(each.is_registered for each in states):
+            reasons = "; ".join(f"{each.address}: {each.last_error or 'no answer yet'}" for each in states)
+            found["name servers"] = f"expected to be registered at one, found none: {reasons}"
+        return found
+
     def stop(self, drain_s: float = DRAIN_S) -> None:
         """Leave the name servers, answer what was asked, close the store. Twice does no harm."""
         thread, self._thread = self._thread, None
         if thread is None:
+            if self._listening is not None:
+                self._listening.close()
             self.store.close()
             return
         if self._registration is not None:
@@ -220,6 +281,8 @@ class Broker:
             await asyncio.sleep(BUSY_LOOK_S)
         for timer in self._timers:
             timer.cancel()
+        if self._endpoint is not None:
+            self._endpoint.stop()
         await self.parts.server.stop(max(0.0, deadline - loop.time()))
 
     def __enter__(self) -> Self:

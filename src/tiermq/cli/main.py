@@ -13,6 +13,7 @@ COMMANDS = {
     ),
     "dump": Entry("tiermq.cli.dump", "dump", "Show any file of a store directory or a tier as JSON lines."),
     "namesrv": Entry("tiermq.cli.namesrv", "namesrv", "Run a name server for RocketMQ's brokers and clients."),
+    "serve": Entry("tiermq.cli.serve", "serve", "Run a broker for RocketMQ's clients, with a name server beside it."),
     "store": Entry("tiermq.cli.store", "store", "Look into a store directory: stat, check."),
     "tier": Entry("tiermq.cli.tier", "tier", "Look into a tier: ls, stat, cat, verify, repair, restore, import, …"),
     "pipeline": Entry(
@@ -34,6 +35,7 @@ def cli() -> None:
     \b
     Start here:
       tiermq demo                      see the whole way on this machine, with pictures
+      tiermq serve ~/store             a broker for RocketMQ's clients, and its name server
       tiermq store stat ~/store        what a RocketMQ or TierMQ store directory holds
       tiermq store check ~/store       whether it agrees with itself
       tiermq dump ~/store/commitlog    every message, as JSON lines
