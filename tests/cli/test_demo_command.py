@@ -110,6 +110,14 @@ def test_a_page_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path
     assert not (tmp_path / "kept").exists()
 
 
+def test_a_place_where_spark_cannot_run_is_refused_before_the_work(tmp_path: Path) -> None:
+    result = run("--master", "nowhere[2]", "--keep", str(tmp_path / "kept"), "--no-page")
+    assert result.exit_code == 1
+    assert "expected here, local[2]" in result.output
+    assert "found 'nowhere[2]'" in result.output
+    assert not (tmp_path / "kept").exists()
+
+
 @pytest.mark.parametrize("messages", ["0", "-5", "many"])
 def test_a_number_of_messages_that_makes_no_sense_is_refused(messages: str) -> None:
     assert run("--messages", messages).exit_code == 2

@@ -107,10 +107,10 @@ def test_a_session_that_does_not_start_is_a_failure_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(master: str, **_: Any) -> None:
-        os.write(2, b"no room for a heap\n")
-        raise OSError("the gateway did not come up")
+        os.write(2, b"WARNING: an incubator\nno room for a heap\n\tat org.example.Main\n")
+        raise OSError("the gateway did not come up.")
 
     monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
     monkeypatch.setattr("tiermq.spark.session.get_spark", refuse)
-    with pytest.raises(DemoFailed, match=r"local\[9\]: the gateway did not come up. no room for a heap"):
+    with pytest.raises(DemoFailed, match=r"local\[9\]: the gateway did not come up. no room for a heap$"):
         engine.SparkEngine("local[9]", 1, tmp_path / "log")

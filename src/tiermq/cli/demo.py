@@ -32,6 +32,7 @@ PROBE = "demo-probe.tiermq.json"
 # In the store, in the tier, in the table and in what Spark spills; and what files take that are there before messages.
 COPIES = 3
 FIXED_BYTES = 64 << 20
+MASTERS = ("here", "local", "spark://", "yarn", "k8s://", "sc://")
 SHOWN = {"put": "put", "read": "read"}
 
 Watch = Callable[["Timeline", "Sample"], None]
@@ -93,6 +94,7 @@ def demo(
     from tiermq.cli.demo_timeline import Timeline, bytes_on_disk
     from tiermq.tier.driver.tier_url import open_driver
 
+    require_master(master)
     target = None if no_page else checked_page(page)
     with contextlib.ExitStack() as stack:
         directory = _directory(keep, stack)
@@ -142,6 +144,14 @@ def _directory(keep: Path | None, stack: contextlib.ExitStack) -> Path:
         raise BadConfig(f"{keep} is not empty; the demo needs a directory of its own")
     keep.mkdir(parents=True, exist_ok=True)
     return keep
+
+
+def require_master(master: str) -> None:
+    """Refuse what is no place for Spark to run, before anything is written. Raises BadConfig."""
+    if not master.startswith(MASTERS):
+        raise BadConfig(
+            f"--master: expected here, local[2], local[*], spark://host:port, yarn or k8s://…, found {master!r}"
+        )
 
 
 def checked_page(page: Path) -> Path:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 CLUSTER = "DefaultCluster"
 BROKER = "demo"
 INDEX_FILES = 6
+COMPLAINT_MAX = 1_000
 QUICK_MESSAGES_MAX = 2_000_000
 # A JVM that runs a minute earns no second compiler and no collector with threads of its own.
 QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
@@ -153,8 +154,8 @@ class SparkEngine:
             with errors_into(log) if self._is_ours else nullcontext():
                 self._spark: SparkSession = get_spark(master, app="tiermq demo", conf=conf)
         except (PySparkException, OSError) as error:
-            said = log.read_text(errors="replace").strip()[-1_000:] if log.exists() else ""
-            raise DemoFailed(f"Spark did not start on {master}: {error}. {said}".rstrip()) from error
+            reason = str(error).rstrip(".")
+            raise DemoFailed(f"Spark did not start on {master}: {reason}. {complaint_of(log)}".rstrip()) from error
         self.name = f"Spark {self._spark.version} on {master}"
         # Workers start with their first task; what is measured later is work, not starting.
         run_tasks(self._spark, warm_up, [0, 1], name="tiermq demo: start workers")
@@ -242,6 +243,13 @@ def errors_into(log: Path) -> Iterator[None]:
         os.close(mine)
 
 
+def complaint_of(log: Path) -> str:
+    """What the processes of a session complained of last, without their stacks and warnings; empty if nothing."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    said = [line.strip() for line in lines if line.strip() and not line.startswith(("\t", "WARNING"))]
+    return " ".join(said)[-COMPLAINT_MAX:]
+
+
 def warm_up(task: int) -> int:
     """A task that does nothing, in a worker that has loaded what a copy needs."""
     import tiermq.spark.jobs.offload_task  # noqa: F401
@@ -272,7 +280,7 @@ def why_no_spark(master: str) -> str | None:
     try:
         find_java()
     except JavaMissing as error:
-        return str(error)
+        return str(error).rstrip(".")
     return None
 
 
