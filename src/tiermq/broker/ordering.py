@@ -23,6 +23,7 @@ class LockProcessor:
 
     def __init__(self, parts: BrokerParts) -> None:
         self._locks = parts.clients.locks
+        parts.holds_locks = parts.clients.locks.holds_any
         parts.periodic.append((EXPIRY_PERIOD_S, self._drop_expired))
 
     def register(self, server: RemotingServer) -> None:

@@ -7,7 +7,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from tiermq.broker.client_requests import ClientProcessor
+from tiermq.broker.delivering import DeliveryProcessor
+from tiermq.broker.offset_requests import OffsetProcessor
+from tiermq.broker.ordering import LockProcessor
 from tiermq.broker.parts import BrokerParts
+from tiermq.broker.pulling import PullProcessor
+from tiermq.broker.querying import QueryProcessor
+from tiermq.broker.retrying import RetryProcessor
 from tiermq.broker.sending import SendProcessor
 from tiermq.remoting.server import RemotingServer
 
@@ -18,4 +25,13 @@ class Processor(Protocol):
     def register(self, server: RemotingServer) -> None: ...
 
 
-PROCESSORS: tuple[Callable[[BrokerParts], Processor], ...] = (SendProcessor,)
+PROCESSORS: tuple[Callable[[BrokerParts], Processor], ...] = (
+    ClientProcessor,
+    DeliveryProcessor,
+    LockProcessor,
+    OffsetProcessor,
+    PullProcessor,
+    QueryProcessor,
+    RetryProcessor,
+    SendProcessor,
+)

@@ -1,0 +1,62 @@
+"""QueryProcessor: QUERY_MESSAGE (12, by key) and VIEW_MESSAGE_BY_ID (33, by place in the log).
+
+Both may have to read much, and 12 may ask the tier, so they run in the pool. Answers are records as they are stored.
+"""
+
+from __future__ import annotations
+
+from tiermq.broker.parts import BrokerParts
+from tiermq.errors import RequestRefused
+from tiermq.message.record import reencode
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.connection import Connection
+from tiermq.remoting.fields import bool_field, int32_field, int_field, text_field
+from tiermq.remoting.server import RemotingServer
+
+UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
+UNIQUE_KEY_MESSAGES_MAX = 32
+BODY_BYTES_MAX = 15 * 1024 * 1024
+"""Less than a frame may have; the newest messages are given when all together have more."""
+
+
+class QueryProcessor:
+    """See the module."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._store = parts.store
+
+    def register(self, server: RemotingServer) -> None:
+        server.register_blocking(RequestCode.QUERY_MESSAGE, self.query)
+        server.register_blocking(RequestCode.VIEW_MESSAGE_BY_ID, self.view)
+
+    def query(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        topic, key = text_field(command, "topic"), text_field(command, "key")
+        most = max(1, int32_field(command, "maxNum"))
+        if bool_field(command, UNIQUE_KEY_QUERY, default=False):
+            most = UNIQUE_KEY_MESSAGES_MAX
+        begin_ms, end_ms = int_field(command, "beginTimestamp"), int_field(command, "endTimestamp")
+        page = self._store.query(topic, key, begin_ms, end_ms, most)
+        told = {
+            "indexLastUpdateTimestamp": str(page.last_update_timestamp_ms),
+            "indexLastUpdatePhyoffset": str(page.last_update_physical_offset),
+        }
+        if not page.messages:
+            remark = "can not find message, maybe time range not correct"
+            return command.respond(ResponseCode.QUERY_NOT_FOUND, remark, ext=told)
+        records: list[bytes] = []
+        left = BODY_BYTES_MAX
+        for message in reversed(page.messages):
+            record = reencode(message)
+            left -= len(record)
+            if records and left < 0:
+                break
+            records.append(record)
+        return command.respond(ext=told, body=b"".join(reversed(records)))
+
+    def view(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        offset = int_field(command, "offset")
+        message = self._store.message_at(offset) if offset >= 0 else None
+        if message is None:
+            raise RequestRefused(f"can not find message by the offset, {offset}")
+        return command.respond(body=reencode(message))

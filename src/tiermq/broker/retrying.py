@@ -1,0 +1,145 @@
+"""RetryProcessor: CONSUMER_SEND_MSG_BACK (36): a consumer could not consume a message and gets it again later.
+
+    tried less than often enough ─► %RETRY%group, by way of the queue of its delay (10 s, 30 s, 1 min, … 2 h)
+    tried too often, or delayLevel < 0 ─► %DLQ%group
+
+Invariants: the copy has the original's body, flags, keys and birth, one more try, and remembers its first topic
+(RETRY_TOPIC) and id (ORIGIN_MESSAGE_ID); it is stored before the answer says so. A message that came from the tier has
+another place there than in the log: it is taken for the one that is meant only when its id agrees, and looked for by
+its key otherwise.
+"""
+
+from __future__ import annotations
+
+import random
+
+from tiermq.broker.delay_rewrite import Place, delayed
+from tiermq.broker.groups import SubscriptionGroup
+from tiermq.broker.parts import BrokerParts
+from tiermq.broker.send_checks import VERSION_MAX_RECONSUME_TIMES
+from tiermq.broker.topics import DLQ_PREFIX, RETRY_PREFIX
+from tiermq.errors import CorruptRecord, RequestRefused, TierError
+from tiermq.kernel import Message
+from tiermq.message.hosts import encode_host
+from tiermq.message.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, delete_property, with_property
+from tiermq.message.stored_message import StoredMessage
+from tiermq.namesrv.topic_config import PERM_WRITE
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.connection import Connection
+from tiermq.remoting.fields import int32_field, int_field, text_field
+from tiermq.remoting.server import RemotingServer
+from tiermq.tier.tiered_store import TieredStore
+
+FIRST_LEVEL = 3
+"""The level of the first retry; each further one is a level later."""
+DLQ_QUEUES = 1
+
+
+class RetryProcessor:
+    """See the module. Runs in the pool: topics may have to be made, and a put may wait for the disk."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+        self._levels = len(parts.local.config.delay_levels_ms)
+        self._chance = random.Random()  # noqa: S311 - it spreads messages over queues
+
+    def register(self, server: RemotingServer) -> None:
+        server.register_blocking(RequestCode.CONSUMER_SEND_MSG_BACK, self.send_back)
+
+    def send_back(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        name, level = text_field(command, "group"), int32_field(command, "delayLevel")
+        parts = self._parts
+        group = parts.groups.find_or_make(name)
+        if group is None:
+            raise RequestRefused(f"subscription group not exist, {name}", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+        if not parts.config.broker_permission & PERM_WRITE:
+            raise RequestRefused(
+                f"the broker[{parts.config.broker_ip1}] sending message is forbidden", ResponseCode.NO_PERMISSION
+            )
+        if group.retry_queue_nums <= 0:
+            return command.respond()
+        message = self._find(command, name)
+        if level < 0 or message.reconsume_times >= _most(command, group):
+            place = self._dead_letter(name, message)
+        else:
+            place = self._retry(group, message, level or FIRST_LEVEL + message.reconsume_times)
+        result = parts.store.put(_copy(message, place))
+        if not result.ok:
+            raise RequestRefused(f"the message could not be stored: {result.status.name}")
+        return command.respond()
+
+    def _find(self, command: RemotingCommand, group: str) -> StoredMessage:
+        offset = int_field(command, "offset")
+        try:
+            found = self._parts.store.message_at(offset) if offset >= 0 else None
+        except CorruptRecord:
+            found = None
+        if isinstance(self._parts.store, TieredStore):
+            found = self._find_cold(command, group, found)
+        if found is None:
+            raise RequestRefused(f"look message by offset failed, {offset}")
+        return found
+
+    def _find_cold(self, command: RemotingCommand, group: str, found: StoredMessage | None) -> StoredMessage | None:
+        """The message that is meant, wherever it is; `found` is what lies at its offset in the local log."""
+        wanted = command.ext.get("originMsgId")
+        if not wanted:
+            return found
+        if found is not None and wanted in _ids(found):
+            return found
+        for topic in (command.ext.get("originTopic"), RETRY_PREFIX + group):
+            if topic:
+                try:
+                    page = self._parts.store.query(topic, wanted, max_messages=1)
+                except TierError as error:
+                    raise RequestRefused(f"the message may be in the tier, which cannot be asked: {error}") from error
+                if page.messages:
+                    return page.messages[-1]
+        return None
+
+    def _retry(self, group: SubscriptionGroup, message: StoredMessage, level: int) -> Place:
+        queues = group.retry_queue_nums
+        topic = self._parts.topics.make(RETRY_PREFIX + group.name, queues, queues)
+        if not topic.perm & PERM_WRITE:
+            raise RequestRefused(f"the topic[{topic.name}] sending message is forbidden", ResponseCode.NO_PERMISSION)
+        place = Place(topic.name, self._chance.randrange(max(1, queues)), _properties(message))
+        return delayed(place, level, self._levels) if self._levels else place
+
+    def _dead_letter(self, group: str, message: StoredMessage) -> Place:
+        topic = self._parts.topics.make(DLQ_PREFIX + group, DLQ_QUEUES, DLQ_QUEUES)
+        return Place(topic.name, 0, delete_property(_properties(message), DELAY.encode()))
+
+
+def _most(command: RemotingCommand, group: SubscriptionGroup) -> int:
+    """How often a message is tried again."""
+    if command.version >= VERSION_MAX_RECONSUME_TIMES:
+        return int32_field(command, "maxReconsumeTimes", group.retry_max_times)
+    return group.retry_max_times
+
+
+def _properties(message: StoredMessage) -> bytes:
+    encoded = message.encoded_properties
+    if message.get_property(RETRY_TOPIC) is None:
+        encoded = with_property(encoded, RETRY_TOPIC, message.topic)
+    if message.get_property(ORIGIN_MESSAGE_ID) is None:
+        encoded = with_property(encoded, ORIGIN_MESSAGE_ID, message.message_id)
+    return encoded
+
+
+def _ids(message: StoredMessage) -> set[str | None]:
+    return {message.unique_key, message.message_id, message.get_property(ORIGIN_MESSAGE_ID)}
+
+
+def _copy(message: StoredMessage, place: Place) -> Message:
+    return Message(
+        place.topic,
+        message.body,
+        place.queue_id,
+        encoded_properties=place.properties,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_timestamp_ms=message.born_timestamp_ms,
+        born_host=encode_host(message.born_host),
+        reconsume_times=message.reconsume_times + 1,
+    )

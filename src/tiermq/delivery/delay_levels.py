@@ -1,0 +1,226 @@
+"""DelayLevels: delivers the messages that wait in SCHEDULE_TOPIC_XXXX, one queue per level, when their time has come.
+
+    queue n - 1 of the schedule topic: [delivered … │ next due … … newest]      all wait equally long, so they are due
+                                                    └ delayOffset.json            in the order in which they were stored
+
+A message is due when its level's delay has passed since it was stored; one that claims to be stored in the future (the
+clock was set back) is due now. It goes to REAL_TOPIC and REAL_QID with all its properties, as RocketMQ stores it.
+
+Invariants: each message is delivered at least once, in the order of its level, also over restarts and power cuts: an
+offset is written to disk only when what was delivered below it is. A put that fails for a while (full disk) is tried
+again and holds its level back; a message that can never be delivered (unreadable, without a topic, too large) is
+passed over, logged and counted. After a stop everything that became due meanwhile is delivered at once.
+Threads: `run_once` is the service's own; `waiting` may be asked by any.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from tiermq.clock import Clock
+from tiermq.delivery.delay_offsets import FILE, decode_delay_offsets, encode_delay_offsets
+from tiermq.errors import CorruptRecord, IllegalMessage
+from tiermq.files.os_file_access import OsFileAccess
+from tiermq.kernel import GetPage, Message
+from tiermq.message.hosts import encode_host
+from tiermq.message.properties import REAL_QID, REAL_TOPIC
+from tiermq.message.stored_message import StoredMessage
+from tiermq.message.topic_name import HALF_TOPIC, SCHEDULE_TOPIC, topic_problem
+from tiermq.service import Service
+from tiermq.status import PutStatus
+from tiermq.store.local_store import LocalStore
+
+_log = logging.getLogger(__name__)
+
+REST_S = 0.1
+BATCH = 32
+PAGES_MAX = 64
+"""Pages of one level before the others get their turn."""
+_NEVER = frozenset({PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED})
+_STORED = frozenset({PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT})
+
+
+class DelayLevels(Service):
+    """See the module."""
+
+    def __init__(self, store: LocalStore, directory: str, clock: Clock, flush_interval_ms: int = 10_000) -> None:
+        """`directory` is where delayOffset.json lies. Raises StoreDamaged when it cannot be read."""
+        super().__init__("delay-levels")
+        self.path = os.path.join(directory, FILE)
+        self.delays_ms = store.config.delay_levels_ms
+        self.delivered_count = 0
+        self.skipped_count = 0
+        self._store = store
+        self._clock = clock
+        self._access = OsFileAccess()
+        self._flush_interval_ms = flush_interval_ms
+        self._counter = 0
+        self._offsets: dict[int, int] = {}
+        self._next_due_ms: dict[int, int] = {}
+        self._changed = False
+        self._flushed_ms = clock.now_ms()
+        found = self._access.read_config(self.path, decode_delay_offsets)
+        if found is not None:
+            self._offsets, self._counter = found
+
+    def waiting(self) -> dict[int, tuple[int, int]]:
+        """Level → (offset of the next message to deliver, end of its queue), of levels that ever had one."""
+        found = {}
+        for level in range(1, len(self.delays_ms) + 1):
+            end = self._store.max_offset(SCHEDULE_TOPIC, level - 1)
+            if end > 0 or level in self._offsets:
+                found[level] = (self._offsets.get(level, 0), end)
+        return found
+
+    # Rounds.
+
+    def run_once(self) -> float:
+        """Deliver what is due; say how long to rest."""
+        more = False
+        for level in range(1, len(self.delays_ms) + 1):
+            if self._next_due_ms.get(level, 0) <= self._clock.now_ms():
+                more = self._deliver_level(level) or more
+        now_ms = self._clock.now_ms()
+        if self._changed and now_ms - self._flushed_ms >= self._flush_interval_ms:
+            self.flush()
+        if more:
+            return 0.0
+        next_ms = min(self._next_due_ms.values(), default=now_ms + 1000)
+        return min(REST_S, max(0.001, (next_ms - now_ms) / 1000))
+
+    def finish(self) -> None:
+        self.flush()
+
+    def flush(self) -> None:
+        """Write down how far each level was delivered, after making sure of what was. Raises OSError, StoreError."""
+        offsets = dict(self._offsets)
+        self._changed = False
+        try:
+            self._store.flush()
+            self._counter += 1
+            self._access.make_directories(os.path.dirname(self.path))
+            self._access.write_config(self.path, encode_delay_offsets(offsets, self._counter, self._clock.now_ms()))
+        except BaseException:
+            self._changed = True
+            raise
+        self._flushed_ms = self._clock.now_ms()
+
+    def _deliver_level(self, level: int) -> bool:
+        """Deliver what is due of one level; whether there is more that was left for the next round."""
+        self._next_due_ms.pop(level, None)
+        for _ in range(PAGES_MAX):
+            if self.stopping:
+                return False
+            offset = self._offset(level)
+            page = self._store.get(SCHEDULE_TOPIC, level - 1, offset, BATCH)
+            if page.count == 0:
+                if page.next_offset <= offset or page.next_offset > page.max_offset:
+                    return False
+                self._advance(level, page.next_offset)  # Messages that are gone, or places without one.
+                continue
+            if not self._deliver_page(level, offset, page):
+                return False
+        return True
+
+    def _offset(self, level: int) -> int:
+        """Where to go on: the offset that is known, if the queue has it; else where the queue begins or ends."""
+        low = self._store.min_offset(SCHEDULE_TOPIC, level - 1)
+        high = self._store.max_offset(SCHEDULE_TOPIC, level - 1)
+        known = self._offsets.get(level, 0)
+        offset = max(low, min(known, high))
+        if offset != known:
+            if level in self._offsets:
+                _log.warning("delay level %d: offset %d is not in [%d, %d], going on there", level, known, low, high)
+            self._advance(level, offset)
+        return offset
+
+    def _advance(self, level: int, offset: int) -> None:
+        self._offsets[level] = offset
+        self._changed = True
+
+    def _deliver_page(self, level: int, offset: int, page: GetPage) -> bool:
+        """Deliver one page's messages in order; False when one must wait."""
+        messages = self._readable(level, offset, page)
+        if messages is None:
+            return True
+        for message in messages:
+            due_ms = self._due_ms(level, message)
+            if due_ms > self._clock.now_ms():
+                self._next_due_ms[level] = due_ms
+                return False
+            if not self._deliver(level, message):
+                self._next_due_ms[level] = self._clock.now_ms() + int(REST_S * 1000)
+                return False
+            self._advance(level, message.queue_offset + 1)
+        self._advance(level, max(page.next_offset, self._offsets.get(level, 0)))
+        return True
+
+    def _readable(self, level: int, offset: int, page: GetPage) -> list[StoredMessage] | None:
+        """The page's messages; None when the first was unreadable and was passed over."""
+        try:
+            return page.messages
+        except CorruptRecord as error:
+            first = self._store.get(SCHEDULE_TOPIC, level - 1, offset, 1)
+            try:
+                return first.messages
+            except CorruptRecord:
+                self._skip(level, offset, f"unreadable: {error}")
+                self._advance(level, first.next_offset)
+                return None
+
+    def _due_ms(self, level: int, message: StoredMessage) -> int:
+        now_ms = self._clock.now_ms()
+        delay_ms = self.delays_ms[level - 1]
+        due_ms = message.store_timestamp_ms + delay_ms
+        return now_ms if due_ms > now_ms + delay_ms else due_ms
+
+    def _deliver(self, level: int, message: StoredMessage) -> bool:
+        """Put one message to its topic. False: it could not be put now."""
+        topic, queue_id = message.get_property(REAL_TOPIC), message.get_property(REAL_QID) or "0"
+        reason = _undeliverable(topic, queue_id)
+        if topic is None or reason is not None:
+            self._skip(level, message.queue_offset, reason or "it names no topic")
+            return True
+        try:
+            result = self._store.append(_delivered(message, topic, int(queue_id)))
+        except IllegalMessage as error:
+            self._skip(level, message.queue_offset, str(error))
+            return True
+        if result.status in _STORED:
+            self.delivered_count += 1
+            return True
+        if result.status in _NEVER:
+            self._skip(level, message.queue_offset, f"the store refuses it: {result.status.name}")
+            return True
+        _log.warning("delay level %d: offset %d waits: %s", level, message.queue_offset, result.status.name)
+        return False
+
+    def _skip(self, level: int, offset: int, reason: str) -> None:
+        self.skipped_count += 1
+        _log.error("delay level %d: the message at offset %d cannot be delivered: %s", level, offset, reason)
+
+
+def _undeliverable(topic: str | None, queue_id: str) -> str | None:
+    """Why a message can never be delivered; None when it can."""
+    if topic is None:
+        return "it names no topic"
+    if topic == HALF_TOPIC:
+        return "half messages are not delayed"
+    if not (queue_id.isascii() and queue_id.isdigit() and int(queue_id) < 2**31):
+        return f"it names the queue {queue_id[:40]!r}"
+    return topic_problem(topic)
+
+
+def _delivered(message: StoredMessage, topic: str, queue_id: int) -> Message:
+    return Message(
+        topic,
+        message.body,
+        queue_id,
+        encoded_properties=message.encoded_properties,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_timestamp_ms=message.born_timestamp_ms,
+        born_host=encode_host(message.born_host),
+        reconsume_times=message.reconsume_times,
+    )

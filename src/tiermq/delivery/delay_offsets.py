@@ -1,0 +1,38 @@
+"""How far the messages of each delay level were delivered, in RocketMQ's `delayOffset.json`.
+
+    {"dataVersion":{"counter":3,"stateVersion":0,"timestamp":1700000000000},"offsetTable":{1:7,3:12}}
+
+Levels are bare numbers, as the original writes them; quoted ones are read as well.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tiermq.errors import StoreDamaged
+from tiermq.store.lenient_json import decode_lenient_json
+
+FILE = "delayOffset.json"
+
+
+def encode_delay_offsets(offsets: Mapping[int, int], counter: int, now_ms: int) -> bytes:
+    version = json.dumps({"counter": counter, "stateVersion": 0, "timestamp": now_ms}, separators=(",", ":"))
+    table = ",".join(f"{level}:{offset}" for level, offset in sorted(offsets.items()))
+    return f'{{"dataVersion":{version},"offsetTable":{{{table}}}}}'.encode()
+
+
+def decode_delay_offsets(data: bytes) -> tuple[dict[int, int], int]:
+    """(level → next offset, the version's counter). Raises StoreDamaged for anything else."""
+    document = decode_lenient_json(data, FILE)
+    table = document.get("offsetTable") if isinstance(document, dict) else None
+    if not isinstance(table, dict) or not all(_is_entry(level, offset) for level, offset in table.items()):
+        raise StoreDamaged(f"{FILE}: expected an offsetTable of levels and offsets, found {str(document)[:80]}")
+    version = document.get("dataVersion")
+    counter = version.get("counter", 0) if isinstance(version, dict) else 0
+    return {int(level): offset for level, offset in table.items()}, counter if isinstance(counter, int) else 0
+
+
+def _is_entry(level: str, offset: Any) -> bool:
+    return level.lstrip("-").isascii() and level.lstrip("-").isdigit() and type(offset) is int
