@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,13 @@ def world_on(back_end: str, path: Path, request: pytest.FixtureRequest, count: i
         world.tier = f"s3://history/{uuid.uuid4().hex}"
     fill(world.store, count)
     return world
+
+
+def happened(faults: str | Path | list[str], kinds: Sequence[str]) -> bool:
+    """Whether all faults came to pass, a task that was to fail twice did, and further attempts were made after them."""
+    names = faults if isinstance(faults, list) else [path.name for path in Path(faults).iterdir()]
+    attempts = sum(name.startswith("attempt-") for name in names)
+    return attempts > len(kinds) and ("twice" not in kinds or any(name.startswith("again-") for name in names))
 
 
 class Expectation:

@@ -18,6 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import tiermq
+
 CONF = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -27,8 +29,7 @@ CONF = {
     # Executors are killed on purpose, and more often than a real application would stand.
     "spark.task.maxFailures": "8",
     "spark.excludeOnFailure.enabled": "false",
-}
-SPECULATION = {
+    # Any task that is slower than others gets a second copy, at once.
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",
     "spark.speculation.multiplier": "1.0",
@@ -37,6 +38,12 @@ SPECULATION = {
     "spark.speculation.task.duration.threshold": "1s",
 }
 TESTS = Path(__file__).parents[2]
+PACKAGE = Path(tiermq.__file__).parents[1]
+
+
+def python_path() -> str:
+    """Where drivers and executors find these tests and the package that they test."""
+    return os.pathsep.join([str(TESTS), str(PACKAGE), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 class DriverDied(Exception):
@@ -49,7 +56,7 @@ class DriverProcess:
     def __init__(self, master: str, folder: Path, environment: Mapping[str, str] | None = None) -> None:
         self._master = master
         self._folder = folder
-        self._environment = {**os.environ, **(environment or {}), "PYTHONPATH": str(TESTS)}
+        self._environment = {**os.environ, **(environment or {}), "PYTHONPATH": python_path()}
         self._process: subprocess.Popen[str] | None = None
         self._conf: dict[str, str] = {}
         folder.mkdir(parents=True, exist_ok=True)
@@ -58,7 +65,7 @@ class DriverProcess:
     def log(self) -> Path:
         return self._folder / "driver.log"
 
-    def call(self, name: str, *, conf: Mapping[str, str] | None = None, **arguments: Any) -> Any:
+    def call(self, name: str, /, *, conf: Mapping[str, str] | None = None, **arguments: Any) -> Any:
         """What a scenario returns. Raises DriverDied when it was killed, AssertionError when it raised something."""
         self.start(conf)
         self.send(name, **arguments)
@@ -66,7 +73,7 @@ class DriverProcess:
 
     def start(self, conf: Mapping[str, str] | None = None) -> None:
         """A process with this session; the one that runs, when it has the same settings."""
-        wanted = {**CONF, **(conf or {})}
+        wanted = {**({} if self._master.startswith("sc://") else CONF), **(conf or {})}
         if self._process is not None and self._process.poll() is None and wanted == self._conf:
             return
         self.stop()
@@ -86,7 +93,7 @@ class DriverProcess:
         os.close(answer)
         self._answers = os.fdopen(request)
 
-    def send(self, name: str, **arguments: Any) -> None:
+    def send(self, name: str, /, **arguments: Any) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([name, arguments]) + "\n")

@@ -1,8 +1,9 @@
 """Faults on executors: a task that fails, a Python worker that dies, an executor that is killed, a slow copy of a task.
 
 Executors import this module, so nothing here may need pytest. A fault is claimed by making a file, once for all
-processes: `Fault(function, folder, ["executor", "worker", "raise"])` lets the first attempt of any task kill its
-executor, the second its worker, the third fail, all in the middle of their work, and every further one do as it should.
+processes: `Fault(function, folder, ["executor", "worker", "twice"])` lets the first attempt of any task kill its
+executor, the second its worker, the third fail, all in the middle of their work, and every further one do as it should,
+but for the next attempt of the task that failed: it fails once more.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -32,13 +34,13 @@ class Fault:
         self._after = after
 
     def __call__(self, task: Any) -> Any:
-        number = claim(self._folder, "attempt")
-        if number >= len(self._kinds):
+        kind = claimed_kind(self._folder, self._kinds, name_of(task))
+        if not kind:
             return self._function(task)
-        with _counted(self._after, lambda: _act(self._kinds[number])):
+        with counted(("read", "write"), self._after, lambda: _act(kind)):
             result = self._function(task)
         # The task was over before its fault: so it happens at its very end, when all is written and nothing told.
-        _act(self._kinds[number])
+        _act(kind)
         return result
 
 
@@ -71,8 +73,7 @@ class FaultRows:
         if os.path.exists(os.path.join(self._folder, f"slow-{partition}")):
             claim(self._folder, "copy")
             return ""
-        number = claim(self._folder, "attempt")
-        kind = self._kinds[number] if number < len(self._kinds) else ""
+        kind = claimed_kind(self._folder, self._kinds, partition)
         if kind == "slow":
             open(os.path.join(self._folder, f"slow-{partition}"), "x").close()
             claim(self._folder, "copy")
@@ -100,9 +101,7 @@ class Straggler:
         self._after = after
 
     def __call__(self, task: Any) -> Any:
-        import zlib
-
-        name = f"{zlib.crc32(repr(task).encode()):08x}"
+        name = name_of(task)
         first = not os.path.exists(os.path.join(self._folder, "slow"))
         if first:
             with open(os.path.join(self._folder, "slow.tmp" + str(os.getpid())), "w") as file:
@@ -119,10 +118,27 @@ class Straggler:
         twin = os.path.join(self._folder, "copy-1")
         if not first:
             return self._function(task)
-        with _counted(self._after, lambda: wait_for(twin)):
+        with counted(("read", "write"), self._after, lambda: wait_for(twin)):
             result = self._function(task)
         wait_for(twin)  # A task that neither reads nor writes the tier so often waits with its answer.
         return result
+
+
+def name_of(task: Any) -> str:
+    """The same for every attempt of a task."""
+    return f"{zlib.crc32(repr(task).encode()):08x}"
+
+
+def claimed_kind(folder: str, kinds: Sequence[str], task: str) -> str:
+    """The fault of this attempt: the next of `kinds`, the second one of a task that is to fail twice, or ""."""
+    failed_once = os.path.join(folder, f"once-{task}")
+    if os.path.exists(failed_once):
+        return "raise" if claim(folder, f"again-{task}") == 0 else ""
+    number = claim(folder, "attempt")
+    kind = kinds[number] if number < len(kinds) else ""
+    if kind == "twice":
+        open(failed_once, "x").close()
+    return kind
 
 
 def claim(folder: str, name: str) -> int:
@@ -159,6 +175,11 @@ def parent_of(process: int) -> int:
         return int(file.read().rpartition(")")[2].split()[1])
 
 
+def java_of_executor(_task: Any) -> str:
+    """The program that the JVM runs to which this Python worker belongs."""
+    return os.readlink(f"/proc/{parent_of(os.getppid())}/exe")
+
+
 def _act(kind: str) -> None:
     if kind == "executor":
         kill_executor()
@@ -168,10 +189,10 @@ def _act(kind: str) -> None:
 
 
 @contextmanager
-def _counted(after: int, act: Callable[[], None]) -> Iterator[None]:
-    """Let `act` happen once, before the read or write of a tier that follows `after` others."""
+def counted(names: Sequence[str], after: int, act: Callable[[], None]) -> Iterator[None]:
+    """Let `act` happen once, before the call of one of these methods of a tier's driver that follows `after` others."""
     left = [after]
-    kept = [(kind, name, getattr(kind, name)) for kind in _DRIVERS for name in ("read", "write")]
+    kept = [(kind, name, getattr(kind, name)) for kind in _DRIVERS for name in names]
 
     def counting(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:

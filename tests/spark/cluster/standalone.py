@@ -31,7 +31,8 @@ _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class StandaloneCluster:
-    """Used by one thread. `environment` is what executors find, besides what a session gives them."""
+    """Used by one thread. `environment` is what executors find, besides what a session gives them; a JAVA_HOME in it
+    is the Java of master, workers and executors."""
 
     def __init__(self, directory: Path, environment: Mapping[str, str] | None = None) -> None:
         self._directory = directory
