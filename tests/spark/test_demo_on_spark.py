@@ -29,7 +29,8 @@ def test_spark_copies_asks_and_exports_all_that_was_put(spark: SparkSession, tmp
     assert {row.tier for row in account.sql} == {"hot", "cold"}
     assert sum(row.messages for row in account.sql if row.tier == "cold") == account.fact("copy", "copied")
     assert account.log_files_evicted >= 3
-    assert account.fact("sql", "key_bytes_read") < account.tier_bytes / 10
+    # Of six index files' worth of messages the newest may not be indexed yet, and is scanned.
+    assert account.fact("sql", "key_bytes_read") < account.tier_bytes / 5
     assert account.table_files >= 1
     assert spark.read.parquet(str(place.table)).count() == account.messages
     assert "SQL over" in page(account, timeline)
