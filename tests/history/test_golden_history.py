@@ -10,6 +10,7 @@ import pytest
 from golden import reading as golden_stores
 from golden import tier_reading as golden_tiers
 from history.history_world import read_all
+from tiermq.errors import BadHistory
 from tiermq.history.arrow_batch import decode_run
 from tiermq.history.catalog import read_catalog
 from tiermq.history.open_history import open_history
@@ -55,14 +56,14 @@ def test_a_key_in_a_tier_of_rocketmq_is_found_though_its_index_says_not_what_it_
 def test_a_store_of_rocketmq_is_read_as_its_queues_have_it(name: str, tmp_path: Path) -> None:
     golden = golden_stores.golden(name)
     store = golden.copy_store(tmp_path / "store")
+    batch_topics = {path.parent.name for path in (store / "batchconsumequeue").glob("*/*")}
     with open_history(HistoryPlace(None, (StorePlace(str(store)),))) as history:
-        catalog = read_catalog(history)
-        found = read_all(catalog)
+        request = ScanRequest(topics=frozenset(read_catalog(history).topics()))
+        found = read_all(read_catalog(history, request), request)
     offsets = {
         (topic, queue_id): [message.queue_offset for message in messages]
         for (topic, queue_id), messages in found.items()
     }
-    batch_topics = {path.parent.name for path in (store / "batchconsumequeue").glob("*/*")}
     for fact in golden.stored:
         topic = fact["topic"]
         if topic not in batch_topics and not is_light_queue(topic):
@@ -91,3 +92,13 @@ def test_a_light_queue_that_is_named_gives_the_messages_that_it_points_at(tmp_pa
         offsets = [row["queueOffset"] for row in rows if row["topic"] == name]
         assert offsets == list(range(len(offsets)))
         assert len(offsets) == catalog.find(name, 0).max_offset
+
+
+def test_a_topic_in_batch_queues_is_an_error_and_never_left_out_in_silence(tmp_path: Path) -> None:
+    store = golden_stores.golden("rocketmq-5.3.3-batches").copy_store(tmp_path / "store")
+    with open_history(HistoryPlace(None, (StorePlace(str(store)),))) as history:
+        for request in (ScanRequest(), ScanRequest(topics=frozenset({"bulk"})), ScanRequest(topic_pattern="b.*")):
+            with pytest.raises(BadHistory, match="topic 'bulk' in .* batch queues"):
+                plan_scan(read_catalog(history, request), request)
+        others = ScanRequest(topics=frozenset({"ledger"}))
+        assert plan_scan(read_catalog(history, others), others).tasks

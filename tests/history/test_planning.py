@@ -40,6 +40,9 @@ class Shelf:
     def queues(self) -> list[QueueHistory]:
         return list(self._queues)
 
+    def require_readable(self) -> None:
+        """Everything can be read."""
+
 
 def cold(
     key: QueueKey = KEY, *, segments: int = 10, messages: int = 100, size: int = 10_000, **more: Any

@@ -128,6 +128,7 @@ class Catalog:
         if history.has_tier:
             self._cold = ColdQueues(history.tier, self._wanted, history.clock, history.pool, self._topics)
         self._hot: dict[QueueKey, HotQueue] = {}
+        self._batches: dict[str, str] = {}  # Wanted topics with batch queues, and the store that has them.
         self._stores: list[StorePlace] | None = None
         self._queues: dict[QueueKey, QueueHistory] = {}
         self.counters = ScanCounters()
@@ -146,6 +147,18 @@ class Catalog:
         if self._cold is not None:
             self.counters.requests += self.history.tier.requests - before[0]
             self.counters.bytes_read += self.history.tier.bytes_read - before[1]
+
+    def require_readable(self) -> None:
+        """Raises BadHistory when something wanted lies in batch queues: they are never tiered, and not read here.
+
+        Rows that are silently missing would be worse.
+        """
+        for topic, path in self._batches.items():
+            raise BadHistory(
+                f"expected topics with simple queues, found topic {topic!r} in {path}, whose messages lie in batch "
+                "queues (queue.type BatchCQ), which cannot be read as history: name the other topics that you want "
+                "(subscribe or subscribePattern), and read this one with LocalStore"
+            )
 
     def queues(self) -> list[QueueHistory]:
         """In the order of their keys."""
@@ -213,9 +226,13 @@ class Catalog:
 
     def _refresh_hot(self, stores: Iterable[StorePlace]) -> None:
         found: dict[QueueKey, HotQueue] = {}
+        self._batches = {}
         for place in stores:
             store = self.history.store(place.path)
             store.refresh()
+            for topic, queue_id in store.batch_queues():
+                if self._wanted(QueueKey(place.cluster, place.broker, topic, queue_id)):
+                    self._batches[topic] = place.path
             for topic, queue_id in store.queues():
                 key = QueueKey(place.cluster, place.broker, topic, queue_id)
                 # A light queue only points at messages of other queues, where they are read already; it can be named.

@@ -64,6 +64,11 @@ class HotStore:
         with self._lock:
             return self._store.queues()
 
+    def batch_queues(self) -> list[tuple[str, int]]:
+        """Topics and queue ids of batch queues that have messages."""
+        with self._lock:
+            return [name for name in self._store.batch_queues() if self._store.max_offset(*name) > 0]
+
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """The messages [min, max) that can be read of a queue; (0, 0) of none."""
         with self._lock:

@@ -92,8 +92,10 @@ def plan_scan(
 ) -> ScanPlan:
     """The tasks for a request, in the order of queues and offsets. Raises DataLoss when a loss is an error.
 
-    `min_partitions` asks for at least so many tasks, as far as there are messages for them.
+    `min_partitions` asks for at least so many tasks, as far as there are messages for them. Raises BadHistory for what
+    cannot be read at all.
     """
+    catalog.require_readable()
     draft = _Draft(partition_bytes=max(1, max_bytes_per_partition))
     wanted = queue_filter(request)
     task_request = replace(request, bounds={})
@@ -116,6 +118,7 @@ def plan_scan(
     for piece in draft.pieces:
         tasks += _cut(piece, target, catalog.place, task_request, loss_is_error)
     tasks.sort(key=lambda task: (task.queue, task.from_offset))
+    draft.counters.messages_lost += sum(loss.to_offset - loss.from_offset for loss in draft.losses)
     draft.counters.bytes_planned += sum(task.log_bytes for task in tasks)
     return ScanPlan(tuple(tasks), draft.counters, tuple(draft.losses))
 

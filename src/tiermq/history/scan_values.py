@@ -171,6 +171,7 @@ class ScanCounters:
     rows_given: int = 0
     hot_bytes_read: int = 0
     cold_bytes_read: int = 0
+    messages_lost: int = 0
 
     def __iadd__(self, other: ScanCounters) -> Self:
         for name in self.__slots__:

@@ -9,8 +9,9 @@ from pyspark.cloudpickle import dumps, loads
 from pyspark.sql.datasource import InputPartition
 
 from spark.source_world import SourceWorld, batch_reader, rows_of
-from tiermq.errors import TierMQError
+from tiermq.errors import DataLoss, TierMQError
 from tiermq.history.scan_values import ScanCounters
+from tiermq.spark.source.builder import explain_scan
 from tiermq.spark.source.scan_partition import ScanPartition, read_partition
 
 
@@ -68,6 +69,33 @@ def test_a_damaged_body_is_an_error_or_a_row_that_says_so_or_no_row(filled: Sour
     assert len(rows) == 120
     damaged = [row for row in rows if row["_corrupt"] is not None]
     assert [row["queueOffset"] for row in damaged] == [victim.offset]
+
+
+def test_what_is_lost_is_counted_with_what_the_plan_lost(filled: SourceWorld, caplog: pytest.LogCaptureFixture) -> None:
+    lenient = {**filled.cold, "subscribe": "orders", "queueIds": "1", "failOnDataLoss": "false"}
+    partitions = batch_reader({**lenient, "columns": "queueOffset,body"}).partitions()
+    damage_a_body(filled, filled.sent["orders", 1][5].body)
+    break_a_unit(filled, "orders", 1, 7)
+    counters = ScanCounters()
+    rows = sum(batch.num_rows for part in partitions for batch in read_partition(part, counters))
+    assert (rows, counters.rows_given, counters.messages_lost) == (118, 118, 2)
+    assert "orders/1: 1 messages, offsets 7 to 8: corrupt" in caplog.text
+
+
+def break_a_unit(world: SourceWorld, topic: str, queue_id: int, offset: int) -> None:
+    """Let a unit point behind the end of everything."""
+    file = min(Path(world.url.removeprefix("file://")).rglob(f"{topic}/{queue_id}/CONSUME_QUEUE/*"))
+    data = bytearray(file.read_bytes())
+    data[20 * offset : 20 * offset + 8] = (1 << 40).to_bytes(8, "big")
+    file.write_bytes(data)
+
+
+def test_what_the_plan_knows_to_be_lost_is_counted_where_it_is_no_error(filled: SourceWorld) -> None:
+    offsets = {"orders": {1: (500, 510)}}
+    found = explain_scan(tier=filled.url, queues=1, topic="orders", offsets=offsets, show=False)
+    assert found.counters.messages_lost == 10
+    with pytest.raises(DataLoss, match="beyond the end"):
+        explain_scan(tier=filled.url, topic="orders", offsets=offsets, show=False, failOnDataLoss=True)
 
 
 def test_many_small_queues_are_few_partitions(world: SourceWorld) -> None:

@@ -40,6 +40,7 @@ _HELP = {
     "rows_given": "Messages given as rows.",
     "hot_bytes_read": "Bytes of messages read from stores.",
     "cold_bytes_read": "Bytes of messages read from the tier.",
+    "messages_lost": "Messages that were asked for and are not there: expired, gaps, deleted, corrupt.",
 }
 assert set(_HELP) == set(ScanCounters.__slots__)
 
@@ -111,6 +112,8 @@ def describe_counters(counters: ScanCounters) -> str:
         f"index     {counters.index_files_asked:,} files asked, {size_text(counters.index_bytes_read)}",
         f"rows      {counters.rows_given:,} of {counters.rows_read:,} that were read",
     ]
+    if counters.messages_lost:
+        lines.append(f"lost      {counters.messages_lost:,} messages; a worker's log tells which and why")
     return "\n".join(lines)
 
 

@@ -1,11 +1,13 @@
 """A partition: the tasks that one worker reads one after the other, as Arrow batches. Runs without Spark.
 
 What a damaged record becomes: with `fail_on_data_loss` an error; otherwise a row that says so in `_corrupt` when that
-column is wanted, and no row when it is not.
+column is wanted, and no row when it is not. Whatever is asked for and gives no row is counted in `messages_lost` and
+told in the worker's log, with its reason.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -14,13 +16,15 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from tiermq.history.arrow_batch import OnCorrupt, decode_run
+from tiermq.history.losses import describe
 from tiermq.history.open_history import OpenHistory, worker_history
 from tiermq.history.planning import bundle_tasks
 from tiermq.history.reading import read_task
-from tiermq.history.scan_values import ScanBundle, ScanCounters, ScanPlan
+from tiermq.history.scan_values import Loss, ScanBundle, ScanCounters, ScanPlan
 from tiermq.spark.options import SourceOptions
 
 CORRUPT = "_corrupt"
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -59,14 +63,20 @@ def read_partition(
         drops_damage = True
     for task in partition.bundle.tasks:
         opened = worker_history(task.place) if history is None else history
-        for run in read_task(opened, task, counters):
+        for run in read_task(opened, task, counters, on_loss=lambda loss: _count_loss(loss, counters)):
             for decoded in decode_run(
                 run, columns, task.request, decompress=partition.decompress, on_corrupt=on_corrupt
             ):
                 batch = _sound_rows(decoded) if drops_damage else decoded
+                counters.messages_lost += decoded.num_rows - batch.num_rows
                 counters.rows_given += batch.num_rows
                 if batch.num_rows:
                     yield batch
+
+
+def _count_loss(loss: Loss, counters: ScanCounters) -> None:
+    counters.messages_lost += loss.to_offset - loss.from_offset
+    _log.warning("lost while it was read: %s", describe(loss))
 
 
 def _sound_rows(batch: pa.RecordBatch) -> pa.RecordBatch:

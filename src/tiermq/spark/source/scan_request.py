@@ -54,8 +54,12 @@ def base_request(options: SourceOptions, columns: Sequence[str]) -> ScanRequest:
 
 
 def open_catalog(history: OpenHistory, options: SourceOptions, request: ScanRequest) -> Catalog:
-    """The catalogue of what is wanted. Raises BadHistory for a topic, broker or assigned queue that does not exist."""
+    """The catalogue of what is wanted. Raises BadHistory for a topic, broker or assigned queue that does not exist.
+
+    Also for topics that cannot be read as history.
+    """
     catalog = read_catalog(history, request)
+    catalog.require_readable()
     check_topics(catalog, request)
     for each in options.assigned or ():
         catalog.find(each.topic, each.queue_id, each.broker or None)
