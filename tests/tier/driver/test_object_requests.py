@@ -46,6 +46,18 @@ def test_ranges_are_cut_at_the_end_and_refused_past_it(requests: ObjectRequests)
             requests.fetch("a/b", start, 5)
 
 
+def test_an_exact_range_is_all_of_it_or_refused(requests: ObjectRequests) -> None:
+    assert requests.fetch_range("a/b", 0, 5) is None
+    requests.create("a/b", b"0123456789")
+    found = requests.fetch_range("a/b", 3, 7)
+    assert found is not None
+    assert bytes(found) == b"3456789"
+    for start, length in ((8, 3), (10, 1), (50, 5)):
+        with pytest.raises(PastTheEnd):
+            requests.fetch_range("a/b", start, length)
+    assert requests.counts["get"] == 5
+
+
 def test_those_that_are_there_are_deleted_also_when_others_are_not(requests: ObjectRequests) -> None:
     for name in ("a/1", "a/3"):
         requests.create(name, b"x")

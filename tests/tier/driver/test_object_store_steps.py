@@ -17,6 +17,7 @@ from tiermq.errors import (
     SegmentSealed,
     TierUnavailable,
 )
+from tiermq.tier.driver.object_errors import PastTheEnd
 from tiermq.tier.driver.object_store import READ_CHUNK_BYTES, ObjectStoreDriver
 from tiermq.tier.driver.part_log import part_path
 
@@ -75,6 +76,28 @@ def test_a_long_range_of_one_object_is_asked_for_in_pieces() -> None:
     assert spent(driver, lambda: driver.read(KEY, 0, len(data))) == {"get": 3}
     with pytest.raises(IllegalRange):
         objects_driver(store).read(KEY, 5, len(data))
+
+
+def test_a_range_that_is_little_longer_than_a_piece_is_one_request() -> None:
+    store, data = MemoryStore(), b"x" * (2 * READ_CHUNK_BYTES)
+    driver = objects_driver(store)
+    driver.write(KEY, 0, [data])
+    driver.seal(KEY)
+    assert spent(driver, lambda: driver.read(KEY, 100, READ_CHUNK_BYTES * 3 // 2)) == {"get": 1}
+
+
+def test_an_answer_that_was_cut_is_worth_another_try_and_no_illegal_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = written(MemoryStore())
+    driver.seal(KEY)
+
+    def cut(*_place: object) -> None:
+        raise PastTheEnd
+
+    monkeypatch.setattr(driver.requests, "fetch_range", cut)
+    with pytest.raises(TierUnavailable, match="was cut"):
+        driver.read(KEY, 10, 45)
+    with pytest.raises(IllegalRange):
+        driver.read(KEY, 10, 51)
 
 
 def test_sealing_copies_one_part_and_merges_many() -> None:

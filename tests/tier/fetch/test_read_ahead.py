@@ -5,7 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.tier.fetch.read_ahead import DEPTH_MAX, DEPTH_MIN, SINGLE_WINDOW, WINDOW_MIN, WINDOW_STEP, ReadAhead
+from tiermq.tier.fetch.read_ahead import (
+    DEPTH_MAX,
+    DEPTH_MIN,
+    SINGLE_WINDOW,
+    WINDOW_MIN,
+    WINDOW_STEP,
+    Asked,
+    ReadAhead,
+)
 
 
 def reading(ahead: ReadAhead, times: int, *, start: int = 0, step: int = 32) -> ReadAhead:
@@ -20,7 +28,7 @@ def test_a_first_read_is_no_sequence_and_gets_the_smallest_window() -> None:
 
 
 def test_each_sequential_read_adds_one_step_up_to_the_maximum() -> None:
-    assert [reading(ReadAhead(4096), n).window for n in (2, 3)] == [
+    assert [reading(ReadAhead(32_768), n).window for n in (2, 3)] == [
         WINDOW_MIN + WINDOW_STEP,
         WINDOW_MIN + 2 * WINDOW_STEP,
     ]
@@ -31,7 +39,7 @@ def test_each_sequential_read_adds_one_step_up_to_the_maximum() -> None:
 def test_a_jump_starts_anew() -> None:
     ahead = reading(ReadAhead(4096), 9)
     ahead.on_miss(ahead.next_offset)
-    ahead.planned_end, ahead.plan_at = 10_000, 300
+    ahead.planned_end, ahead.plan_at, ahead.asked = 10_000, 300, Asked(9_000, 10_000, 64, 100)
     ahead.on_read(5_000, 5_032)
     assert ahead == ReadAhead(4096, next_offset=5_032)
 
@@ -64,9 +72,16 @@ def test_one_who_jumps_gets_nothing_more_ahead_for_it() -> None:
 
 def test_a_failed_fetch_may_be_asked_for_again() -> None:
     ahead = reading(ReadAhead(4096), 2)
-    ahead.planned_end, ahead.plan_at = 1_000, 500
+    ahead.planned_end, ahead.plan_at, ahead.asked = 1_000, 500, Asked(800, 1_000, 64, 100)
     ahead.on_failure(600)
-    assert (ahead.planned_end, ahead.plan_at) == (600, -1)
+    assert (ahead.planned_end, ahead.plan_at, ahead.asked) == (600, -1, None)
+
+
+def test_one_who_had_to_wait_plans_anew_at_once() -> None:
+    ahead = reading(ReadAhead(4096), 2)
+    ahead.plan_at = 10_000
+    ahead.on_miss(ahead.next_offset)
+    assert ahead.plan_at <= ahead.next_offset
 
 
 def test_a_look_up_of_one_message_fetches_32() -> None:

@@ -19,7 +19,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 
 from tiermq.errors import TierUnavailable
-from tiermq.tier.driver.object_errors import no_bucket, translated
+from tiermq.tier.driver.object_errors import PastTheEnd, no_bucket, translated
 
 if TYPE_CHECKING:
     from obstore import PutMode, UpdateVersion
@@ -117,6 +117,20 @@ class ObjectRequests:
                 f"{self._url}/{path}: expected {expected} bytes, found {len(data)}: the answer was cut"
             )
         return Fetched(data, meta["size"], _version(meta["e_tag"], meta["version"]))
+
+    def fetch_range(self, path: str, start: int, length: int) -> memoryview | None:
+        """Exactly that range; None when there is no object; PastTheEnd when it does not reach that far.
+
+        In one call of the client: `fetch` takes two, between which the answer waits for the interpreter.
+        """
+        try:
+            with self._request("get", "read an object", path):
+                data = memoryview(self._store.get_range(path, start=start, length=length))
+        except FileNotFoundError:
+            return None
+        if len(data) != length:
+            raise PastTheEnd
+        return data
 
     def head(self, path: str) -> ObjectStat | None:
         try:

@@ -48,7 +48,7 @@ from tiermq.tier.driver.object_requests import Fetched, ObjectRequests, ObjectSt
 from tiermq.tier.driver.part_log import PartLog, part_path, part_position, parts_directory
 from tiermq.tier.names import OBJECT_SUFFIX, SegmentKey, check_object_name
 
-READ_CHUNK_BYTES = 8 << 20  # Longer ranges of one object are asked for in pieces of this, at the same time.
+READ_CHUNK_BYTES = 8 << 20  # Ranges of more than one and a half of this are asked for in pieces, at the same time.
 VIEWS_MAX = 16_384  # Segments whose shape is remembered; forgetting one costs a listing.
 STAGED_SUFFIX = ".replacing"
 _LOCKS = 512
@@ -186,18 +186,21 @@ class ObjectStoreDriver:
 
     def _read_canonical(self, key: SegmentKey, position: int, length: int) -> memoryview | None:
         path = key.path
-        if length <= READ_CHUNK_BYTES:
-            ranges = [(path, position, length)]
-        else:
+        try:
+            if length <= READ_CHUNK_BYTES * 3 // 2:
+                return self.requests.fetch_range(path, position, length)
             stop = position + length
             chunks = range(position, stop, READ_CHUNK_BYTES)
-            ranges = [(path, start, min(READ_CHUNK_BYTES, stop - start)) for start in chunks]
-        try:
-            return self._gather(ranges)
+            return self._gather([(path, start, min(READ_CHUNK_BYTES, stop - start)) for start in chunks])
         except (PastTheEnd, CorruptSegment):
             found = self.requests.head(path)
             if found is None:
                 return None
+            if position + length <= found.size:
+                raise TierUnavailable(
+                    f"{self.url}/{path}: expected {length} bytes at {position} of {found.size}, found fewer: "
+                    "the answer was cut. Try again."
+                ) from None
             raise past_the_end(key, position, length, found.size) from None
 
     def _gather(self, ranges: list[tuple[str, int, int]]) -> memoryview | None:

@@ -31,6 +31,7 @@ from tiermq.status import GetStatus
 from tiermq.tier.fetch.back_end_pace import BackEndPace
 from tiermq.tier.fetch.fetch_config import FetchConfig, FetchCounts
 from tiermq.tier.fetch.queue_reader import QueueReader
+from tiermq.tier.fetch.run_ahead import GRID_BYTES_MAX, RunAhead
 from tiermq.tier.fetch.tier_page import TierPage
 from tiermq.tier.fetch.window import Piece, Window
 from tiermq.tier.fetch.window_cache import Kept, WindowCache
@@ -43,8 +44,7 @@ _log = logging.getLogger(__name__)
 AHEAD_FACTOR = 8
 """A window that is fetched ahead may have this many times the threshold's messages: nobody waits for it."""
 
-AHEAD_BYTES_MAX = 8 * 1024 * 1024
-"""And this many bytes: what object stores serve best with one request."""
+RUN_PART = 4  # More is asked for when at least this part of what may lie ahead is missing: few runs, and long ones.
 
 QUICK_BYTES_MAX = 4 * 1024 * 1024
 """What a group fetches at once where nobody waits: enough to forget the calls, little enough for a cache."""
@@ -74,7 +74,7 @@ class TierFetcher:
         self.loader = WindowLoader(self.cache, self._note_fetch, self.pace)
         self._find_file = files.find
         self._files = files
-        self._pool = pool
+        self._runs = RunAhead(self.loader, pool, self._window_bytes)
         self._lock = threading.Lock()
         self._counts = FetchCounts()
         self._readers: dict[tuple[str, FlatMessageFile], QueueReader] = {}
@@ -187,6 +187,14 @@ class TierFetcher:
             return None
         reader.ahead.on_miss(offset)
         reader.miss_count += 1
+        before = None if reader.kept is None else reader.kept.window
+        if (
+            before is not None
+            and reader.ahead.is_sequential
+            and offset == reader.ahead.next_offset
+            and self.pace.is_slow
+        ):
+            self._read_ahead(reader, before, offset)  # What lies behind comes while this one is waited for.
         wanted, bytes_max = reader.ahead.size_for(count), self._window_bytes()
         if self.pace.is_slow:
             wanted = min(wanted, self.config.message_count_threshold)
@@ -227,36 +235,14 @@ class TierFetcher:
         """Ask for the windows behind the one that is being read, as far as depth and share allow."""
         ahead, file = reader.ahead, reader.file
         mean_bytes = max(1, window.weight // window.count)
-        count = max(1, min(ahead.window, min(AHEAD_BYTES_MAX, self._window_bytes()) // mean_bytes))
+        count = max(1, min(ahead.window, min(GRID_BYTES_MAX, self._window_bytes()) // mean_bytes))
         reach = min(ahead.depth * count, max(count, self.cache.share() // 2 // mean_bytes))
         committed = file.commit_offset
-        goal = min(next_offset + reach, committed)
-        begin = max(ahead.planned_end, window.end_offset)
-        while begin < goal:
-            covered = self.cache.covered_until(file, begin)
-            if covered == begin:
-                covered = min(begin + count, committed)
-                self._submit(reader, begin, covered)
-            begin = covered
-        ahead.planned_end = begin
+        goal = next_offset + reach if next_offset + reach + count < committed else committed
+        begin = self.cache.covered_until(file, max(ahead.planned_end, window.end_offset))
         ahead.plan_at = next_offset + max(1, count // 2)
-
-    def _submit(self, reader: QueueReader, begin: int, end: int) -> None:
-        try:
-            self._pool.submit(self._fetch_ahead, reader, begin, end)
-        except RuntimeError:  # The pool is shut down: the store closes, and nobody will read what lies ahead.
-            _log.debug("no read-ahead of %s: the store closes", reader.file.queue.logical_path)
-
-    def _fetch_ahead(self, reader: QueueReader, begin: int, end: int) -> None:
-        """The background's edge: whoever really needs the messages will meet the error himself."""
-        offset, file = begin, reader.file
-        try:
-            while offset < end:
-                loaded = self.loader.load(file, offset, end - offset, self._window_bytes(), reader.group, read=False)
-                offset = loaded.window.end_offset
-        except TierError as error:
-            reader.ahead.on_failure(offset)
-            _log.info("read-ahead of %s at %d failed: %s", file.queue.logical_path, offset, error)
+        if begin < goal and (goal == committed or goal - begin >= reach // RUN_PART):
+            self._runs.ask(reader, begin, goal, count, mean_bytes)
 
     # Readers and counts
 

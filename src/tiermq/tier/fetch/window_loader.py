@@ -78,10 +78,34 @@ class WindowLoader:
                 return loaded
             # It came back shorter than it set out (bytes ran out): this offset is fetched on its own.
 
-    def _fly(self, file: FlatMessageFile, flight: Flight, bytes_max: int, owner: str, read: bool) -> Loaded:
+    def load_ahead(self, file: FlatMessageFile, offset: int, units: bytes, bytes_max: int, owner: str) -> int:
+        """Fetch the messages of `units`, which begin at `offset`, or the first of them; where to go on.
+
+        What is kept or on its way is passed over, not waited for. Raises what the fetch raises.
+        """
+        with self._lock:
+            flight = self._flight_at(file, offset)
+            if flight is not None:
+                return flight.end
+            window = self._cache.peek(file, offset)
+            if window is not None:
+                return window.end_offset
+            flight = Flight(offset, self._end_of(file, offset, len(units) // UNIT_BYTES))
+            self._flights.setdefault(file, []).append(flight)
+        return self._fly(file, flight, bytes_max, owner, False, units).window.end_offset
+
+    def _fly(
+        self,
+        file: FlatMessageFile,
+        flight: Flight,
+        bytes_max: int,
+        owner: str,
+        read: bool,
+        units: bytes | None = None,
+    ) -> Loaded:
         try:
             begun = self._pace.begin()
-            window = fetch_window(file, flight.first, flight.end - flight.first, bytes_max)
+            window = fetch_window(file, flight.first, flight.end - flight.first, bytes_max, units)
             if read:
                 self._pace.end(begun)
             loaded = Loaded(window, self._cache.put(file, window, owner, read=read))
@@ -117,12 +141,14 @@ class WindowLoader:
                 del self._flights[file]
 
 
-def fetch_window(file: FlatMessageFile, offset: int, count: int, bytes_max: int) -> Window:
-    """Two reads: the units of [offset, offset + count), and the records that they point to.
+def fetch_window(
+    file: FlatMessageFile, offset: int, count: int, bytes_max: int, known_units: bytes | None = None
+) -> Window:
+    """Two reads: the units of [offset, offset + count), unless they are known, and the records that they point to.
 
     Where units are damaged or records lie behind end marks, a third one may be needed.
     """
-    units = file.read_units(offset, count)
+    units = file.read_units(offset, count) if known_units is None else _leading(known_units, count)
     log_min, log_end = file.log.min_offset, file.log.commit_offset
     quick = quick_reach(units, log_min, log_end, bytes_max)
     data: bytes | memoryview = b""
