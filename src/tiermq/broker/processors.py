@@ -14,6 +14,7 @@ from tiermq.broker.ordering import LockProcessor
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.pulling import PullProcessor
 from tiermq.broker.querying import QueryProcessor
+from tiermq.broker.replying import ReplyProcessor
 from tiermq.broker.retrying import RetryProcessor
 from tiermq.broker.sending import SendProcessor
 from tiermq.remoting.server import RemotingServer
@@ -32,6 +33,7 @@ PROCESSORS: tuple[Callable[[BrokerParts], Processor], ...] = (
     OffsetProcessor,
     PullProcessor,
     QueryProcessor,
+    ReplyProcessor,
     RetryProcessor,
     SendProcessor,
 )

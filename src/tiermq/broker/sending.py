@@ -192,7 +192,7 @@ class SendProcessor:
         place = Place(config.name, queue_id, properties if delay else without_delay(properties))
         sys_flag = sys_flag_of(request, config)
         place = stored_place(place, sys_flag, self._levels)
-        message = _message(connection, request, place, sys_flag)
+        message = message_to_store(connection, request, place, sys_flag)
         self._require_room()
         result = self._append(message)
         return self._answered(connection, request, result, message.waits_for_store, queue_id, key)
@@ -226,7 +226,7 @@ class SendProcessor:
         self._require_room()
         if config.attributes.get(QUEUE_TYPE) == BATCH_QUEUE:
             return self._send_inner_batch(connection, request, Place(config.name, queue_id, properties), sys_flag)
-        envelope = _message(connection, request, Place(config.name, queue_id, properties), sys_flag)
+        envelope = message_to_store(connection, request, Place(config.name, queue_id, properties), sys_flag)
         try:
             results = self._local.append_batch(envelope)
         except (CorruptRecord, IllegalMessage) as error:
@@ -249,7 +249,7 @@ class SendProcessor:
         except CorruptRecord as error:
             raise RequestRefused(str(error), ResponseCode.MESSAGE_ILLEGAL) from error
         place = place._replace(properties=with_inner_num(place.properties, count))
-        message = _message(connection, request, place, sys_flag | INNER_BATCH_FLAGS)
+        message = message_to_store(connection, request, place, sys_flag | INNER_BATCH_FLAGS)
         result = self._append(message)
         return self._answered(connection, request, result, message.waits_for_store, place.queue_id, "")
 
@@ -350,7 +350,7 @@ def _is_usual(config: TopicConfig) -> bool:
     )
 
 
-def _message(connection: Connection, request: SendRequest, place: Place, sys_flag: int) -> Message:
+def message_to_store(connection: Connection, request: SendRequest, place: Place, sys_flag: int) -> Message:
     """The message to store. Raises RequestRefused for what no record can hold."""
     try:
         return Message(

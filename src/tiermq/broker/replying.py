@@ -1,0 +1,148 @@
+"""ReplyProcessor: answers of request-reply (324, 325), pushed to the producer that waits for them (326).
+
+    consumer ──reply──► broker ──push──► the client that REPLY_TO_CLIENT names ──took it──► broker ──SUCCESS──► consumer
+                           └─► stored in <cluster>_REPLY_TOPIC, as RocketMQ does, if store_reply_message_enable
+
+Invariants: the replier is answered once, when the other client has taken the reply or has not within 3 s. A reply that
+cannot be pushed is answered SYSTEM_ERROR and stored nevertheless, so that nothing that was said is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+from tiermq.broker.delay_rewrite import Place
+from tiermq.broker.listening import store_host
+from tiermq.broker.parts import BrokerParts
+from tiermq.broker.put_answers import STORED
+from tiermq.broker.send_checks import broker_properties, check_topic, completed, no_such_topic, queue_of
+from tiermq.broker.sending import message_to_store
+from tiermq.errors import RemotingError, RequestRefused
+from tiermq.kernel import SendRequest
+from tiermq.message.ids import UniqueKeyGenerator
+from tiermq.message.properties import REPLY_TO_CLIENT, get_property, with_property
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.connection import Connection
+from tiermq.remoting.receiving import send_request_of
+from tiermq.remoting.server import RemotingServer
+
+_log = logging.getLogger(__name__)
+
+PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
+PUSH_TIMEOUT_S = 3.0
+
+
+class ReplyProcessor:
+    """See the module. Belongs to the loop's thread."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+        self._added = broker_properties(parts.config)
+        self._new_key = UniqueKeyGenerator(clock=parts.clock).next_key
+        self._chance = random.Random()  # noqa: S311 - it spreads messages over queues
+        self._pushing = 0
+        parts.is_busy.append(lambda: self._pushing > 0)
+
+    def register(self, server: RemotingServer) -> None:
+        server.register(RequestCode.SEND_REPLY_MESSAGE, self.reply)
+        server.register(RequestCode.SEND_REPLY_MESSAGE_V2, self.reply)
+
+    def reply(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
+        """Push a reply on. The answer comes later. Raises RequestRefused."""
+        request = send_request_of(command)
+        topic = self._parts.topics.get(request.topic)
+        check_topic(request.topic, self._parts.config, topic)
+        if topic is None:
+            raise no_such_topic(request)
+        queue_id = queue_of(request, topic, self._chance)
+        properties, _ = completed(request.properties, self._added, self._new_key)
+        waits_for = (get_property(properties, REPLY_TO_CLIENT.encode()) or b"").decode("utf-8", "replace")
+        failure = self._push(connection, command, request, Place(topic.name, queue_id, properties), waits_for)
+        self._store(connection, request, Place(topic.name, queue_id, properties))
+        if failure is not None:
+            raise RequestRefused(failure, ResponseCode.SYSTEM_ERROR)
+        return None
+
+    def _push(
+        self, connection: Connection, command: RemotingCommand, request: SendRequest, place: Place, waits_for: str
+    ) -> str | None:
+        """Begin to push; says why that cannot be."""
+        if not waits_for:
+            return f"expected the client that waits in the property {REPLY_TO_CLIENT}, found none"
+        client = self._parts.clients.find_client(waits_for)
+        if client is None:
+            return f"client {waits_for} waits for the reply, but is not connected here"
+        if self._pushing >= self._parts.config.send_thread_pool_queue_capacity:
+            raise RequestRefused(f"{self._pushing} replies are under way already", ResponseCode.SYSTEM_BUSY)
+        pushed = RemotingCommand(
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+            ext=self._pushed_fields(connection, request, place),
+            body=request.body,
+            header_type=command.header_type,
+        )
+        self._pushing += 1
+        taken = client.connection.request(pushed, PUSH_TIMEOUT_S)
+        taken.add_done_callback(lambda done: self._pushed(connection, command, place.queue_id, waits_for, done))
+        return None
+
+    def _pushed_fields(self, connection: Connection, request: SendRequest, place: Place) -> dict[str, str]:
+        now_ms = str(self._parts.clock.now_ms())
+        properties = with_property(place.properties, PUSH_REPLY_TIME, now_ms)
+        config, server = self._parts.config, self._parts.server
+        host, port = connection.peer
+        return {
+            "bornHost": f"{host}:{port}",
+            "bornTimestamp": str(request.born_ms),
+            "defaultTopic": request.default_topic,
+            "defaultTopicQueueNums": str(request.default_topic_queue_nums),
+            "flag": str(request.flag),
+            "producerGroup": request.producer_group,
+            "properties": properties.decode("utf-8", "replace"),
+            "queueId": str(place.queue_id),
+            "reconsumeTimes": str(request.reconsume_times),
+            "storeHost": store_host(config.broker_ip1, server.port),
+            "storeTimestamp": now_ms,
+            "sysFlag": str(request.sys_flag),
+            "topic": place.topic,
+            "unitMode": str(request.unit_mode).lower(),
+        }
+
+    def _pushed(
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        queue_id: int,
+        waits_for: str,
+        done: asyncio.Future[RemotingCommand],
+    ) -> None:
+        self._pushing -= 1
+        if command.is_oneway:
+            done.exception()  # Nobody is told; it counts as seen.
+            return
+        try:
+            code = int(done.result().code)
+            problem = None if code == ResponseCode.SUCCESS else f"client {waits_for} answered the reply with {code}"
+        except RemotingError as error:
+            problem = f"client {waits_for} did not take the reply: {error}"
+        if problem is not None:
+            connection.send(command.respond(ResponseCode.SYSTEM_ERROR, problem))
+            return
+        config = self._parts.config
+        ext = {
+            "MSG_REGION": config.region_id,
+            "TRACE_ON": str(config.trace_on).lower(),
+            "msgId": "0",
+            "queueId": str(queue_id),
+            "queueOffset": "0",
+        }
+        connection.send(command.respond(ext=ext))
+
+    def _store(self, connection: Connection, request: SendRequest, place: Place) -> None:
+        if not self._parts.config.store_reply_message_enable:
+            return
+        result = self._parts.local.append(message_to_store(connection, request, place, request.sys_flag))
+        if result.status not in STORED:
+            _log.warning("a reply to %s is not stored: %s", request.topic, result.status.name)
