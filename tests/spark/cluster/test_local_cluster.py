@@ -12,7 +12,7 @@ import pytest
 from spark.cluster.cluster_worlds import Expectation, happened, world_on
 from spark.cluster.driver_process import DriverProcess
 
-pytestmark = [pytest.mark.crash, pytest.mark.xdist_group("spark-cluster")]
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(1_200), pytest.mark.xdist_group("spark-cluster")]
 
 
 def test_an_offload_whose_executor_and_worker_are_killed_and_a_task_of_which_fails_twice_changes_nothing(
