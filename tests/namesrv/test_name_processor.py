@@ -97,6 +97,17 @@ def test_an_empty_name_server_answers_with_empty_lists(desk: Desk) -> None:
     assert document(desk.ask(RequestCode.GET_BROKER_CLUSTER_INFO)) == {"brokerAddrTable": {}, "clusterAddrTable": {}}
 
 
+def test_topics_of_units_are_told_by_their_flags(desk: Desk) -> None:
+    body = encode_register_body([TopicConfig(f"flags-{flag}", 4, 4, 6, flag) for flag in range(4)], VERSION)
+    assert desk.ask(RequestCode.REGISTER_BROKER, {**WHO, "haServerAddr": "h"}, body).code == 0
+    for code, expected in (
+        (RequestCode.GET_UNIT_TOPIC_LIST, ["flags-1", "flags-3"]),
+        (RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, ["flags-2", "flags-3"]),
+        (RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, ["flags-2"]),
+    ):
+        assert document(desk.ask(code)) == {"topicList": expected}
+
+
 def test_a_slave_is_told_its_master(desk: Desk) -> None:
     desk.register()
     answer = desk.register(brokerId="1", brokerAddr="10.0.0.2:10911")

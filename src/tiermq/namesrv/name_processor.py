@@ -16,7 +16,7 @@ from tiermq.namesrv.name_server_config import NameServerConfig, changed_while_ru
 from tiermq.namesrv.register_body import body_checksum, decode_register_body
 from tiermq.namesrv.route_table import BROKER_TIMEOUT_MS, Registration, RouteTable
 from tiermq.namesrv.route_values import QueueData
-from tiermq.namesrv.topic_config import NO_VERSION, DataVersion
+from tiermq.namesrv.topic_config import NO_VERSION, SYS_FLAG_UNIT, SYS_FLAG_UNIT_SUBSCRIBED, DataVersion
 from tiermq.remoting.codes import VERSION_STANDARD_JSON, RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
@@ -59,6 +59,9 @@ class NameProcessor:
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.all_topics,
             RequestCode.GET_TOPICS_BY_CLUSTER: self.topics_of_cluster,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: self.unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self.unit_subscribed_topics,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.only_unit_subscribed_topics,
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_permission,
             RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_permission,
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
@@ -172,6 +175,17 @@ class NameProcessor:
         names = [each for cluster, brokers in self.table.clusters().items() for each in (cluster, *brokers)]
         some = next((broker.addresses[min(broker.addresses)] for broker in self.table.brokers()), None)
         return request.respond(body=encode_body({"brokerAddr": some, "topicList": list(dict.fromkeys(names))}))
+
+    def unit_topics(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        return request.respond(body=encode_body({"topicList": self.table.topics_with_flags(SYS_FLAG_UNIT)}))
+
+    def unit_subscribed_topics(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        topics = self.table.topics_with_flags(SYS_FLAG_UNIT_SUBSCRIBED)
+        return request.respond(body=encode_body({"topicList": topics}))
+
+    def only_unit_subscribed_topics(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        topics = self.table.topics_with_flags(SYS_FLAG_UNIT_SUBSCRIBED, lacks=SYS_FLAG_UNIT)
+        return request.respond(body=encode_body({"topicList": topics}))
 
     # What administrators change.
 

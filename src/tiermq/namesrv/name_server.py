@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -100,6 +101,7 @@ class NameServer:
     async def open(self) -> None:
         """Listen, on the running loop. Raises OSError when the address cannot be had."""
         await self.server.start()
+        self.processor.config = replace(self.processor.config, listen_port=self.port)
         self._rest_and_scan()
 
     async def close(self, drain_s: float = DRAIN_S) -> None:

@@ -268,6 +268,11 @@ class RouteTable:
         names = {name for name, broker in self._brokers.items() if broker.cluster == cluster}
         return sorted(topic for topic, queues in self._queues.items() if not names.isdisjoint(queues))
 
+    def topics_with_flags(self, has: int, lacks: int = 0) -> list[str]:
+        """Topics whose system flags have all of the one and none of the other; any broker speaks for the others."""
+        flags = {topic: next(iter(queues.values())).sys_flag for topic, queues in self._queues.items()}
+        return sorted(topic for topic, found in flags.items() if found & has == has and not found & lacks)
+
     # What administrators change.
 
     def wipe_write_permission(self, broker_name: str) -> int:

@@ -19,6 +19,8 @@ from tiermq.remoting.json_dialect import as_bool, as_int
 PERM_INHERIT = 1
 PERM_WRITE = 2
 PERM_READ = 4
+SYS_FLAG_UNIT = 1
+SYS_FLAG_UNIT_SUBSCRIBED = 2
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 FILTER_SINGLE_TAG = "SINGLE_TAG"
