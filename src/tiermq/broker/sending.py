@@ -130,6 +130,7 @@ class SendProcessor:
             or config is not self._find(topic)
             or not 0 <= request.queue_id < config.write_queues
             or request.batch
+            or not request.body
             or request.sys_flag & UNUSUAL_FLAGS
             or at < 0
             or end < 0
@@ -174,6 +175,8 @@ class SendProcessor:
         if config is None:
             self._make_first(connection, request, lambda: self._make_topic(request), no_such_topic(request))
             return None
+        if not request.body:
+            raise RequestRefused("the message is illegal: it has no body", ResponseCode.MESSAGE_ILLEGAL)
         if _is_usual(config):
             self._usual[topic] = config
         if request.batch:
