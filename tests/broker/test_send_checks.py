@@ -1,0 +1,172 @@
+"""Checks of a send as values."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.brokers import broker_config
+from tiermq.broker.delay_rewrite import Place
+from tiermq.broker.groups import SubscriptionGroup
+from tiermq.broker.send_checks import (
+    broker_properties,
+    check_properties,
+    check_topic,
+    completed,
+    dead_letter_topic,
+    group_of_retry,
+    is_for_a_time,
+    is_used_up,
+    no_such_group,
+    no_such_topic,
+    queue_of,
+    stored_place,
+    sys_flag_of,
+    without_delay,
+)
+from tiermq.errors import RequestRefused
+from tiermq.kernel import SendRequest
+from tiermq.message.properties import decode_properties, encode_properties
+from tiermq.namesrv.topic_config import TopicConfig
+from tiermq.remoting.codes import ResponseCode
+
+ADDED = broker_properties(broker_config(region_id="R"))
+
+
+def request(**values: Any) -> SendRequest:
+    defaults: dict[str, Any] = {
+        "producer_group": "PG",
+        "topic": "T",
+        "default_topic": "TBW102",
+        "default_topic_queue_nums": 4,
+        "queue_id": 0,
+        "sys_flag": 0,
+        "born_ms": 0,
+        "flag": 0,
+        "version": 479,
+    }
+    return SendRequest(310, 1, **{**defaults, **values})
+
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00\x01\x02"), min_size=1, max_size=6)
+
+
+@given(st.dictionaries(TEXT, TEXT, max_size=4), st.booleans())
+def test_a_client_s_properties_stay_and_the_broker_s_come_once(found: dict[str, str], has_key: bool) -> None:
+    if has_key:
+        found["UNIQ_KEY"] = "K"
+    encoded = encode_properties({**found, "POP_CK": "x", "TRACE_ON": "false", "CLUSTER": "other"})
+    properties, key = completed(encoded, ADDED, lambda: "made")
+    assert key == ("K" if has_key else "made")
+    assert decode_properties(properties) == {
+        **found,
+        "UNIQ_KEY": key,
+        "MSG_REGION": "R",
+        "TRACE_ON": "true",
+        "CLUSTER": "DefaultCluster",
+    }
+    assert completed(properties, ADDED, lambda: "another") == (properties, key)
+
+
+def test_a_batch_s_envelope_gets_no_key() -> None:
+    assert completed(b"", ADDED, None) == (ADDED, "")
+
+
+def test_properties_without_their_last_separator_stay_apart_from_the_broker_s() -> None:
+    properties, _ = completed(b"UNIQ_KEY\x01K\x02A\x01b", ADDED, None)
+    assert decode_properties(properties)["A"] == "b"
+
+
+@pytest.mark.parametrize(("queue", "code"), [(0, None), (7, None), (8, 29), (2**31 - 1, 29)])
+def test_a_queue_must_be_one_that_can_be_read_or_written(queue: int, code: int | None) -> None:
+    config = TopicConfig("T", 8, 4)
+    if code is None:
+        assert queue_of(request(queue_id=queue), config, random.Random(1)) == queue
+    else:
+        with pytest.raises(RequestRefused) as refused:
+            queue_of(request(queue_id=queue), config, random.Random(1))
+        assert refused.value.code == code
+
+
+def test_a_topic_without_queues_to_write_takes_nothing() -> None:
+    with pytest.raises(RequestRefused):
+        queue_of(request(queue_id=-1), TopicConfig("T", 4, 0), random.Random(1))
+
+
+@pytest.mark.parametrize(
+    ("tried", "told", "version", "locked", "used_up"),
+    [
+        (16, -1, 479, False, False),
+        (17, -1, 479, False, True),
+        (4, 3, 479, False, True),
+        (3, 3, 479, False, False),
+        (4, 3, 100, False, False),  # Too old to say so: the group's own number counts.
+        (1, 0, 479, False, True),
+        (0, -1, 479, True, True),
+    ],
+)
+def test_how_often_a_message_may_be_tried(tried: int, told: int, version: int, locked: bool, used_up: bool) -> None:
+    given_back = request(reconsume_times=tried, max_reconsume_times=told, version=version)
+    assert is_used_up(given_back, SubscriptionGroup("G"), locked) == used_up
+
+
+def test_names_of_a_group_s_topics() -> None:
+    assert (group_of_retry("%RETRY%G"), dead_letter_topic("%RETRY%G")) == ("G", "%DLQ%G")
+    assert no_such_group("%RETRY%G").code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert no_such_topic(request()).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+@pytest.mark.parametrize(
+    ("properties", "sys_flag", "topic"),
+    [
+        ({}, 0, "T"),
+        ({"DELAY": "0"}, 0, "T"),
+        ({"DELAY": "2"}, 0, "SCHEDULE_TOPIC_XXXX"),
+        ({"DELAY": "2"}, 8, "SCHEDULE_TOPIC_XXXX"),
+        ({"DELAY": "2"}, 4, "T"),  # Half a transaction is delayed once it is whole.
+        ({"DELAY": "2", "TIMER_DELAY_SEC": "1"}, 0, "SCHEDULE_TOPIC_XXXX"),
+        ({"TIMER_OUT_MS": "1", "TIMER_DELAY_SEC": "1"}, 0, "T"),
+    ],
+)
+def test_where_a_message_is_stored_now(properties: dict[str, str], sys_flag: int, topic: str) -> None:
+    assert stored_place(Place("T", 0, encode_properties(properties)), sys_flag, 18).topic == topic
+
+
+@pytest.mark.parametrize("name", ["TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"])
+def test_a_message_for_a_time_of_its_own_is_refused(name: str) -> None:
+    properties = encode_properties({name: "1"})
+    assert is_for_a_time(properties)
+    with pytest.raises(RequestRefused, match="arbitrary time"):
+        stored_place(Place("T", 0, properties), 0, 18)
+    assert without_delay(encode_properties({"DELAY": "1", "A": "b"})) == encode_properties({"A": "b"})
+
+
+@pytest.mark.parametrize(("value", "tried", "code"), [("true", 0, 16), ("TRUE", 0, 16), ("false", 0, None)])
+def test_half_of_a_transaction_is_refused(value: str, tried: int, code: int | None) -> None:
+    properties = encode_properties({"TRAN_MSG": value})
+    if code is None:
+        check_properties(request(reconsume_times=tried), TopicConfig("T"), properties)
+        return
+    with pytest.raises(RequestRefused) as refused:
+        check_properties(request(reconsume_times=tried), TopicConfig("T"), properties)
+    assert refused.value.code == code
+
+
+def test_a_message_of_a_transaction_that_comes_back_delayed_is_an_ordinary_one() -> None:
+    properties = encode_properties({"TRAN_MSG": "true", "DELAY": "3"})
+    check_properties(request(reconsume_times=1), TopicConfig("T"), properties)
+
+
+def test_a_topic_of_many_tags_marks_its_messages() -> None:
+    assert sys_flag_of(request(sys_flag=1), TopicConfig("T", filter_type="MULTI_TAG")) == 3
+    assert sys_flag_of(request(sys_flag=1), TopicConfig("T")) == 1
+
+
+def test_a_known_topic_needs_no_legal_name() -> None:
+    check_topic("old name", broker_config(), TopicConfig("old name"))
+    with pytest.raises(RequestRefused):
+        check_topic("old name", broker_config(), None)
