@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """One entry for people who work on TierMQ. Needs only Python 3.11 with pip; everything else goes into .venv here.
 
-  python3 dev.py demo            the whole way, in about a minute: put, kill -9, recover, copy to a tier on Spark, evict,
-                                 read, SQL, export, restore; proof that nothing was lost, and a page with pictures
+  python3 dev.py demo            the whole way in a minute or two: put, kill -9, recover, copy to a tier on Spark,
+                                 evict, read, SQL, export, restore; proof that nothing was lost, and pictures
   python3 dev.py demo --tier s3://bucket/prefix    the same on S3, with credentials in AWS_* variables
   python3 dev.py test            ruff, mypy --strict, the test suite, and its store half again in pure Python
   python3 dev.py test -k recover tests/store    any pytest arguments: then one pass over just that
   python3 dev.py test -m slow    the slow lane; -m interop the lane that needs Java or other foreign programs
   python3 dev.py lint            only ruff and mypy;  lint --fix repairs what can be repaired
-  python3 dev.py bench put       a benchmark: put, get, dispatch, recover or index
+  python3 dev.py bench put       a benchmark: put, get, dispatch, recover, index, tier, coldread, spark, …
 
 The first run makes .venv and installs the pinned versions of constraints.txt (about half a minute). Later runs start
 at once, and install again only when pyproject.toml, constraints.txt, setup.py or native/ have changed.

@@ -19,7 +19,7 @@ COMMANDS = {
     "pipeline": Entry(
         "tiermq.cli.pipeline", "pipeline", "Move, tend and open up history on Spark: offload, verify, export, sql, …"
     ),
-    "bench": Entry("tiermq.cli.bench", "bench", "Run a benchmark: put, get, dispatch, recover, index."),
+    "bench": Entry("tiermq.cli.bench", "bench", "Run a benchmark: put, get, recover, tier, coldread, spark, …"),
 }
 
 
