@@ -51,6 +51,7 @@ def run_tiny(name: str, directory: Path, *more: str) -> dict[str, Any]:
         ("tier", {"upload_vs_raw", "upload_with_start_vs_raw", "put_while_tiering_vs_off"}),
         ("tierindex", {"rearrange_vs_java", "rearrange_vs_java_warm"}),
         ("verify", {"verify_vs_plain_read", "verify_many_queues_vs_plain_read"}),
+        ("wire", {"send_vs_echo", "json_send_vs_echo", "command_vs_echo"}),
         ("columns", {"columns_vs_memcpy", "few_columns_vs_memcpy", "columns_vs_struct"}),
     ],
 )
