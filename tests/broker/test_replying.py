@@ -1,0 +1,77 @@
+"""Request and reply: the reply reaches the client that waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.brokers import Producer, broker_config, running, send_command, stored
+from tiermq.broker.broker import Broker
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import HeaderType, RemotingCommand
+
+TOPIC = "DefaultCluster_REPLY_TOPIC"
+HEARTBEAT = b'{"clientID":"waiting","producerDataSet":[{"groupName":"PG"}],"consumerDataSet":[]}'
+PROPERTIES = "UNIQ_KEY\x01K\x02CORRELATION_ID\x01c1\x02REPLY_TO_CLIENT\x01waiting\x02MSG_TYPE\x01reply\x02"
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with running(tmp_path) as made:
+        yield made
+
+
+@pytest.mark.parametrize("header_type", list(HeaderType))
+@pytest.mark.parametrize("code", [RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2])
+def test_a_reply_is_pushed_to_the_client_that_waits_and_stored(broker: Broker, header_type: int, code: int) -> None:
+    pushed: list[RemotingCommand] = []
+
+    def take(command: RemotingCommand) -> RemotingCommand:
+        pushed.append(command)
+        return command.respond()
+
+    with Producer(broker, header_type) as waiting, Producer(broker, header_type) as replier:
+        waiting.client.on_request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, take)
+        waiting.client.request(RemotingCommand(RequestCode.HEART_BEAT, body=HEARTBEAT))
+        answer = replier.send(TOPIC, b"the reply", code=code, properties=PROPERTIES)
+    assert (answer.code, answer.ext["msgId"], answer.ext["queueOffset"]) == (ResponseCode.SUCCESS, "0", "0")
+    (told,) = pushed
+    assert bytes(told.body) == b"the reply"
+    assert (told.ext["topic"], told.ext["producerGroup"], told.ext["storeHost"]) == (TOPIC, "PG", broker.address)
+    assert told.ext["bornHost"].startswith("127.0.0.1:")
+    assert "CORRELATION_ID\x01c1\x02" in told.ext["properties"]
+    assert "PUSH_REPLY_TIME\x01" in told.ext["properties"]
+    (message,) = stored(broker, TOPIC)
+    assert (message.body, message.properties["CORRELATION_ID"]) == (b"the reply", "c1")
+
+
+@pytest.mark.parametrize(
+    ("properties", "word"), [("UNIQ_KEY\x01K\x02", "REPLY_TO_CLIENT"), (PROPERTIES, "not connected")]
+)
+def test_a_reply_that_nobody_can_take_is_an_error_and_stored_all_the_same(
+    broker: Broker, properties: str, word: str
+) -> None:
+    with Producer(broker) as replier:
+        answer = replier.send(TOPIC, code=RequestCode.SEND_REPLY_MESSAGE_V2, properties=properties)
+    assert (answer.code, word in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+    assert len(stored(broker, TOPIC)) == 1
+
+
+def test_a_client_that_refuses_the_reply_is_told_to_the_replier(broker: Broker) -> None:
+    with Producer(broker) as waiting, Producer(broker) as replier:
+        waiting.client.on_request(
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, lambda command: command.respond(ResponseCode.SYSTEM_ERROR)
+        )
+        waiting.client.request(RemotingCommand(RequestCode.HEART_BEAT, body=HEARTBEAT))
+        answer = replier.send(TOPIC, code=RequestCode.SEND_REPLY_MESSAGE_V2, properties=PROPERTIES)
+    assert (answer.code, "answered the reply with 1" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+
+
+def test_replies_are_not_stored_where_that_is_switched_off(tmp_path: Path) -> None:
+    with running(tmp_path, config=broker_config(store_reply_message_enable=False)) as broker, Producer(broker) as peer:
+        peer.send(TOPIC, code=RequestCode.SEND_REPLY_MESSAGE_V2, properties=PROPERTIES)
+        peer.client.oneway(send_command(TOPIC, code=RequestCode.SEND_REPLY_MESSAGE_V2, properties=PROPERTIES))
+        assert peer.send("Unknown", code=RequestCode.SEND_REPLY_MESSAGE_V2).code == ResponseCode.TOPIC_NOT_EXIST
+        assert broker.parts.local.put_count == 0

@@ -1,0 +1,104 @@
+"""One file for the broker, its store, its tier and its name server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tiermq.broker.settings_file import read_settings_file, settings_in_properties, settings_in_toml
+from tiermq.errors import BadConfig
+
+BROKER_CONF = """
+# From RocketMQ's documentation.
+brokerClusterName=DefaultCluster
+brokerName=broker-a
+brokerId=0
+deleteWhen=04
+fileReservedTime=48
+brokerRole=ASYNC_MASTER
+flushDiskType=SYNC_FLUSH
+messageDelayLevel=1s 5s
+tieredStoreFilePath=/tier
+haListenPort=10912
+listenPort=20911
+autoCreateTopicEnable=false
+rocketmqHome=/opt
+"""
+
+
+def test_a_broker_conf_speaks_to_everyone_and_what_means_nothing_is_told() -> None:
+    found = settings_in_properties(BROKER_CONF)
+    assert found.broker == {
+        "broker_cluster_name": "DefaultCluster",
+        "broker_name": "broker-a",
+        "broker_id": "0",
+        "message_delay_level": "1s 5s",
+        "listen_port": "20911",
+        "auto_create_topic_enable": "false",
+    }
+    assert found.store == {
+        "delete_when": "04",
+        "file_reserved_time": "48",
+        "broker_role": "ASYNC_MASTER",
+        "flush_disk_type": "SYNC_FLUSH",
+        "message_delay_level": "1s 5s",
+    }
+    assert found.tier == {
+        "broker_cluster_name": "DefaultCluster",
+        "broker_name": "broker-a",
+        "tiered_store_file_path": "/tier",
+    }
+    assert (found.namesrv, found.ignored) == ({}, ("haListenPort", "rocketmqHome"))
+
+
+def test_toml_has_a_table_for_each_and_either_spelling() -> None:
+    found = settings_in_toml(
+        """
+        broker_name = "b"
+        flushDiskType = "SYNC_FLUSH"
+        [broker]
+        listen_port = 0
+        [store]
+        file_reserved_time = 1
+        [tier]
+        tier_url = "memory://t"
+        [namesrv]
+        listenPort = 1
+        [another]
+        x = 1
+        """
+    )
+    assert found.broker == {"broker_name": "b", "listen_port": 0}
+    assert found.store == {"flush_disk_type": "SYNC_FLUSH", "file_reserved_time": 1}
+    assert found.tier == {"broker_name": "b", "tier_url": "memory://t"}
+    assert (found.namesrv, found.ignored) == ({"listen_port": 1}, ())
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "word"),
+    [
+        ("x.toml", "listen_prot = 1", "did you mean listen_port"),
+        ("x.toml", "[store]\nlisten_port = 1", "store.listen_port"),
+        ("x.toml", "= 1", "TOML"),
+        ("x.toml", "[broker]\nlisten_port = 'many'", "listen_port"),
+        ("broker.conf", "listenPort=many", "listen_port"),
+        ("broker.conf", "flushDiskType=SOMETIMES", "flush_disk_type"),
+        ("broker.conf", "tieredStorageLevel=SOMEWHERE", "tiered_storage_level"),
+        ("x.toml", "[namesrv]\nlisten_port = -1", "listen_port"),
+    ],
+)
+def test_a_mistake_is_told_with_the_file_and_the_key(tmp_path: Path, name: str, text: str, word: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(BadConfig) as refused:
+        read_settings_file(path)
+    assert str(path) in str(refused.value)
+    assert word in str(refused.value)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(BadConfig, match=r"broker\.conf"):
+        read_settings_file(path)
