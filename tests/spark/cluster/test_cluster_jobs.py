@@ -14,6 +14,7 @@ from spark.jobs.offload_world import TIER, OffloadWorld
 from spark.tables.table_world import TableWorld
 from tiermq.spark.jobs.expire import expire
 from tiermq.spark.jobs.offload import offload
+from tiermq.spark.jobs.offload_broker import OffloadBroker
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.verify import verify_tier
 
@@ -113,18 +114,30 @@ def test_an_expiry_whose_drivers_die_ends_as_one_that_nobody_disturbed(
     assert verify_tier(open_driver(world.tier)).problems == []
 
 
-@pytest.mark.parametrize("back_end", ["objects", "s3"])
+@pytest.mark.parametrize(("back_end", "steps"), [("objects", ["rows", "remove"]), ("s3", ["row"])])
 def test_a_compaction_whose_tasks_and_drivers_die_keeps_every_message_and_every_key(
-    driver: DriverProcess, tmp_path: Path, faults: Path, back_end: str, request: pytest.FixtureRequest
+    driver: DriverProcess,
+    tmp_path: Path,
+    faults: Path,
+    back_end: str,
+    steps: list[str],
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The offload before it ended before it sealed anything, so that there is something to seal and to merge."""
+    monkeypatch.setattr(OffloadBroker, "_seal", lambda _self: None)
     world, expected = tiered(back_end, tmp_path, request)
     given = {"name": "compact", "tier": world.tier, "store": world.place(), "small_items": 1_000}
-    steps = ["merge", "remove"] if back_end == "objects" else ["row"]
+    given["constants"] = {"SEAL_BUNDLE_BYTES": 20_000}
     for number, step in enumerate(steps):
+        dying = {"death": {"step": step}, "later_ms": number * LEASE_MS}
         with pytest.raises(DriverDied):
-            driver.call("job", **given, death={"step": step}, later_ms=number * LEASE_MS)
-    report = driver.call("job", **given, folder=str(faults), kinds=KINDS, later_ms=len(steps) * LEASE_MS)
+            driver.call("job", **given, folder=str(faults), kinds=KINDS, **dying)
+    assert happened(faults, KINDS)
+    report = driver.call("job", **given, later_ms=len(steps) * LEASE_MS)
     assert report["problems"] == []
+    ended = [info for info in open_driver(world.tier).list_segments() if info.part_count]
+    assert len(ended) == sum(not info.sealed for info in ended) > 0
     expected.check(world)
 
 
