@@ -111,6 +111,8 @@ def test_bodies_are_looked_into(table: AccessTable) -> None:
 
 def test_administration_is_for_administrators(table: AccessTable) -> None:
     create = {"topic": "orders"}
+    for code in (RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER, RequestCode.REGISTER_TOPIC_IN_NAMESRV):
+        assert "administrators" in str(refused(table, RemotingCommand(code, ext=create)))
     assert "administrators" in str(refused(table, RemotingCommand(17, ext=create)))
     assert refused(table, RemotingCommand(17, ext=create), Credentials("root", "topsecret")) is None
     assert refused(table, RemotingCommand(310, ext={**SEND, "b": "closed"}), Credentials("root", "topsecret")) is None

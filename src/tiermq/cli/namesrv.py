@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import click
 
+from tiermq.cli.server_security import SecurityOptions, security_options
 from tiermq.errors import BadConfig, TierMQError
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
@@ -27,8 +28,11 @@ EXIT_CANNOT_START = 2
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A properties file as RocketMQ's name server takes it, or TOML (*.toml).",
 )
+@security_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
-def namesrv(port: int | None, bind: str | None, config_file: Path | None, as_json: bool) -> None:
+def namesrv(
+    port: int | None, bind: str | None, config_file: Path | None, as_json: bool, security: SecurityOptions
+) -> None:
     """Run a name server: brokers of TierMQ and of RocketMQ register here, clients ask here where topics are.
 
     Options win over the file. Ends cleanly on SIGTERM and on Ctrl-C.
@@ -44,6 +48,7 @@ def namesrv(port: int | None, bind: str | None, config_file: Path | None, as_jso
       tiermq namesrv
       tiermq namesrv --bind 127.0.0.1 --port 9877
       tiermq namesrv --config /etc/rocketmq/namesrv.conf --json
+      tiermq namesrv --tls enforcing --tls-cert server.pem --acl accounts.toml
     """
     config, ignored = _configured(port, bind, config_file)
     if ignored:
@@ -58,7 +63,7 @@ def namesrv(port: int | None, bind: str | None, config_file: Path | None, as_jso
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: asked_to_end.set())
     try:
-        server = NameServer(config)
+        server = NameServer(config, tls=security.tls(), acl=security.acl())
         server.start()
     except (OSError, TierMQError) as error:
         _give_up(f"cannot start at {config.bind_address}:{config.listen_port}: {error}")

@@ -81,6 +81,11 @@ _ADMIN = frozenset(
         RequestCode.WIPE_WRITE_PERM_OF_BROKER,
         RequestCode.ADD_WRITE_PERM_OF_BROKER,
         RequestCode.UPDATE_NAMESRV_CONFIG,
+        # Whoever may register a broker may take over any topic's route.
+        RequestCode.REGISTER_BROKER,
+        RequestCode.UNREGISTER_BROKER,
+        RequestCode.BROKER_HEARTBEAT,
+        RequestCode.REGISTER_TOPIC_IN_NAMESRV,
     )
 )
 
