@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from click.testing import CliRunner
+import pytest
+from click.testing import CliRunner, Result
+from pyspark.errors import PySparkException
 
 from tiermq.cli.main import cli
-from tiermq.cli.pipeline import COMMANDS
+from tiermq.cli.pipeline import COMMANDS, JobGroup, is_of_spark, told_by_spark
 
 
 def test_the_group_teaches_what_there_is() -> None:
@@ -26,3 +28,36 @@ def test_every_job_lives_in_a_module_of_its_name() -> None:
 def test_help_does_not_wait_for_spark() -> None:
     code = "import sys; from tiermq.cli.pipeline import pipeline; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[X] no\nTraceback (most recent call last):\n  File\npkg.BadOption: no\nValueError: so\n", "ValueError: so"),
+        ("[TABLE_NOT_FOUND] first\nsecond\n\nJVM stacktrace:\norg.Error: java", "[TABLE_NOT_FOUND] first"),
+        ("", "no reason was given"),
+    ],
+)
+def test_of_what_spark_tells_one_line_is_shown(text: str, told: str) -> None:
+    assert told_by_spark(text) == told
+
+
+def raising(error: Exception) -> Result:
+    group = JobGroup("jobs", entries={})
+
+    @group.command()
+    def job() -> None:
+        raise error
+
+    group.get_command = lambda _context, _name: job  # type: ignore[method-assign] # The one that there is.
+    return CliRunner().invoke(group, ["job"])
+
+
+def test_what_the_system_or_spark_raises_is_one_line_and_a_mistake_of_ours_is_not_hidden() -> None:
+    denied = raising(PermissionError(13, "Permission denied", "/lake"))
+    assert (denied.exit_code, denied.output) == (1, "Error: [Errno 13] Permission denied: '/lake'\n")
+    lost = raising(PySparkException("Job aborted\nTraceback\nOSError: no space"))
+    assert (lost.exit_code, lost.output) == (1, "Error: Spark gave the job up: OSError: no space\n")
+    ours = raising(ZeroDivisionError("a mistake"))
+    assert isinstance(ours.exception, ZeroDivisionError)
+    assert not is_of_spark(ZeroDivisionError())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import socket
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from tiermq.cli.pipeline_options import HERE, bar, finish, job_options, parsed_conf, spark_for
+from tiermq.cli.pipeline_options import HERE, bar, check_master, finish, job_options, parsed_conf, spark_for
 from tiermq.errors import BadConfig
 from tiermq.spark.jobs.job_report import JobReport
 
@@ -24,6 +25,30 @@ def test_here_is_no_session() -> None:
         assert session is None
     with pytest.raises(BadConfig, match="leave out one"), spark_for(HERE, ("spark.a=1",)):
         pass
+
+
+@pytest.mark.parametrize(
+    "master",
+    ["local", "local[*]", "local[2]", "local[2, 4]", "local-cluster[2,1,1024]", "yarn", "k8s://https://host:1"],
+)
+def test_a_master_is_believed_where_only_spark_can_tell(master: str) -> None:
+    check_master(master)
+
+
+def test_one_of_several_masters_that_answers_is_enough() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        ports = silent.getsockname()[1], server.getsockname()[1]
+        check_master("spark://{}:{},{}:{}".format("127.0.0.1", ports[0], "127.0.0.1", ports[1]))
+        check_master(f"sc://127.0.0.1:{ports[1]}/;user_id=me")
+        with pytest.raises(BadConfig, match="found none"):
+            check_master(f"spark://127.0.0.1:{ports[0]}")
+
+
+@pytest.mark.parametrize("master", ["", "locall", "local[0]", "local[2", "local[x]", "spark://host", "http://host:1"])
+def test_other_masters_are_refused(master: str) -> None:
+    with pytest.raises(BadConfig, match="--master is"):
+        check_master(master)
 
 
 def test_nobody_watches_a_test() -> None:

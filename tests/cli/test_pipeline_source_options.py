@@ -32,7 +32,7 @@ def test_offsets_are_two_numbers_with_a_colon(text: str | None, pair: object) ->
     assert offsets_of(text) == pair
 
 
-@pytest.mark.parametrize("text", ["", ":", "5", "a:b", "-1:3"])
+@pytest.mark.parametrize("text", ["", ":", "5", "a:b", "-1:3", "9:3"])
 def test_other_offsets_are_refused(text: str) -> None:
     with pytest.raises(BadConfig, match="FROM:TO"):
         offsets_of(text)

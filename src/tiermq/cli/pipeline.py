@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import click
 
 from tiermq.cli.lazy_group import Entry, LazyGroup
@@ -17,8 +20,39 @@ COMMANDS = {
     "sql": Entry("tiermq.cli.pipeline_sql", "sql", "Ask history in SQL; every topic is a table."),
 }
 
+_RAISED = re.compile(r"[\w.]*(Error|Exception|Held|Loss|Lost|Missing|Unavailable)\b.*:")
+"""The last line of a traceback."""
 
-@click.group(cls=LazyGroup, entries=COMMANDS)
+
+class JobGroup(LazyGroup):
+    """The outermost edge of a job: what the operating system or Spark raises becomes one sentence here, too."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OSError as error:
+            raise click.ClickException(" ".join(str(error).split())) from error
+        except Exception as error:
+            if not is_of_spark(error):
+                raise
+            raise click.ClickException(f"Spark gave the job up: {told_by_spark(str(error))}") from error
+
+
+def is_of_spark(error: Exception) -> bool:
+    """Whether PySpark raised it, or what it talks to Java or to a server with."""
+    return any(kind.__module__.partition(".")[0] in ("pyspark", "py4j", "grpc") for kind in type(error).__mro__)
+
+
+def told_by_spark(text: str) -> str:
+    """The one line of many that says what happened: the last one of a worker's traceback, or else the first."""
+    lines = [line.strip() for line in text.split("JVM stacktrace")[0].splitlines() if line.strip()]
+    raised = [
+        line for line in lines if re.match(r"[\w.]*(Error|Exception|Held|Loss|Lost|Missing|Unavailable)\b.*:", line)
+    ]
+    return (raised or lines or ["no reason was given"])[-1 if raised else 0]
+
+
+@click.group(cls=JobGroup, entries=COMMANDS)
 def pipeline() -> None:
     """Move, tend and open up history on Spark. Without --master it runs here, on every core of this machine.
 

@@ -6,6 +6,8 @@ Nothing here imports Spark before a job runs: help comes at once.
 from __future__ import annotations
 
 import json
+import re
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
@@ -25,6 +27,12 @@ if TYPE_CHECKING:
 EXIT_PROBLEMS = 1
 HERE = "here"
 DETAILS_SHOWN_MAX = 20
+MASTER_WAIT_S = 5.0
+CONNECT_PORT = 15002
+_MASTERS = re.compile(
+    r"local(\[(\*|[1-9]\d*)(,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]"
+    r"|spark://[^/,:]+:\d+(,[^/,:]+:\d+)*|sc://.+|k8s://.+|yarn"
+)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Details: TypeAlias = "Callable[[JobReport], Iterator[str]]"
@@ -67,6 +75,28 @@ def parsed_conf(conf: tuple[str, ...]) -> dict[str, str]:
     return settings
 
 
+def check_master(master: str) -> None:
+    """Raises BadConfig for a text that is no master, or one that does not answer: Spark itself takes a minute."""
+    if not _MASTERS.fullmatch(master):
+        raise BadConfig(
+            "--master is local[N], local-cluster[N,CORES,MB], spark://host:port, k8s://…, yarn, sc://host or "
+            f"'{HERE}', found {master!r}"
+        )
+    scheme, _, rest = master.partition("://")
+    if scheme not in ("spark", "sc"):
+        return
+    places = [text.partition("/")[0].partition(";")[0] for text in rest.split(",")]
+    refusals = []
+    for place in places:
+        host, _, port = place.partition(":")
+        try:
+            with socket.create_connection((host, int(port or CONNECT_PORT)), timeout=MASTER_WAIT_S):
+                return
+        except (OSError, ValueError) as error:
+            refusals.append(f"{place}: {error}")
+    raise BadConfig(f"--master {master}: expected a Spark that answers, found none ({'; '.join(refusals)})")
+
+
 @contextmanager
 def spark_for(master: str, conf: tuple[str, ...] = ()) -> Iterator[SparkSession | None]:
     """The session for a job, stopped at its end if it was started for it; None for `here`. Raises BadConfig, …"""
@@ -81,6 +111,8 @@ def spark_for(master: str, conf: tuple[str, ...] = ()) -> Iterator[SparkSession 
     from tiermq.spark.session import get_spark
 
     running = SparkSession.getActiveSession()
+    if running is None:
+        check_master(master)
     session = get_spark(master, app="tiermq pipeline", conf=settings)
     try:
         yield session

@@ -82,6 +82,8 @@ def offsets_of(text: str | None) -> tuple[int | None, int | None] | None:
     begin, colon, end = text.partition(":")
     if not colon or not all(each == "" or each.isdigit() for each in (begin, end)) or text == ":":
         raise BadConfig(f"--offsets is FROM:TO, such as 100:200, 100: or :200, found {text!r}")
+    if begin and end and int(begin) > int(end):
+        raise BadConfig(f"--offsets is FROM:TO, and FROM is not behind TO, found {text!r}")
     return (int(begin) if begin else None, int(end) if end else None)
 
 

@@ -241,6 +241,7 @@ def test_a_table_without_bodies_cannot_be_replayed(world: ReplayWorld, tmp_path:
     ("more", "told"),
     [
         ({"rate": 0.0}, "rate of more than 0"),
+        ({"offsets": (9, 3)}, "from before to"),
         ({"queue_count": 0}, "1 queue or more"),
         ({"function": "nowhere"}, "expected module:function"),
         ({"function": "nowhere:f"}, "importable here"),

@@ -176,7 +176,7 @@ def _read_bucket(held: HeldBroker) -> None:
     told = restore(held.driver, held.metadata, cluster=home.cluster, broker=home.broker, clock=held.clock)
     newer = next((remark for remark in told.remarks if remark.finding is Finding.FUTURE_MANIFEST), None)
     if newer is not None:
-        raise FutureManifest(f"{newer.where}: {newer.text}. Nothing was changed")
+        raise FutureManifest(f"{newer.text} Nothing was changed")
     held.topics_without_id = frozenset(
         remark.where.removeprefix("topic ") for remark in told.remarks if remark.finding is Finding.TOPIC_ID_ASSIGNED
     )
@@ -198,7 +198,7 @@ def _require_readable(held: HeldBroker) -> None:
     """Raises FutureManifest: the store's own rows do not tell that somebody newer has taken the tier over."""
     newer = next((each for each in _manifests(held) if isinstance(each, FutureManifest)), None)
     if newer is not None:
-        raise FutureManifest(f"{newer}. Nothing was changed")
+        raise FutureManifest(f"{newer} Nothing was changed")
 
 
 def _manifests(held: HeldBroker) -> list[QueueManifest | TierError | None]:

@@ -59,13 +59,15 @@ from tiermq.spark.jobs.reindex_task import (
     run_key_task,
 )
 from tiermq.spark.jobs.task_runner import Progress
+from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.index.compacted_index import companion_name
 from tiermq.tier.index.index_coverage import CoverageRecord, QueueName
 from tiermq.tier.index.index_item import SLOTS_DEFAULT, is_merged
 from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, RECORD_NAME
 from tiermq.tier.index.index_write_file import FileFacts
 from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus
-from tiermq.tier.names import QueueKey, SegmentKey, SegmentType
+from tiermq.tier.names import INDEX_TOPIC, QueueKey, SegmentKey, SegmentType
+from tiermq.tier.tier_listing import TierScope, list_tier
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,24 +110,31 @@ def reindex(
     `topics`: only these. `store`: the directory of one broker; what its own index covers is not built again, and its
     record follows. Further options are ReindexOptions': `slots` (tieredStoreIndexFileMaxHashSlotNum; default: as in the
     index files that are there, else 5,000,000), `items_max` of a file, `stretch_bytes` read at a time.
-    Raises BadConfig, LeaseHeld, StoreLocked, TierError; a queue that cannot be read is a problem in the report.
+    Raises BadConfig, FutureManifest, LeaseHeld, StoreLocked, TierError; a queue that cannot be read is a problem in the
+    report.
     """
     chosen = ReindexOptions(frozenset(topics), **options)
     tasks = JobTasks(spark, "reindex", progress)
     driver = driver_of(tier)
     report = JobReport("reindex", driver.url, dry_run, tasks.master)
     report.planned |= {"queues": 0, "ranges": 0, "bytes": 0}
-    known: set[str] = set()
     with report.timed():
+        require_topics(driver, TierScope(cluster, broker), chosen.topics)
         for home in homes_of(driver, cluster=cluster, broker=broker, store=store):
             with hold_broker(driver, home, "reindex", dry_run=dry_run, clock=clock or SystemClock()) as held:
                 report.details.setdefault("notes", []).extend(held.notes)
-                known |= {key.topic for key in data_queues(held.metadata)}
                 _Reindex(held, tier, tasks, report, chosen).run()
-    unknown = sorted(chosen.topics - known)
-    if unknown:
-        report.problems.append(f"there is no topic {unknown[0]!r} in the tier; there are {', '.join(sorted(known))}")
     return report
+
+
+def require_topics(driver: TierDriver, scope: TierScope, topics: frozenset[str]) -> None:
+    """Raises TierError when a topic that was named has no history."""
+    if not topics:
+        return
+    known = {info.key.queue.topic for info in list_tier(driver, scope).segments} - {INDEX_TOPIC}
+    unknown, shown = sorted(topics - known), ", ".join(sorted(known)[:20])
+    if unknown:
+        raise TierError(f"{driver.url}: there is no topic {unknown[0]!r} in the tier; there are {shown or 'none'}")
 
 
 @dataclass(frozen=True, slots=True)

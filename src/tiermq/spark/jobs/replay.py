@@ -92,6 +92,9 @@ def replay(
     directory of this replay's own; give it again to go on. Raises BadOption, BadHistory, ForeignCheckpoint and DataLoss
     before anything is put, StoreLocked when somebody has the store open.
     """
+    low, high = source.get("offsets") or (None, None)
+    if low is not None and high is not None and low > high:
+        raise BadOption(f"expected offsets (from, to) with from before to, found ({low}, {high})")
     mapping = ReplayMapping(to_topic, queue_count, tuple(sorted((properties or {}).items())), function)
     check_mapping(mapping, rate)
     sink = SinkOptions.of({"store": str(into)})

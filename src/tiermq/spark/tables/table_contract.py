@@ -7,13 +7,14 @@ added nothing. What the number stands for is in the journal beside the table.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from tiermq.errors import BadSchema
+from tiermq.errors import BadSchema, SparkError
 from tiermq.spark.tables.data_place import DataPlace
 
 APP_ID = "tiermq"
@@ -62,6 +63,15 @@ class ExportTable(Protocol):
     def commit(self, number: int, previous: int, files: Sequence[DataFile], schema: pa.Schema) -> None:
         """Add files, and make `number` the last commit, in one transaction. Raises TableConflict."""
         ...
+
+
+@contextmanager
+def own_errors(where: str, *kinds: type[Exception]) -> Iterator[None]:
+    """What a table's library raises, as an error of this program that names the table. Raises SparkError."""
+    try:
+        yield
+    except kinds as error:
+        raise SparkError(f"{where}: {' '.join(str(error).split())}") from error
 
 
 def require_same_schema(found: pa.Schema, wanted: pa.Schema, where: str) -> None:

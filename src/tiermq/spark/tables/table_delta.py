@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from tiermq.errors import TableConflict
 from tiermq.spark.tables.data_place import DataPlace
-from tiermq.spark.tables.table_contract import APP_ID, COMMIT_PROPERTY, DataFile
+from tiermq.spark.tables.table_contract import APP_ID, COMMIT_PROPERTY, DataFile, own_errors
 from tiermq.spark.tables.table_parquet import conflict
 
 ATTEMPTS = 5
@@ -41,7 +41,8 @@ class DeltaLakeTable:
 
     def create(self, schema: pa.Schema) -> None:
         if self._open() is None:
-            DeltaTable.create(self._uri, schema=schema, mode="ignore", storage_options=storage_options())
+            with own_errors(self.place.url, DeltaError, OSError):
+                DeltaTable.create(self._uri, schema=schema, mode="ignore", storage_options=storage_options())
 
     def commit(self, number: int, previous: int, files: Sequence[DataFile], schema: pa.Schema) -> None:
         actions: list[AddAction | RemoveAction] = [
@@ -74,10 +75,11 @@ class DeltaLakeTable:
         return self.place.path if self.place.is_local else self.place.url
 
     def _open(self) -> DeltaTable | None:
-        try:
-            return DeltaTable(self._uri, storage_options=storage_options())
-        except TableNotFoundError:
-            return None
+        with own_errors(self.place.url, DeltaError, OSError):
+            try:
+                return DeltaTable(self._uri, storage_options=storage_options())
+            except TableNotFoundError:
+                return None
 
 
 def storage_options() -> dict[str, str]:

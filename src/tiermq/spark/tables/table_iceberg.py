@@ -19,7 +19,7 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 
 from tiermq.errors import BadOption, TableConflict
 from tiermq.spark.tables.data_place import DataPlace
-from tiermq.spark.tables.table_contract import COMMIT_PROPERTY, DataFile
+from tiermq.spark.tables.table_contract import COMMIT_PROPERTY, DataFile, own_errors
 from tiermq.spark.tables.table_parquet import conflict
 
 ATTEMPTS = 5
@@ -125,9 +125,12 @@ def open_catalog(catalog: str, warehouse: str | None) -> Catalog:
                 f"catalogue {catalog!r}: expected sqlite:////file.db, or one that pyiceberg knows (.pyiceberg.yaml), "
                 f"found none: {error}"
             ) from error
+    from sqlalchemy.exc import SQLAlchemyError
+
     path = catalog.removeprefix(SQLITE)
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    return load_catalog("tiermq", type="sql", uri=catalog, warehouse=str(warehouse_of(catalog, warehouse)))
+    with own_errors(f"catalogue {path}", SQLAlchemyError, OSError):
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        return load_catalog("tiermq", type="sql", uri=catalog, warehouse=str(warehouse_of(catalog, warehouse)))
 
 
 def warehouse_of(catalog: str, warehouse: str | None) -> str | None:
