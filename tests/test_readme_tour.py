@@ -67,6 +67,7 @@ def test_the_tour_without_spark(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_800)
 def test_the_whole_tour(tmp_path: Path) -> None:
     directory = tmp_path / "tour"
     directory.mkdir()
