@@ -106,6 +106,11 @@ class RemotingServer:
         """Sends (10, 310, 320) go to `handler`, on the loop, ready parsed. It returns the bytes of the answer."""
         self._send_handler = handler
 
+    @property
+    def codes(self) -> frozenset[int]:
+        """What is served, sends left aside."""
+        return frozenset(self._handlers) | frozenset(self._blocking)
+
     # Life.
 
     @property

@@ -1,0 +1,65 @@
+"""docs/wire.md keeps its word: its settings, codes, limits and its accounts file are the program's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from tiermq.cli.namesrv import namesrv
+from tiermq.clock import ManualClock
+from tiermq.namesrv.kv_config import KvConfig
+from tiermq.namesrv.name_processor import NameProcessor
+from tiermq.namesrv.name_server_config import NameServerConfig
+from tiermq.namesrv.route_table import RouteTable
+from tiermq.remoting.limits import ServerLimits
+from tiermq.remoting.permissions import AccessTable, Permission
+from tiermq.remoting.server import RemotingServer
+from tiermq.settings import settings_of
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXT = (ROOT / "docs" / "wire.md").read_text(encoding="utf-8")
+MIB = 1 << 20
+
+
+def test_every_setting_of_a_name_server_is_in_its_table_with_its_default() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| `([^`]*)` \|", TEXT, re.MULTILINE))
+    settings = settings_of(NameServerConfig).values()
+    assert rows == {setting.property_name: setting.render(setting.default) for setting in settings}
+
+
+def test_the_codes_of_the_document_are_those_that_are_served() -> None:
+    server = RemotingServer()
+    processor = NameProcessor(NameServerConfig(kv_config_path=""), RouteTable(ManualClock()), KvConfig())
+    processor.register(server)
+    listed = [int(code) for row in re.findall(r"^\| ([\d, ]+) \|", TEXT, re.MULTILINE) for code in row.split(",")]
+    assert sorted(listed) == sorted(map(int, server.codes))
+
+
+def test_the_limits_of_the_document_are_those_of_a_server() -> None:
+    limits = ServerLimits()
+    assert f"beyond {limits.write_high_bytes // MIB} MiB of answers" in TEXT
+    assert f"beyond {limits.write_bytes_max // MIB} MiB it is closed" in TEXT
+    assert f"beyond {limits.partial_bytes_max // (1024 * MIB)} GiB over all peers" in TEXT
+    assert f"wait in the line ({limits.blocking_line_max:,})" in TEXT
+    assert f"nothing for {limits.idle_s:.0f} s" in TEXT
+    assert f"{limits.connections_max:,} are let in" in TEXT
+    assert f"at most {limits.frame_bytes_max // MIB} MiB" in TEXT
+
+
+def test_the_accounts_of_the_document_can_be_read(tmp_path: Path) -> None:
+    (fence,) = re.findall(r"^```toml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    (tmp_path / "accounts.toml").write_text(fence)
+    table = AccessTable.load(tmp_path / "accounts.toml")
+    assert table.accounts["operator"].admin
+    assert table.accounts["orders-service"].may("topic", "orders", Permission.PUB)
+    assert not table.accounts["orders-service"].may("topic", "secret", Permission.SUB)
+
+
+def test_the_options_and_modules_of_the_document_exist() -> None:
+    options = {word for each in namesrv.params if isinstance(each, click.Option) for word in each.opts}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", TEXT)) <= options
+    modules = set(re.findall(r"`(tiermq\.\w+\.\w+)`", TEXT))
+    assert len(modules) >= 5
+    assert [name for name in modules if not (ROOT / "src" / (name.replace(".", "/") + ".py")).is_file()] == []
