@@ -193,7 +193,7 @@ class ConsumerOffsets:
     def flush(self) -> bool:
         """Make every commit that returned before this call durable; whether there was anything to write.
 
-        Waits for the disk. Raises OSError; then the next flush writes again.
+        Waits for the disk. Raises OSError and StoreError; then the next flush writes again.
         """
         with self._flush_lock:
             if not self._changed:

@@ -90,7 +90,8 @@ class DelayLevels(Service):
         return min(REST_S, max(0.001, (next_ms - now_ms) / 1000))
 
     def finish(self) -> None:
-        self.flush()
+        if self._changed:
+            self.flush()
 
     def flush(self) -> None:
         """Write down how far each level was delivered, after making sure of what was. Raises OSError, StoreError."""
@@ -141,10 +142,10 @@ class DelayLevels(Service):
 
     def _deliver_page(self, level: int, offset: int, page: GetPage) -> bool:
         """Deliver one page's messages in order; False when one must wait."""
-        messages = self._readable(level, offset, page)
-        if messages is None:
+        readable = self._readable(level, offset, page)
+        if readable is None:
             return True
-        for message in messages:
+        for message in readable.messages:
             due_ms = self._due_ms(level, message)
             if due_ms > self._clock.now_ms():
                 self._next_due_ms[level] = due_ms
@@ -153,21 +154,23 @@ class DelayLevels(Service):
                 self._next_due_ms[level] = self._clock.now_ms() + int(REST_S * 1000)
                 return False
             self._advance(level, message.queue_offset + 1)
-        self._advance(level, max(page.next_offset, self._offsets.get(level, 0)))
+        self._advance(level, max(readable.next_offset, self._offsets.get(level, 0)))
         return True
 
-    def _readable(self, level: int, offset: int, page: GetPage) -> list[StoredMessage] | None:
-        """The page's messages; None when the first was unreadable and was passed over."""
+    def _readable(self, level: int, offset: int, page: GetPage) -> GetPage | None:
+        """The page, or its first message alone where others are damaged; None when that was, and was passed over."""
         try:
-            return page.messages
+            _ = page.messages
         except CorruptRecord as error:
             first = self._store.get(SCHEDULE_TOPIC, level - 1, offset, 1)
             try:
-                return first.messages
+                _ = first.messages
             except CorruptRecord:
                 self._skip(level, offset, f"unreadable: {error}")
                 self._advance(level, first.next_offset)
                 return None
+            return first
+        return page
 
     def _due_ms(self, level: int, message: StoredMessage) -> int:
         now_ms = self._clock.now_ms()

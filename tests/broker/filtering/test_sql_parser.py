@@ -1,0 +1,164 @@
+"""Filter expressions from text to answer, with the cases that RocketMQ's users know."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiermq.broker.filtering.sql_parser import NESTING_MAX, parse
+from tiermq.broker.filtering.sql_values import NotComparable
+from tiermq.errors import BadExpression
+
+
+def answer(expression: str, **properties: str) -> object:
+    """True, False or None; "error" where the message does not fit the expression."""
+    try:
+        return parse(expression).evaluate(properties.get)
+    except NotComparable:
+        return "error"
+
+
+@pytest.mark.parametrize(
+    ("expression", "properties", "expected"),
+    [
+        ("a = 1 OR b = 1 AND c = 1", {"a": "1", "b": "0", "c": "0"}, True),
+        ("(a = 1 OR b = 1) AND c = 1", {"a": "1", "b": "0", "c": "0"}, False),
+        ("a between 0 and 3", {"a": "2"}, True),
+        ("a NOT BETWEEN 0 AND 3", {"a": "2"}, False),
+        ("a BETWEEN -3 AND +3", {"a": "-2"}, True),
+        ("a > 5 AND a < 10.5", {"a": "7"}, True),
+        ("a > 5.0", {"a": "7.5"}, True),
+        ("a > 5", {"a": "7.5"}, "error"),
+        ("a > 5 OR b = 'x'", {"a": "seven", "b": "x"}, "error"),
+        ("b = 'x' OR a > 5", {"a": "seven", "b": "x"}, True),
+        ("a > b", {"a": "10", "b": "9"}, True),
+        ("5 < a", {"a": "6"}, True),
+        ("a = 'it''s'", {"a": "it's"}, True),
+        ("a <> 'x'", {"a": "y"}, True),
+        ("a <> 'x'", {}, None),
+        ("'x' <> a", {}, True),
+        ("a IS NULL", {}, True),
+        ("a IS NOT NULL", {}, False),
+        ("a is not null and b is null", {"a": "1"}, True),
+        ("a IN ('x', 'y')", {"a": "y"}, True),
+        ("a NOT IN ('x', 'y')", {"a": "z"}, True),
+        ("a IN ('x') IS NULL", {}, True),
+        ("a CONTAINS 'b'", {"a": "abc"}, True),
+        ("a not contains 'b'", {"a": "abc"}, False),
+        ("a STARTSWITH 'ab' AND a ENDSWITH 'bc'", {"a": "abc"}, True),
+        ("a NOT STARTSWITH 'b' AND a NOT ENDSWITH 'b'", {"a": "abc"}, True),
+        ("TRUE", {}, True),
+        ("FALSE OR TRUE", {}, True),
+        ("NULL", {}, None),
+        ("a = TRUE", {"a": "TRUE"}, True),
+        ("a = FALSE", {"a": "whatever"}, True),
+        ("TRUE = a", {"a": "true"}, "error"),
+        ("NOT TRUE", {}, False),
+        ("NOT (a = 1)", {"a": "1"}, False),
+        ("NOT a = TRUE", {"a": "1"}, True),
+        ("NOT a = 1", {"a": "1"}, False),
+        ("a", {"a": "true"}, False),
+        ("a OR b = 1", {"a": "true", "b": "1"}, True),
+        ("a = -5", {"a": "-5"}, True),
+        ("a = - -5", {"a": "5"}, True),
+        ("-a < 5", {"a": "3"}, None),
+        ("a = 1 = TRUE", {"a": "1"}, True),
+        ("a > 2147483648", {"a": "3000000000"}, True),
+        ("a > 1", {"a": "3000000000"}, "error"),
+        ("a = 0.0", {"a": "0"}, True),
+        ("TAGS = 'A' AND KEYS = 'k'", {"TAGS": "A", "KEYS": "k"}, True),
+    ],
+)
+def test_what_an_expression_says_of_a_message(expression: str, properties: dict[str, str], expected: object) -> None:
+    assert answer(expression, **properties) == expected
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "",
+        " ",
+        "a =",
+        "= 1",
+        "a = 1 AND",
+        "a = = 1",
+        "(a = 1",
+        "a = 1)",
+        "a = 1 b",
+        "a IN ()",
+        "a IN (1)",
+        "a IN 'x'",
+        "a IN ('x',)",
+        "5 IN ('x')",
+        "a BETWEEN 5 AND 1",
+        "a BETWEEN 'a' AND 'b'",
+        "a BETWEEN 1",
+        "a > 'x'",
+        "a > TRUE",
+        "a = NULL",
+        "a IS 5",
+        "a IS NOT",
+        "a NOT 5",
+        "a CONTAINS 5",
+        "a CONTAINS",
+        "5",
+        "'x'",
+        "a LIKE 'x'",
+        "a = 9223372036854775808",
+        "a = 1e999",
+        "a = 007",
+        "a + 1 = 2",
+        "TRUE = 5",
+        "NOT",
+        "(" * (NESTING_MAX + 1) + "TRUE" + ")" * (NESTING_MAX + 1),
+        "NOT " * (NESTING_MAX + 1) + "TRUE",
+    ],
+)
+def test_what_is_no_expression_is_refused(expression: str) -> None:
+    with pytest.raises(BadExpression, match="expected"):
+        parse(expression)
+
+
+def test_something_behind_an_expression_is_refused_and_not_ignored() -> None:
+    with pytest.raises(BadExpression, match=r"expected the end at character 6, found 'DROP'"):
+        parse("a = 1 DROP")
+
+
+@given(st.text(alphabet="ab1.'()=<>, \tANDORTIBEWULxyz-+", max_size=60))
+def test_any_text_is_understood_or_refused(text: str) -> None:
+    try:
+        node = parse(text)
+    except BadExpression:
+        return
+    assert answer(text, a="1", b="x") in (True, False, None, "error")
+    assert node.is_condition
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+NUMBERS = st.integers(-100, 100)
+
+
+@st.composite
+def conditions(draw: st.DrawFn, depth: int = 3) -> tuple[str, str]:
+    """An expression, and the same in Python over a dict `p` of whole numbers."""
+    kind = draw(st.sampled_from(["compare", "between", "and", "or", "not"])) if depth else "compare"
+    if kind == "compare":
+        name, number = draw(NAMES), draw(NUMBERS)
+        sign, python = draw(st.sampled_from([("=", "=="), ("<>", "!="), ("<", "<"), ("<=", "<="), (">", ">")]))
+        return f"{name} {sign} {number}", f"(p['{name}'] {python} {number})"
+    if kind == "between":
+        name, low, more = draw(NAMES), draw(NUMBERS), draw(st.integers(0, 50))
+        return f"{name} BETWEEN {low} AND {low + more}", f"({low} <= p['{name}'] <= {low + more})"
+    left, python_left = draw(conditions(depth - 1))
+    if kind == "not":
+        return f"NOT ({left})", f"(not {python_left})"
+    right, python_right = draw(conditions(depth - 1))
+    return f"({left}) {kind.upper()} ({right})", f"({python_left} {kind} {python_right})"
+
+
+@given(conditions(), st.fixed_dictionaries({"a": NUMBERS, "b": NUMBERS, "c": NUMBERS}))
+def test_expressions_over_numbers_say_what_python_says(both: tuple[str, str], values: dict[str, int]) -> None:
+    expression, python = both
+    properties = {name: str(value) for name, value in values.items()}
+    assert answer(expression, **properties) is eval(python, {"p": values})

@@ -1,0 +1,118 @@
+"""Where consumers are, where queues begin and end, and what becomes of offsets on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.consuming import SIZES, Peer, part, put, running, until
+from tiermq.broker.consumer_offsets import ConsumerOffsets
+from tiermq.broker.offset_requests import OffsetProcessor
+from tiermq.clock import ManualClock
+from tiermq.remoting.codes import RequestCode, ResponseCode
+
+QUERY, UPDATE = RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET
+
+
+def test_what_was_committed_is_answered_and_survives_a_restart(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        peer.join()
+        assert peer.ask(UPDATE, consumerGroup="G", topic="T", queueId=1, commitOffset=7).code == 0
+        assert peer.ask(QUERY, consumerGroup="G", topic="T", queueId=1).ext == {"offset": "7"}
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        assert peer.ask(QUERY, consumerGroup="G", topic="T", queueId=1).ext == {"offset": "7"}
+
+
+def test_commits_are_written_to_disk_now_and_then_without_the_loop_waiting(tmp_path: Path) -> None:
+    with running(tmp_path, flush_consumer_offset_interval=20) as broker, Peer(broker) as peer:
+        peer.join()
+        peer.ask(UPDATE, consumerGroup="G", topic="T", queueId=0, commitOffset=5)
+        until(broker, lambda: not broker.parts.offsets.changed)
+        directory = str(tmp_path / "config")
+        until(broker, lambda: ConsumerOffsets(directory, ManualClock()).query("G", "T", 0) == 5)
+
+
+def test_a_commit_for_a_group_or_topic_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        answer = peer.ask(UPDATE, consumerGroup="X", topic="T", queueId=0, commitOffset=5)
+        assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        peer.join()
+        answer = peer.ask(UPDATE, consumerGroup="G", topic="X", queueId=0, commitOffset=5)
+        assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+        assert broker.parts.offsets.snapshot() == {}
+
+
+def test_a_commit_of_minus_one_changes_nothing(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        peer.join()
+        assert peer.ask(UPDATE, consumerGroup="G", topic="T", queueId=0, commitOffset=-1).code == 0
+        assert broker.parts.offsets.snapshot() == {}
+
+
+def test_a_commit_in_ignorance_of_a_reset_does_not_undo_it(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        peer.join()
+        broker.parts.offsets.reset("G", "T", 0, 3)
+        answer = peer.ask(UPDATE, consumerGroup="G", topic="T", queueId=0, commitOffset=9)
+        assert (answer.code, answer.remark) == (0, "Offset has been previously reset")
+        assert peer.ask(QUERY, consumerGroup="G", topic="T", queueId=0).ext == {"offset": "3"}
+
+
+def test_a_new_group_begins_at_zero_of_a_young_queue_unless_it_says_otherwise(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        assert peer.ask(QUERY, consumerGroup="G", topic="T", queueId=0).ext == {"offset": "0"}, "it is empty"
+        put(broker, "a", "b")
+        assert peer.ask(QUERY, consumerGroup="G", topic="T", queueId=0).ext == {"offset": "0"}, "it is young"
+        answer = peer.ask(QUERY, consumerGroup="G", topic="T", queueId=0, setZeroIfNotFound="false")
+        assert answer.code == ResponseCode.QUERY_NOT_FOUND
+
+
+def test_a_new_group_chooses_where_to_begin_in_a_queue_that_has_lost_its_beginning(tmp_path: Path) -> None:
+    small = {**SIZES, "mapped_file_size_commit_log": 16 * 1024, "file_reserved_time": 0, "delete_when": "00"}
+    with running(tmp_path, store=small) as broker, Peer(broker) as peer:
+        put(broker, *(f"{number}" * 1000 for number in range(10)))
+        put(broker, *("y" * 1000 for _ in range(60)))
+        broker.parts.local.flush()
+        while broker.parts.local.min_offset("T", 0) == 0:
+            broker.parts.local.clean_now()
+        answer = peer.ask(QUERY, consumerGroup="G", topic="T", queueId=0)
+        assert answer.code == ResponseCode.QUERY_NOT_FOUND
+        lowest = broker.parts.local.min_offset("T", 0)
+        assert peer.ask(RequestCode.GET_MIN_OFFSET, topic="T", queueId=0).ext == {"offset": str(lowest)}
+
+
+def test_a_new_group_chooses_where_to_begin_when_the_beginning_is_far_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        put(broker, "a", "b")
+        monkeypatch.setattr(type(broker.parts.local), "memory_window_bytes", property(lambda _self: 10))
+        answer = peer.ask(QUERY, consumerGroup="G", topic="T", queueId=0)
+        assert answer.code == ResponseCode.QUERY_NOT_FOUND
+
+
+def test_the_ends_and_the_times_of_queues_can_be_asked_for(tmp_path: Path, manual_clock: ManualClock) -> None:
+    with running(tmp_path, clock=manual_clock) as broker, Peer(broker) as peer:
+        first = manual_clock.now_ms()
+        put(broker, "a")
+        manual_clock.advance_ms(1000)
+        put(broker, "b", "c")
+        queue = {"topic": "T", "queueId": 0}
+        assert peer.ask(RequestCode.GET_MAX_OFFSET, **queue).ext == {"offset": "3"}
+        assert peer.ask(RequestCode.GET_MIN_OFFSET, **queue).ext == {"offset": "0"}
+        assert peer.ask(RequestCode.GET_EARLIEST_MSG_STORETIME, **queue).ext == {"timestamp": str(first)}
+        search = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        assert peer.ask(search, timestamp=first + 1, **queue).ext == {"offset": "1"}
+        assert peer.ask(search, timestamp=first + 1, boundaryType="UPPER", **queue).ext == {"offset": "0"}
+        assert peer.ask(search, timestamp=first + 9999, **queue).ext == {"offset": "3"}
+        assert peer.ask(RequestCode.GET_MAX_OFFSET, topic="unknown", queueId=9).ext == {"offset": "0"}
+
+
+@pytest.mark.parametrize("code", [14, 15, 29, 30, 31, 32])
+def test_a_request_without_its_fields_is_refused(tmp_path: Path, code: int) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        assert peer.ask(code).code == ResponseCode.SYSTEM_ERROR
+        assert peer.ask(code, topic="T", consumerGroup="G", queueId="x").code == ResponseCode.SYSTEM_ERROR
+        assert broker.parts.server.handler_errors == 0
+        assert part(broker, OffsetProcessor)

@@ -1,0 +1,47 @@
+"""Locking queues over the wire, for consumers that consume in order."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.consuming import Peer, running
+from tiermq.clock import ManualClock
+from tiermq.remoting.codes import RequestCode, ResponseCode
+
+QUEUES = [{"brokerName": "b", "queueId": number, "topic": "T"} for number in range(3)]
+
+
+def body(client_id: str, *queues: dict[str, Any]) -> dict[str, Any]:
+    return {"clientId": client_id, "consumerGroup": "G", "mqSet": list(queues), "onlyThisBroker": False}
+
+
+def locked(peer: Peer, client_id: str, *queues: dict[str, Any]) -> list[dict[str, Any]]:
+    answer = peer.ask(RequestCode.LOCK_BATCH_MQ, body(client_id, *queues))
+    assert answer.code == 0
+    found: list[dict[str, Any]] = json.loads(answer.body)["lockOKMQSet"]
+    return found
+
+
+def test_what_another_holds_is_missing_from_the_answer(tmp_path: Path, manual_clock: ManualClock) -> None:
+    with running(tmp_path, clock=manual_clock) as broker, Peer(broker) as peer:
+        assert locked(peer, "one", *QUEUES[:2]) == QUEUES[:2]
+        assert locked(peer, "two", *QUEUES) == QUEUES[2:]
+        assert broker.parts.holds_locks("G")
+        peer.ask(RequestCode.UNLOCK_BATCH_MQ, body("one", QUEUES[0]))
+        assert locked(peer, "two", *QUEUES) == [QUEUES[0], QUEUES[2]]
+        manual_clock.advance_ms(60_001)
+        assert not broker.parts.holds_locks("G")
+        assert locked(peer, "three", *QUEUES) == QUEUES
+
+
+@pytest.mark.parametrize(
+    "told", [{}, {"clientId": "c"}, {**body("c"), "mqSet": 5}, body("c", {"topic": 5}), {**body("c"), "clientId": ""}]
+)
+def test_a_body_that_names_nothing_to_lock_is_refused(tmp_path: Path, told: dict[str, Any]) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        assert peer.ask(RequestCode.LOCK_BATCH_MQ, told).code == ResponseCode.SYSTEM_ERROR
+        assert broker.parts.server.handler_errors == 0

@@ -1,0 +1,232 @@
+"""What a pull finds, and what it is told: every row of the protocol's table."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from broker.consuming import SIZES, Peer, bodies_of, messages_of, on_loop, part, put, running, until
+from tiermq.broker.broker import Broker
+from tiermq.broker.broker_config import BrokerConfig
+from tiermq.broker.pulling import PullProcessor
+from tiermq.errors import TierUnavailable
+from tiermq.namesrv.topic_config import TopicConfig
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import FLAG_ONEWAY, HeaderType, RemotingCommand
+from tiermq.tier.tiered_store import TieredStore
+
+NOT_FOUND, MOVED = ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED
+
+
+@pytest.mark.parametrize("header_type", [HeaderType.JSON, HeaderType.ROCKETMQ])
+@pytest.mark.parametrize("code", [RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE])
+def test_a_pull_gets_the_messages_from_its_offset_on(tmp_path: Path, header_type: HeaderType, code: int) -> None:
+    with running(tmp_path) as broker, Peer(broker, header_type=header_type) as peer:
+        peer.join()
+        put(broker, *"abcde", keys=["k"])
+        answer = peer.pull(1, code=code, maxMsgNums=3)
+        assert (answer.code, answer.remark, bodies_of(answer)) == (0, "FOUND", ["b", "c", "d"])
+        assert answer.ext == {"suggestWhichBrokerId": "0", "nextBeginOffset": "4", "minOffset": "0", "maxOffset": "5"}
+        assert [(each.queue_offset, each.topic, each.keys) for each in messages_of(answer)] == [
+            (1, "T", ["k"]),
+            (2, "T", ["k"]),
+            (3, "T", ["k"]),
+        ]
+        assert broker.parts.offsets.query_pulled("G", "T", 0) == 4
+
+
+@pytest.mark.parametrize(
+    ("queue_id", "offset", "code", "next_offset", "status"),
+    [
+        (1, 0, NOT_FOUND, 0, "NO_MATCHED_LOGIC_QUEUE"),
+        (1, 5, MOVED, 0, "NO_MATCHED_LOGIC_QUEUE"),
+        (0, 3, NOT_FOUND, 3, "OFFSET_OVERFLOW_ONE"),
+        (0, 4, MOVED, 3, "OFFSET_OVERFLOW_BADLY"),
+        (0, -1, MOVED, 0, "OFFSET_TOO_SMALL"),
+        (0, 2**62, MOVED, 3, "OFFSET_OVERFLOW_BADLY"),
+    ],
+)
+def test_an_offset_that_has_no_message_is_corrected_or_waits(
+    tmp_path: Path, queue_id: int, offset: int, code: int, next_offset: int, status: str
+) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        peer.join()
+        put(broker, *"abc")
+        answer = peer.pull(offset, queueId=queue_id)
+        assert (answer.code, answer.ext["nextBeginOffset"], answer.remark) == (code, str(next_offset), status)
+        assert not answer.body
+
+
+def test_an_offset_before_the_beginning_is_sent_to_the_beginning(tmp_path: Path) -> None:
+    small = {**SIZES, "mapped_file_size_commit_log": 16 * 1024, "file_reserved_time": 0, "delete_when": "00"}
+    with running(tmp_path, store=small) as broker, Peer(broker) as peer:
+        peer.join()
+        put(broker, *("x" * 1000 for _ in range(60)))
+        broker.parts.local.flush()
+        while (low := broker.parts.local.min_offset("T", 0)) == 0:
+            broker.parts.local.clean_now()
+        answer = peer.pull(0)
+        assert (answer.code, answer.ext["nextBeginOffset"]) == (MOVED, str(low))
+        assert peer.pull(low).code == 0
+
+
+def test_a_filter_that_lets_nothing_pass_moves_on(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        peer.join(expression="B")
+        put(broker, *"abc", tags="A")
+        answer = peer.pull(0)
+        assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "3")
+
+
+def test_tags_and_sql_choose_messages_on_the_server(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        for number in range(6):
+            put(broker, f"{number}", tags="AB"[number % 2], properties={"n": str(number)})
+        peer.join(expression="A || C")
+        answer = peer.pull(0)
+        assert (bodies_of(answer), answer.ext["nextBeginOffset"]) == (["0", "2", "4"], "6")
+        peer.join(expression="n > 1 AND TAGS = 'B'", expression_type="SQL92", version=2)
+        assert bodies_of(peer.pull(0)) == ["3", "5"]
+        own = {"sysFlag": 4, "subscription": "n = 2 OR n = 3", "expressionType": "SQL92"}
+        assert bodies_of(peer.pull(0, **own)) == ["2", "3"]
+
+
+def test_an_offset_that_comes_with_a_pull_is_committed_once(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        peer.join()
+        put(broker, *"abc")
+        peer.pull(1, sysFlag=1, commitOffset=1)
+        assert broker.parts.offsets.query("G", "T", 0) == 1
+        peer.pull(2, sysFlag=0, commitOffset=2)
+        assert broker.parts.offsets.query("G", "T", 0) == 1
+        peer.pull(2, sysFlag=1, commitOffset=-1)
+        assert broker.parts.offsets.query("G", "T", 0) == 1
+        held = peer.pull_later(3, sysFlag=3, commitOffset=3)
+        until(broker, lambda: part(broker, PullProcessor).long_polling.held)
+        broker.parts.offsets.commit("G", "T", 0, 2)
+        put(broker, "d")
+        assert bodies_of(held.result(60)) == ["d"]
+        assert broker.parts.offsets.query("G", "T", 0) == 2, "what was said when the pull came is old by now"
+
+
+def test_a_reset_is_told_to_the_next_pull_and_to_one_that_waits(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        peer.join()
+        put(broker, *"abc")
+        held = peer.pull_later(3, sysFlag=2)
+        until(broker, lambda: part(broker, PullProcessor).long_polling.held)
+        broker.parts.offsets.reset("G", "T", 0, 1)
+        answer = held.result(60)
+        assert (answer.code, answer.remark, answer.ext["nextBeginOffset"]) == (MOVED, "OFFSET_RESET", "1")
+        assert bodies_of(peer.pull(1)) == ["b", "c"]
+        broker.parts.offsets.reset("G", "T", 0, 2)
+        assert peer.pull(3).ext["nextBeginOffset"] == "2"
+
+
+def test_a_one_way_pull_is_never_answered(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        peer.join()
+        put(broker, "a")
+        command = RemotingCommand(RequestCode.PULL_MESSAGE, ext={"consumerGroup": "G", "topic": "T"}, flag=FLAG_ONEWAY)
+        command.ext.update({"queueId": "0", "queueOffset": "0", "maxMsgNums": "1", "sysFlag": "0"})
+        peer.client.oneway(command)
+        assert bodies_of(peer.pull(0)) == ["a"]
+        assert broker.parts.server.handler_errors == 0
+
+
+@pytest.mark.parametrize("count", [0, -5, 2**31 - 1])
+def test_any_number_of_wanted_messages_is_understood(tmp_path: Path, count: int) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        peer.join()
+        put(broker, *"abc")
+        assert bodies_of(peer.pull(0, maxMsgNums=count)) == (["a"] if count <= 0 else ["a", "b", "c"])
+
+
+# Cold reads.
+
+
+def tiered(tmp_path: Path) -> Broker:
+    """A broker whose queue 0 of T has its first messages in the tier only."""
+    small = {**SIZES, "mapped_file_size_commit_log": 16 * 1024, "file_reserved_time": 0, "delete_when": "00"}
+    config = BrokerConfig(bind_address="127.0.0.1", listen_port=0, broker_name="b")
+    broker = Broker.open(tmp_path / "store", tier=(tmp_path / "tier").as_uri(), config=config, **small)
+    broker.parts.topics.put(TopicConfig("T", 4, 4))
+    for number in range(60):
+        put(broker, f"{number} ".ljust(1000, "x"))
+    store = broker.store
+    assert isinstance(store, TieredStore)
+    assert store.tier_now(60)
+    while store.local.min_offset("T", 0) == 0:
+        store.clean_now()
+    return broker
+
+
+def first_words(answer: RemotingCommand) -> list[str]:
+    return [body.split()[0] for body in bodies_of(answer)]
+
+
+def test_what_only_the_tier_has_is_read_by_another_thread(tmp_path: Path) -> None:
+    with tiered(tmp_path) as broker, Peer(broker) as peer:
+        peer.join()
+        pulling = part(broker, PullProcessor)
+        offset, seen = 0, []
+        while offset < 60:
+            answer = peer.pull(offset)
+            assert answer.code == 0
+            seen += first_words(answer)
+            offset = int(answer.ext["nextBeginOffset"])
+        assert seen == [str(number) for number in range(60)]
+        assert pulling.cold_count > 0
+        cold = pulling.cold_count
+        assert peer.pull(59).code == 0
+        assert pulling.cold_count == cold, "what the local store has is read on the loop"
+
+
+def test_hot_pulls_do_not_wait_for_a_tier_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tiered(tmp_path) as broker, Peer(broker) as peer:
+        peer.join()
+        store = broker.store
+        assert isinstance(store, TieredStore)
+        let_go, fetch = threading.Event(), store.tier.fetcher.get
+
+        def slow(*arguments: object, **keywords: object) -> object:
+            let_go.wait(60)
+            return fetch(*arguments, **keywords)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(store.tier.fetcher, "get", slow)
+        cold = [peer.pull_later(0) for _ in range(20)]
+        for _ in range(20):
+            assert peer.pull(59).code == 0
+        assert not any(each.done() for each in cold)
+        let_go.set()
+        assert {first_words(each.result(60))[0] for each in cold} == {"0"}
+
+
+def test_a_tier_out_of_reach_is_an_error_that_clients_try_again_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tiered(tmp_path) as broker, Peer(broker) as peer:
+        peer.join()
+        store = broker.store
+        assert isinstance(store, TieredStore)
+
+        def gone(*_arguments: object, **_keywords: object) -> object:
+            raise TierUnavailable("the tier is out of reach")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(store.tier.fetcher, "get", gone)
+            answer = peer.pull(0)
+            assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "the tier is out of reach")
+        assert first_words(peer.pull(0))[0] == "0"
+
+
+def test_too_many_cold_pulls_are_told_to_come_back(tmp_path: Path) -> None:
+    with tiered(tmp_path) as broker, Peer(broker) as peer:
+        peer.join()
+        pulling = part(broker, PullProcessor)
+        on_loop(broker, setattr, pulling, "_cold_waiting", 1_000_000)
+        assert peer.pull(0).code == ResponseCode.FLOW_CONTROL
+        on_loop(broker, setattr, pulling, "_cold_waiting", 0)
+        assert peer.pull(0).code == 0

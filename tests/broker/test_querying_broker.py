@@ -1,0 +1,72 @@
+"""Messages by key and by place, over the wire."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker.consuming import Peer, bodies_of, messages_of, put, running
+from tiermq.clock import ManualClock
+from tiermq.message.ids import decode_message_id
+from tiermq.remoting.codes import RequestCode, ResponseCode
+
+ALWAYS = {"beginTimestamp": 0, "endTimestamp": 2**63 - 1}
+
+
+def test_messages_are_found_by_their_keys_and_by_their_unique_key(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        put(broker, "a", keys=["one", "two"], properties={"UNIQ_KEY": "U1"})
+        put(broker, "b", keys=["two"], queue_id=1)
+        query = RequestCode.QUERY_MESSAGE
+        answer = peer.ask(query, topic="T", key="two", maxNum=10, **ALWAYS)
+        assert (answer.code, bodies_of(answer)) == (0, ["a", "b"])
+        assert int(answer.ext["indexLastUpdateTimestamp"]) > 0
+        assert int(answer.ext["indexLastUpdatePhyoffset"]) > 0
+        assert bodies_of(peer.ask(query, topic="T", key="two", maxNum=1, **ALWAYS)) == ["b"]
+        unique = {"_UNIQUE_KEY_QUERY": "true", **ALWAYS}
+        assert bodies_of(peer.ask(query, topic="T", key="U1", maxNum=0, **unique)) == ["a"]
+        missing = peer.ask(query, topic="T", key="three", maxNum=10, **ALWAYS)
+        assert (missing.code, missing.body) == (ResponseCode.QUERY_NOT_FOUND, b"")
+        assert "indexLastUpdateTimestamp" in missing.ext
+
+
+def test_a_query_keeps_to_its_time(tmp_path: Path, manual_clock: ManualClock) -> None:
+    with running(tmp_path, clock=manual_clock) as broker, Peer(broker) as peer:
+        put(broker, "early", keys=["k"])
+        manual_clock.advance_ms(10_000)
+        begin = manual_clock.now_ms() - 5_000
+        put(broker, "late", keys=["k"])
+        answer = peer.ask(12, topic="T", key="k", maxNum=10, beginTimestamp=begin, endTimestamp=begin + 10_000)
+        assert bodies_of(answer) == ["late"]
+
+
+def test_a_message_is_found_by_its_id(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        put(broker, "a", "b")
+        peer.join()
+        second = messages_of(peer.pull(1))[0]
+        offset = decode_message_id(second.message_id).physical_offset
+        answer = peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=offset)
+        assert (answer.code, messages_of(answer)) == (0, [second])
+
+
+def test_a_place_without_a_message_is_an_error(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        put(broker, "a")
+        for offset in (-1, 10**9):
+            answer = peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=offset)
+            assert (answer.code, answer.remark) == (1, f"can not find message by the offset, {offset}")
+        assert broker.parts.server.handler_errors == 0
+
+
+def test_the_middle_of_a_message_is_no_message(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        put(broker, "a" * 100)
+        assert peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=7).code == ResponseCode.SYSTEM_ERROR
+
+
+def test_many_large_messages_fit_a_frame_the_newest_of_them(tmp_path: Path) -> None:
+    store = {"mapped_file_size_commit_log": 64 * 1024 * 1024}
+    with running(tmp_path, store=store) as broker, Peer(broker) as peer:
+        put(broker, *(f"{number}" * 3_000_000 for number in range(8)), keys=["k"])
+        answer = peer.ask(RequestCode.QUERY_MESSAGE, topic="T", key="k", maxNum=32, **ALWAYS)
+        assert [body[0] for body in bodies_of(answer)] == ["3", "4", "5", "6", "7"]
