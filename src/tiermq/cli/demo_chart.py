@@ -60,7 +60,7 @@ def chart(
         *_bands(steps, across),
         _axis(up_rates, lambda value: f"{size(value)}/s"),
         _axis(up_bytes, size),
-        f'<text class="panel" x="0" y="{TOP_OF_RATES - 12}">Throughput</text>',
+        f'<text class="panel" x="0" y="{TOP_OF_RATES - 12}">Rate</text>',
         f'<text class="panel" x="0" y="{TOP_OF_BYTES - 12}">Bytes held</text>',
         *[_area(name, rates[name], bucket_s, across, up_rates) for name in SERIES if name in rates],
         *_held(samples, across, up_bytes),
