@@ -6,6 +6,7 @@ Whatever is asked must be answered alike, over the wire and by `mqadmin`. Remark
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from tiermq.remoting.codes import RequestCode as Code
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.json_dialect import decode_body
+from tiermq.remoting.permissions import AccessTable
+from tiermq.remoting.tls import TlsMode, TlsSettings
 
 pytestmark = pytest.mark.interop
 
@@ -221,7 +224,37 @@ def test_mqadmin_changes_settings_alike(world: World) -> None:
     assert our_settings["listenPort"] == str(world.cluster.ours.port)
 
 
-def test_a_broker_that_ends_is_gone_from_both(distribution: Distribution, world: World) -> None:
+ACCOUNTS = """
+[[accounts]]
+accessKey = "mqadmin"
+secretKey = "its secret"
+admin = true
+"""
+
+
+@pytest.mark.parametrize(("secret", "is_let_in"), [("its secret", True), ("another", False)])
+def test_java_s_tls_and_signatures_are_understood(
+    distribution: Distribution, tmp_path: Path, secret: str, is_let_in: bool
+) -> None:
+    (tmp_path / "accounts.toml").write_text(ACCOUNTS)
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "tools.yml").write_text(f"accessKey: mqadmin\nsecretKey: {secret}\n")
+    config = NameServerConfig(listen_port=0, bind_address="127.0.0.1", kv_config_path="")
+    accounts = AccessTable.load(tmp_path / "accounts.toml")
+    with NameServer(config, tls=TlsSettings(TlsMode.ENFORCING), acl=accounts) as server:
+        tool = "org.apache.rocketmq.tools.command.MQAdminStartup"
+        words = ("updateKvConfig", "-s", "ns", "-k", "key", "-v", "value", "-n", f"127.0.0.1:{server.port}")
+        subprocess.run(
+            distribution.java(tmp_path, tool, *words, heap="256m"),
+            cwd=tmp_path,
+            capture_output=True,
+            check=True,
+            env={**os.environ, "JAVA_TOOL_OPTIONS": "-Dtls.enable=true"},
+        )
+        assert server.kv.get("ns", "key") == ("value" if is_let_in else None)
+
+
+def test_a_broker_that_ends_is_gone_from_both(world: World) -> None:
     identity = BrokerIdentity(cluster=CLUSTER_NAME, name="short", address="127.0.0.1:9")
 
     class Short:
