@@ -8,9 +8,20 @@ import pytest
 
 from spark.jobs.offload_world import STORE, TIER, OffloadWorld, fill
 from tiermq import LocalStore, Message
+from tiermq.clock import ManualClock
 from tiermq.errors import BadConfig, StoreNotRecovered
 from tiermq.history.scan_values import StorePlace
-from tiermq.spark.jobs.offload_place import parse_place, place_of, recover_store, store_settings, waiting_in
+from tiermq.spark.jobs.offload_place import (
+    parse_place,
+    place_of,
+    recover_store,
+    require_free,
+    require_topics,
+    store_settings,
+    waiting_in,
+)
+from tiermq.tier.driver.memory import MemoryDriver
+from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
 from tiermq.tier.tier_config import TierConfig
 
 
@@ -65,3 +76,26 @@ def test_what_waits_is_counted_without_touching_anything(tmp_path: Path) -> None
     (world.store / "abort").write_bytes(b"1")
     with pytest.raises(StoreNotRecovered):
         waiting_in(place, config, frozenset())
+
+
+def test_a_topic_that_one_of_the_stores_has_is_known(tmp_path: Path) -> None:
+    places = []
+    for name in ("orders", "payments"):
+        with LocalStore.open(tmp_path / name, background=False) as store:
+            store.put(Message(name, b"x", 0))
+            store.dispatch_now()
+        places.append(StorePlace(str(tmp_path / name), "c", name))
+    require_topics(places, frozenset({"orders", "payments"}))
+    with pytest.raises(BadConfig, match="no topic 'order' in these stores; did you mean 'orders'.*orders, payments"):
+        require_topics(places, frozenset({"orders", "order"}))
+
+
+def test_a_broker_is_free_unless_somebody_else_holds_it_now() -> None:
+    driver, clock, place = MemoryDriver(), ManualClock(1_000_000), StorePlace("/s", "c", "b")
+    require_free(driver, place, "me", clock)
+    BrokerLease(driver, "c", "b", "me", term_ms=60_000, clock=clock).acquire()
+    require_free(driver, place, "me", clock)
+    with pytest.raises(LeaseHeld, match="found me at it, for another 60 s"):
+        require_free(driver, place, "another", clock)
+    clock.advance_ms(60_000)
+    require_free(driver, place, "another", clock)

@@ -53,6 +53,12 @@ def test_a_query_that_names_nothing_known_is_told_what_there_is(spark: Any, worl
         sql(spark, "selekt topic from orders", **places(world))
 
 
+def test_a_query_without_a_table_is_told_which_there_are(world: SourceWorld) -> None:
+    report = sql(None, "select 1", dry_run=True, **places(world))
+    assert "there are messages, _retry_g, orders" in report.details["notes"][0]
+    assert report.planned == {}
+
+
 def test_a_dry_run_plans_the_scan_without_spark(world: SourceWorld) -> None:
     report = sql(None, "select body from orders", dry_run=True, **places(world))
     assert report.planned["bytes"] > 0

@@ -12,8 +12,9 @@ from pyspark.sql import SparkSession
 
 from spark.jobs.job_world import UNITS, JobWorld, tiered
 from tier.tier_world import BROKER, CLUSTER
-from tiermq.errors import BadConfig
+from tiermq.errors import BadConfig, TierError
 from tiermq.spark.jobs.verify import verify
+from tiermq.spark.source.builder import messages
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
 from tiermq.tier.verify import verify_tier
 
@@ -143,3 +144,24 @@ def test_executors_find_what_one_process_finds(made: JobWorld, spark: SparkSessi
     assert there.done == here.done
     assert there.master.startswith("local[2")
     assert told[-1][0] == told[-1][1]
+
+
+def test_nothing_at_all_is_not_sound_and_everything_expired_is(made: JobWorld, tmp_path: Path) -> None:
+    with pytest.raises(TierError, match=r"expected history of \*/\*/returns .* there is .*/orders, .*/payments"):
+        verify(None, tier=made.tier, topic="returns")
+    with pytest.raises(TierError, match="nothing at all"):
+        verify(None, tier=(tmp_path / "empty").as_uri())
+    for path in made.root.rglob("payments/2/*/*"):
+        path.unlink()
+    assert verify(None, tier=made.tier, topic="payments").done["problems"] > 0
+
+
+def test_a_tier_of_a_newer_program_is_told_by_executors_and_not_read_by_a_scan(
+    made: JobWorld, spark: SparkSession
+) -> None:
+    path = next(made.root.rglob("orders/0/manifest.tiermq.json"))
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), "version": 99}))
+    report = verify(spark, tier=made.tier)
+    assert [text for text in report.problems if "expected version 1 or older, found 99" in text]
+    with pytest.raises(Exception, match="expected version 1 or older, found 99"):
+        messages(spark, tier=made.tier).count()

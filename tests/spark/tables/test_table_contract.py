@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from tiermq.errors import BadSchema
-from tiermq.spark.tables.table_contract import plain_type, require_same_schema
+from tiermq.errors import BadSchema, SparkError
+from tiermq.spark.tables.table_contract import own_errors, plain_type, require_same_schema
 
 OURS = pa.schema(
     [("a", pa.string()), ("b", pa.list_(pa.field("element", pa.int32()))), ("c", pa.map_(pa.string(), pa.string()))]
@@ -35,3 +35,10 @@ def test_every_difference_is_told() -> None:
 
 def test_structs_are_told_by_their_fields() -> None:
     assert plain_type(pa.struct([("x", pa.large_string())])) == "struct<x: string>"
+
+
+def test_what_a_library_raises_is_ours_in_one_line_and_what_is_not_named_stays() -> None:
+    with pytest.raises(SparkError, match="^delta table: no room left$"), own_errors("delta table", OSError):
+        raise OSError("no room\n   left")
+    with pytest.raises(KeyError), own_errors("delta table", OSError):
+        raise KeyError("x")
