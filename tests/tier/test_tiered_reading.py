@@ -72,6 +72,27 @@ def test_the_level_says_who_answers_by_name_and_by_number(world: BrokerWorld, le
         assert (page.status, page.next_offset) == (GetStatus.OFFSET_TOO_SMALL, seam)
 
 
+@pytest.mark.parametrize("level", ["DISABLE", "NOT_IN_DISK", "NOT_IN_MEM", "FORCE"])
+def test_a_hot_page_is_what_get_gives_without_the_tier_and_none_where_the_tier_must_be_asked(
+    world: BrokerWorld, level: str
+) -> None:
+    low = evicted(world, tiered_storage_level=level)
+    store = world.store
+    high = store.max_offset(T, 0)
+    for offset in (-1, 0, low - 1, low, low + 5, high - 1, high, high + 7):
+        expected = store.get(T, 0, offset)
+        world.driver.plan = Down()
+        page = store.hot_page(T, 0, offset)
+        world.driver.plan = None
+        if page is None:
+            assert level != "DISABLE"
+            assert level == "FORCE" or 0 <= offset < low
+        else:
+            found = page.status, page.next_offset, offsets(page), page.min_offset, page.max_offset
+            wanted = expected.status, expected.next_offset, offsets(expected), expected.min_offset, expected.max_offset
+            assert found == wanted
+
+
 def test_what_is_no_longer_in_memory_comes_from_the_tier_at_not_in_mem(world: BrokerWorld) -> None:
     world.open(tiered_storage_level="NOT_IN_MEM", access_message_in_memory_max_ratio=0)
     world.put(50)
