@@ -293,3 +293,48 @@ def test_a_directory_that_cannot_be_read_is_an_error_and_not_an_empty_listing(tm
         list(driver.list_segments())
     assert [info.key for info in driver.list_segments()] == [KEY]
     assert list(driver.list_segments("nobody/has/this/")) == []
+
+
+def test_a_queue_s_first_manifest_makes_its_directories_durable_with_one_sync(tmp_path: Path) -> None:
+    calls = FailingCalls()
+    driver = PosixDriver(tmp_path / "tier", calls=calls)
+    log = QueueKey("c", "b", "t", 0).segment(SegmentType.COMMIT_LOG, 0)
+    units = QueueKey("c", "b", "t", 0).segment(SegmentType.CONSUME_QUEUE, 0)
+    queue = log.path.rpartition("/")[0].rpartition("/")[0]
+    driver.put_object(f"{queue}/manifest.tiermq.json", b"{}")
+    assert calls.synced[-1] == str(tmp_path / "tier" / queue)
+    calls.synced.clear()
+    for key in (log, units):
+        path = tmp_path / "tier" / key.path
+        driver.write(key, 0, [b"data"])
+        assert calls.synced == [str(path), str(path.parent)]
+        calls.synced.clear()
+
+
+def test_directories_below_a_manifest_that_was_never_durable_are_synced_by_the_first_write(tmp_path: Path) -> None:
+    calls = FailingCalls("sync_data")
+    driver = PosixDriver(tmp_path / "tier", calls=calls)
+    log = QueueKey("c", "b", "t", 0).segment(SegmentType.COMMIT_LOG, 0)
+    queue = log.path.rpartition("/")[0].rpartition("/")[0]
+    with pytest.raises(TierUnavailable):
+        driver.put_object(f"{queue}/manifest.tiermq.json", b"{}")
+    calls.failing = ""
+    calls.synced.clear()
+    driver.write(log, 0, [b"data"])
+    assert str(tmp_path / "tier" / queue) in calls.synced
+
+
+def test_other_objects_bring_no_directories(tmp_path: Path) -> None:
+    driver = PosixDriver(tmp_path / "tier")
+    for name in ("c/b/lease.tiermq.json", "c/b/rmq_sys_INDEX/0/manifest.tiermq.json"):
+        driver.put_object(name, b"{}")
+        assert [path for path in (tmp_path / "tier" / name).parent.iterdir() if path.is_dir()] == []
+
+
+def test_an_object_longer_than_one_read_comes_whole(tmp_path: Path) -> None:
+    driver = PosixDriver(tmp_path / "tier")
+    data = pattern(3 * 256 * 1024 + 7)
+    driver.put_object("long.tiermq.json", data)
+    found = driver.get_object("long.tiermq.json")
+    assert found is not None
+    assert found.data == data

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tier.metadata.manifest_values import I64, TEXT
 from tiermq.clock import ManualClock
 from tiermq.errors import StaleWriter, TierUnavailable
-from tiermq.tier.driver.contract import ANY, Expected
+from tiermq.tier.driver.contract import ANY, Expected, StoredObject
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.metadata.broker_lease import BrokerLease, Lease, LeaseHeld, decode_lease, encode_lease, lease_name
 from tiermq.tier.metadata.document import CorruptManifest, seal_document
@@ -188,3 +188,59 @@ def test_a_renewal_whose_answer_was_lost_does_not_cost_the_lease(manual_clock: M
     manual_clock.advance_ms(1)
     lease.renew()
     lease.check()
+
+
+class TellingLock:
+    """A lock that tells who has come to it."""
+
+    def __init__(self) -> None:
+        self.came = threading.Semaphore(0)
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self.came.release()
+        self._lock.acquire()
+
+    def __exit__(self, *_error: object) -> None:
+        self._lock.release()
+
+
+class SlowDriver(MemoryDriver):
+    """Answers what the tier says when it is asked, as soon as `gate` lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+        self.began = threading.Semaphore(0)
+        self.gate = threading.Semaphore(0)
+
+    def get_object(self, name: str) -> StoredObject | None:
+        found = super().get_object(name)
+        self.asked += 1
+        self.began.release()
+        self.gate.acquire()
+        return found
+
+
+def test_those_who_wait_for_a_check_share_the_next_one_and_not_the_one_before_they_came(
+    manual_clock: ManualClock,
+) -> None:
+    driver = SlowDriver()
+    driver.gate.release()
+    lease = lease_of(driver, DISPATCHER, manual_clock)
+    lease.acquire()
+    driver.asked, driver.began, lock = 0, threading.Semaphore(0), TellingLock()
+    lease._lock = lock  # type: ignore[assignment]
+    threads = [threading.Thread(target=lease.check) for _ in range(6)]
+    threads[0].start()
+    driver.began.acquire()
+    for thread in threads[1:]:
+        thread.start()
+    for _ in threads:
+        lock.came.acquire()
+    driver.gate.release(6)
+    for thread in threads:
+        thread.join()
+    assert driver.asked == 2
+    lease.check()
+    assert driver.asked == 3

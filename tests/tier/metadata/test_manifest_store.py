@@ -190,3 +190,16 @@ def test_a_lease_older_than_a_manifest_is_refused(manual_clock: ManualClock) -> 
         ManifestStore(driver, "a", lease=lease).acquire(QUEUE)
     lease.acquire(epoch_min=4)
     assert ManifestStore(driver, "a", lease=lease).acquire(QUEUE) == 4
+
+
+def test_what_was_acquired_is_known_without_another_request(manual_clock: ManualClock) -> None:
+    driver = MemoryDriver()
+    first = ManifestStore(driver, "a", clock=manual_clock)
+    assert first.held(QUEUE) is None
+    first.write(replace(SAMPLE, key=QUEUE))
+    second = ManifestStore(driver, "b", clock=manual_clock)
+    second.acquire(QUEUE)
+    held = second.held(QUEUE)
+    assert held is not None
+    assert held == second.read(QUEUE)
+    assert (held.segments, held.writer) == (SAMPLE.segments, "b")

@@ -12,6 +12,7 @@ import pytest
 
 from tier.metadata.metadata_samples import QUEUE, index_key, log_key, units_key
 from tiermq.clock import ManualClock
+from tiermq.errors import SegmentMissing
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import Gap, TimeEntry
 
@@ -126,3 +127,17 @@ def test_a_kill_between_any_two_statements_leaves_one_whole_commit(tmp_path: Pat
         assert queue.max_offset == number
         entry = store.last_time_entry(QUEUE)
         assert entry == TimeEntry(number, number, 100 * number)
+
+
+def test_what_is_done_together_answers_is_durable_and_fails_alone(store: MetadataStore, tmp_path: Path) -> None:
+    assert store.together(lambda: store.add_topic("orders")).name == "orders"
+    with MetadataStore(tmp_path / "tier.db") as other:
+        assert [topic.name for topic in other.topics()] == ["orders"]
+
+    def fail() -> None:
+        store.add_topic("never")
+        raise SegmentMissing("one who fails")
+
+    with pytest.raises(SegmentMissing):
+        store.together(fail)
+    assert store.topic("never") is None

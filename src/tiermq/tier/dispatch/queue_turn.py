@@ -141,8 +141,10 @@ class QueueTurn:
                 return False
             file = self._files.find_or_create(*run.name)
         if (not file.recovered or not run.epoch) and self._writer.may_write():
+            known_end = file.append_offset
             self._asking(lambda: self._prepare(run, file))
-            local = self._source.state(*run.name, file.append_offset)
+            if file.append_offset != known_end:
+                local = self._source.state(*run.name, file.append_offset)
         decided = self._plan(run, file, local, now_ms)
         if isinstance(decided, Init):  # Only rows: the queue's first batch goes in the same turn.
             begin = decided

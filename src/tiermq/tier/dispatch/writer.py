@@ -112,9 +112,9 @@ class QueueWriter:
         if not self.may_write():
             return 0
         epoch = self._manifests.acquire(file.queue)
-        self._metadata.update_queue(file.queue, epoch=epoch)
+        self._metadata.together(lambda: self._metadata.update_queue(file.queue, epoch=epoch))
         if not file.initialised:
-            known = self._manifests.read(file.queue)
+            known = self._manifests.held(file.queue)
             if known is not None and known.segments:
                 raise TierError(
                     f"{file.queue.logical_path}: the tier's manifest knows {len(known.segments)} segments of it, but "

@@ -52,12 +52,14 @@ from tiermq.tier.driver.contract import (
 )
 from tiermq.tier.driver.posix_calls import PosixCalls, locked, opened
 from tiermq.tier.driver.recycled_memory import RecycledMemory
-from tiermq.tier.names import OBJECT_SUFFIX, SegmentKey, check_object_name, segment_at
+from tiermq.tier.names import INDEX_TOPIC, OBJECT_SUFFIX, SegmentKey, SegmentType, check_object_name, segment_at
 
 SEALED_SUFFIX = ".sealed"
 PART_SUFFIX = ".part"
 LOCK_NAME = ".tiermq.lock"
 PATHS_MAX = 4_096  # Segments whose paths are remembered.
+OBJECT_READ_BYTES = 256 * 1024  # Small objects mostly come with one call.
+QUEUE_OBJECT_PARTS = 5  # Cluster, broker, topic, queue and the object: what is kept beside a queue's segments.
 _NO_PERMISSION = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _IMPOSSIBLE_NAME = frozenset({errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.ENOTDIR, errno.EISDIR})
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
@@ -262,9 +264,11 @@ class PosixDriver:
 
     def put_object(self, name: str, data: bytes, *, expected: Expected = ANY) -> str:
         path = f"{self._root}/{check_object_name(name)}"
+        directory = os.path.dirname(path)
         with self._translated("write", path):
-            self._make_directories(os.path.dirname(path))
-            with locked(os.path.join(os.path.dirname(path), LOCK_NAME), os.O_RDWR | os.O_CREAT):
+            self._make_directories(directory)
+            below = self._make_segment_directories(name, directory)
+            with locked(os.path.join(directory, LOCK_NAME), os.O_RDWR | os.O_CREAT):
                 current = _stored(path)
                 if expected is not ANY and expected != (current.version if current else None):
                     if current is not None and current.data == data:
@@ -274,6 +278,7 @@ class PosixDriver:
                         "Read it again and decide anew."
                     )
                 self._replace(path, data)
+            self._durable_directories.update(below)
         return _version(data)
 
     def _replace(self, path: str, data: bytes) -> None:
@@ -325,6 +330,19 @@ class PosixDriver:
             self._calls.sync_directory(parent)
         self._durable_directories.add(path)
 
+    def _make_segment_directories(self, name: str, directory: str) -> list[str]:
+        """Those of a queue whose manifest is put the first time: the sync that makes the manifest durable is for them
+        as well, and the queue's first commit need not make and sync them one by one.
+        """
+        parts = name.split("/")
+        if len(parts) != QUEUE_OBJECT_PARTS or parts[-3] == INDEX_TOPIC:
+            return []
+        below = [f"{directory}/{kind.name}" for kind in (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE)]
+        for path in below:
+            if path not in self._durable_directories and not os.path.isdir(path):
+                os.makedirs(path, exist_ok=True)
+        return below
+
     @contextmanager
     def _translated(self, action: str, path: str) -> Iterator[None]:
         try:
@@ -371,7 +389,9 @@ def _nothing(_position: int, _length: int) -> bytes:
 
 def _stored(path: str) -> StoredObject | None:
     try:
-        data = Path(path).read_bytes()
+        with opened(path, os.O_RDONLY) as descriptor:
+            pieces = iter(lambda: os.read(descriptor, OBJECT_READ_BYTES), b"")
+            data = b"".join(pieces)
     except FileNotFoundError:
         return None
     return StoredObject(data, _version(data))

@@ -51,9 +51,7 @@ class FlatMessageFile:
     ) -> None:
         self.queue = queue
         self.lock = threading.RLock()
-        with metadata.transaction():
-            self.topic: Topic = metadata.add_topic(queue.topic)
-            metadata.add_queue(queue)
+        self.topic: Topic = metadata.together(lambda: _add_rows(metadata, queue))
         self.log = FlatCommitLog(driver, metadata, queue, log_segment_bytes, clock)
         self.units = FlatConsumeQueue(driver, metadata, queue, queue_segment_bytes, clock)
         self._driver = driver
@@ -117,12 +115,10 @@ class FlatMessageFile:
             self.log.finish_deletions()
             self.units.finish_deletions()
             base = queue_offset * UNIT_BYTES
-            log_row = None
-            with self._metadata.transaction():
-                if self.log.is_empty:
-                    log_row = self._metadata.add_segment(self.queue.segment(SegmentType.COMMIT_LOG, 0))
-                units_row = self._metadata.add_segment(self.queue.segment(SegmentType.CONSUME_QUEUE, base))
-            if log_row is not None:
+            keys = [self.queue.segment(SegmentType.COMMIT_LOG, 0)] if self.log.is_empty else []
+            keys.append(self.queue.segment(SegmentType.CONSUME_QUEUE, base))
+            *log_rows, units_row = self._metadata.together(lambda: [self._metadata.add_segment(key) for key in keys])
+            for log_row in log_rows:
                 self.log.create_segment(0, log_row)
             self.units.create_segment(base, units_row)
             self._recovered = self.compared = True
@@ -352,3 +348,9 @@ class FlatMessageFile:
         """Take nothing more, after the commit under way; False when that outlasted `timeout_s` (for each segment)."""
         ended = [self.units.close(timeout_s), self.log.close(timeout_s)]
         return all(ended)
+
+
+def _add_rows(metadata: MetadataStore, queue: QueueKey) -> Topic:
+    topic = metadata.add_topic(queue.topic)
+    metadata.add_queue(queue)
+    return topic

@@ -100,6 +100,8 @@ class BrokerLease:
         self._held: Lease | None = None
         self._version = ""
         self._lost: str | None = None
+        self._checks_begun = 0
+        self._last_check = 0  # The number of the newest one that was answered with yes.
 
     @property
     def epoch(self) -> int:
@@ -162,12 +164,21 @@ class BrokerLease:
             return self._clock.now_ms() >= self._require_held().expires_ms - self._term_ms * 2 // 3
 
     def check(self) -> None:
-        """Ask the tier whether the lease is still ours. Raises StaleWriter, naming the new owner, when it is not."""
+        """Ask the tier whether the lease is still ours. Raises StaleWriter, naming the new owner, when it is not.
+
+        Whoever waits for his turn is content with an answer to a question that was asked after he came.
+        """
+        begun_before = self._checks_begun
         with self._lock:
             held = self._require_held()
+            if self._last_check > begun_before:
+                return
+            self._checks_begun += 1
+            number = self._checks_begun
             current = self.read()
             if current is None or (current.epoch, current.owner) != (held.epoch, held.owner):
                 raise self._lose(current)
+            self._last_check = number
 
     def release(self) -> None:
         """Let others in at once. Does nothing when the lease is not held or was lost."""

@@ -109,8 +109,9 @@ class Database:
     def together(self, work: Callable[[], None]) -> None:
         """Run `work` in a transaction that it may share with others who come meanwhile; durable on return.
 
-        `work` writes here and does nothing else: another thread may run it, and when one of those who share fails,
-        everybody's is run again alone. Raises what this one's raised; nothing of it is there then, all of the others'.
+        `work` reads and writes here and does nothing else: another thread may run it, and when one of those who share
+        fails, everybody's is run again alone. Raises what this one's raised; nothing of it is there then, all of the
+        others'.
         """
         if self._owner == threading.get_ident():
             work()

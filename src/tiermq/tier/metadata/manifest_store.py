@@ -89,6 +89,12 @@ class ManifestStore:
                 return held.manifest.epoch
             return self._acquire(queue)
 
+    def held(self, queue: QueueKey) -> QueueManifest | None:
+        """The manifest as this writer has put it last, its predecessor's particulars included; None: not acquired."""
+        with self._lock_of(queue):
+            held = self._holds.get(queue)
+            return None if held is None else held.manifest
+
     def write(self, manifest: QueueManifest) -> QueueManifest:
         """Replace the queue's manifest; epoch, writer, sequence and time are filled in. Acquires when need be.
 

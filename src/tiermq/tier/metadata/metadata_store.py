@@ -15,12 +15,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from os import PathLike
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.tier.metadata.database import Database
 from tiermq.tier.metadata.segment_rows import SegmentRows
 from tiermq.tier.metadata.topic_rows import TopicRows
+
+Result = TypeVar("Result")
 
 
 class MetadataStore(TopicRows, SegmentRows):
@@ -44,6 +46,16 @@ class MetadataStore(TopicRows, SegmentRows):
     def transaction(self) -> AbstractContextManager[None]:
         """Changes inside become durable together, or not at all when an error leaves the block."""
         return self._database.transaction()
+
+    def together(self, work: Callable[[], Result]) -> Result:
+        """The answer of `work`, which reads and writes this store and nothing else, perhaps more than once.
+
+        Like a transaction, but those of several threads that come at the same time share one sync: for what thousands
+        of queues do at once, such as to begin.
+        """
+        answers: list[Result] = []
+        self._database.together(lambda: answers.append(work()))
+        return answers[-1]
 
     def data_version(self) -> int:
         """A number that changes whenever anybody, in any process, has committed something."""
