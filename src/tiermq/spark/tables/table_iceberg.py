@@ -61,10 +61,11 @@ class IcebergTable:
     def create(self, schema: pa.Schema) -> None:
         if self._open() is None:
             place = self.place
-            self._catalog.create_namespace_if_not_exists(self._name.rsplit(".", 1)[0])
-            self._catalog.create_table_if_not_exists(
-                self._name, schema=schema, location=place.url, properties={RETRIES: "0"}
-            )
+            with own_errors(f"iceberg table {self._name}", OSError):
+                self._catalog.create_namespace_if_not_exists(self._name.rsplit(".", 1)[0])
+                self._catalog.create_table_if_not_exists(
+                    self._name, schema=schema, location=place.url, properties={RETRIES: "0"}
+                )
 
     def commit(self, number: int, previous: int, files: Sequence[DataFile], schema: pa.Schema) -> None:  # noqa: ARG002 - the signature is shared
         for _ in range(ATTEMPTS):
@@ -130,7 +131,16 @@ def open_catalog(catalog: str, warehouse: str | None) -> Catalog:
     path = catalog.removeprefix(SQLITE)
     with own_errors(f"catalogue {path}", SQLAlchemyError, OSError):
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-        return load_catalog("tiermq", type="sql", uri=catalog, warehouse=str(warehouse_of(catalog, warehouse)))
+        place = str(warehouse_of(catalog, warehouse))
+        return load_catalog("tiermq", type="sql", uri=catalog, warehouse=place, **s3_properties())
+
+
+def s3_properties() -> dict[str, str]:
+    """What pyiceberg does not read from AWS_* variables by itself; keys it takes from there as everybody does."""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT")
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or ("us-east-1" if endpoint else None)
+    found = {"s3.endpoint": endpoint, "s3.region": region}
+    return {name: value for name, value in found.items() if value}
 
 
 def warehouse_of(catalog: str, warehouse: str | None) -> str | None:
