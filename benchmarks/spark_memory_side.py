@@ -2,7 +2,7 @@
 
 Run it alone for a look:  python -m benchmarks.spark_memory_side 16M
 For each size a process of its own starts a session on two cores with a heap of fixed size and does what pipelines do: a
-scan to a sink that drops all rows, a verification, an export to Parquet. Every 50 ms all processes below it are looked
+scan to a sink that drops all rows, a verification, an export to Parquet. Every 100 ms all processes below it are looked
 at; what counts is the most memory of their own (pages of mapped files are the kernel's) that they held at any moment:
 
     driver    the Python program that starts jobs, plans and commits
@@ -36,7 +36,7 @@ from tiermq.spark.source.builder import messages
 
 RATIO = "memory_1x_vs_16x"
 SCALES = (1, 4, 16)
-SAMPLE_SECONDS = 0.05
+SAMPLE_SECONDS = 0.1
 HEAP = "768m"
 SEGMENT_BYTES = 256 << 10
 PARTITION_BYTES = 2 << 20
