@@ -199,8 +199,8 @@ def test_readers_that_never_read_hold_a_bounded_share_each() -> None:
             while sum(map(bool, held)) < peers_count:
                 assert bystander.request(RemotingCommand(ECHO)).code == 0
                 held = running.thread.call(lambda: [each.unsent_bytes for each in running.server.connections])
+                assert len(held) == peers_count + 1, "none was closed for asking too much"
         assert max(held) <= 3 * MIB, f"each of {peers_count} asked for {asked} MiB and has taken nothing"
-        assert len(held) == peers_count + 1
 
 
 ACCOUNTS = """
