@@ -54,7 +54,7 @@ TARGETS: Mapping[str, Target] = {
     "get_vs_java": Target(1.2, 1.5),
     "index_put_vs_java": Target(2.0, 10.0),
     "cold_cached_vs_hot": Target(0.5, 0.9),
-    "cold_posix_vs_hot": Target(None, 0.5),
+    "cold_posix_vs_hot": Target(0.5),
     "cold_s3_vs_ranged_reads": Target(0.7, 0.9),
     "upload_vs_raw": Target(0.7),
     "upload_with_start_vs_raw": Target(0.7),
