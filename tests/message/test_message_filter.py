@@ -6,6 +6,7 @@ import pytest
 
 from tiermq.errors import CorruptRecord, IllegalMessage
 from tiermq.message import MessageFilter, TagFilter, encode_blank, encode_record, java_hash, tags_code
+from tiermq.message.message_filter import TagCodeFilter
 
 
 def record(tags: str | None) -> bytes:
@@ -62,6 +63,13 @@ def test_an_expression_without_a_tag_is_refused() -> None:
 def test_a_damaged_record_is_an_error_and_not_a_message_that_does_not_match(data: bytes) -> None:
     with pytest.raises(CorruptRecord):
         TagFilter("TagA").matches_record(data)
+
+
+def test_a_filter_by_code_knows_the_hashes_and_still_tells_records_apart() -> None:
+    chosen = TagCodeFilter("A || B")
+    assert chosen.codes == {java_hash("A"), java_hash("B")}
+    assert isinstance(chosen, MessageFilter)
+    assert repr(chosen) == "TagCodeFilter('A || B')"
 
 
 def test_a_tag_filter_is_a_message_filter() -> None:

@@ -64,4 +64,18 @@ class TagFilter:
         return get_property(bytes(record[start : start + head.properties_length]), b"TAGS") in self._tags
 
     def __repr__(self) -> str:
-        return f"TagFilter({self.expression!r})"
+        return f"{type(self).__name__}({self.expression!r})"
+
+
+class TagCodeFilter(TagFilter):
+    """The same for callers whose clients look at tags again, as RocketMQ's do: a store may go by the hash alone.
+
+    So a message with another tag of the same hash may pass. `*` is not for this filter: no filter does that faster.
+    """
+
+    __slots__ = ()
+
+    @property
+    def codes(self) -> frozenset[int]:
+        """The hashes of the tags."""
+        return self._codes

@@ -6,11 +6,13 @@
     otherwise FOUND, NO_MATCHED_MESSAGE (filter) or MESSAGE_WAS_REMOVING (log file gone); next = behind the last unit
 
 A plain get of an ordinary queue is one call into the kernel; a filtered one, and one of a batch queue, goes unit by
-unit through `_Collector`, which keeps the same limits.
+unit through `_Collector`, which keeps the same limits. A filter by tag hashes alone looks at nothing but units until
+one fits.
 """
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,14 +21,18 @@ from tiermq.config import StoreConfig
 from tiermq.consumequeue.batch_consume_queue import BatchConsumeQueue
 from tiermq.consumequeue.consume_queue import ConsumeQueue
 from tiermq.consumequeue.queue_table import QueueTable
-from tiermq.consumequeue.unit import UNIT_BYTES, is_ext_address
+from tiermq.consumequeue.unit import UNIT, UNIT_BYTES, is_ext_address, is_real
+from tiermq.errors import CorruptRecord
 from tiermq.kernel import GetPage, Segments, TransferLimits, read_page
-from tiermq.message.message_filter import MessageFilter
+from tiermq.message.layout import MAGIC_V1, MAGIC_V2
+from tiermq.message.message_filter import MessageFilter, TagCodeFilter
+from tiermq.message.topic_name import SCHEDULE_TOPIC
 from tiermq.status import GetStatus
 
 PULL_BYTES_MIN = 100
 PULL_BYTES_MAX = 134_217_728
 NUMBER_MAX = 2**50
+_SIZE_MAGIC = struct.Struct(">ii")
 
 
 @dataclass(slots=True)
@@ -65,7 +71,9 @@ class _Collector:
         if record is None:
             self.removed_before = physical - physical % self.segments.file_size + self.segments.file_size
             return
-        if chosen is not None and not chosen.matches_record(record):
+        if chosen is None:
+            _require_record(record, physical)
+        elif not chosen.matches_record(record):
             return
         self.parts.append(record)
         self.count += batch
@@ -120,6 +128,8 @@ class Reader:
                 return self.get(topic, queue_id, _fitting(offset), _fitting(max_messages), max_bytes)
         elif queue is None:
             page = GetPage(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0)
+        elif type(message_filter) is TagCodeFilter and _has_plain_codes(queue):
+            page = self._collect_by_code(queue, offset, max_messages, _clamped(max_bytes), message_filter)
         else:
             page = self._collect(queue, offset, max_messages, _clamped(max_bytes), message_filter)
         if page.count:
@@ -128,6 +138,40 @@ class Reader:
         else:
             self.missed_count += 1
         return page
+
+    def _collect_by_code(
+        self,
+        queue: ConsumeQueue | BatchConsumeQueue,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        message_filter: TagCodeFilter,
+    ) -> GetPage:
+        """`_collect` for units whose tags codes are hashes: those that do not fit cost next to nothing."""
+        min_offset, max_offset = queue.min_offset, queue.max_offset
+        segments = queue.files.segments
+        per_file = segments.file_size // UNIT_BYTES
+        wanted = max(self._limits.filter_bytes // UNIT_BYTES, max_messages)
+        wanted = min(wanted, max_offset - offset, per_file - offset % per_file)
+        units = segments.read(offset * UNIT_BYTES, wanted * UNIT_BYTES) if min_offset <= offset < max_offset else None
+        if units is None:
+            return self._collect(queue, offset, max_messages, max_bytes, message_filter)
+        files, codes = self._log.files, message_filter.codes
+        collector = _Collector(files.segments, self._limits, files.max_offset, max_messages, max_bytes, [])
+        examined = physical = 0
+        for physical, size, code in UNIT.iter_unpack(units):
+            if code in codes and is_real(physical, size):
+                if collector.is_full(physical, size, 1):
+                    break
+                if physical >= collector.removed_before:
+                    collector.take(physical, size, 1, None)
+            examined += 1
+        status = GetStatus.NO_MATCHED_MESSAGE if collector.removed_before < 0 else GetStatus.MESSAGE_WAS_REMOVING
+        if collector.count:
+            status = GetStatus.FOUND
+        behind = collector.max_physical - physical > self._limits.memory_window_bytes
+        data = b"".join(collector.parts)
+        return GetPage(status, offset + examined, min_offset, max_offset, data, collector.count, behind)
 
     def _collect(
         self,
@@ -167,6 +211,21 @@ class Reader:
             status = GetStatus.FOUND
         behind = collector.max_physical - collector.last_physical > self._limits.memory_window_bytes
         return GetPage(status, next_offset, min_offset, max_offset, b"".join(collector.parts), collector.count, behind)
+
+
+def _require_record(record: bytes, physical: int) -> None:
+    """Raise CorruptRecord unless a unit pointed to the beginning of a record of its size."""
+    size, magic = _SIZE_MAGIC.unpack_from(record)
+    if size != len(record) or magic not in (MAGIC_V1, MAGIC_V2):
+        raise CorruptRecord(
+            "a queue unit points to commit-log bytes that are not the record it describes "
+            f"(physical offset {physical}); run `tiermq store check`"
+        )
+
+
+def _has_plain_codes(queue: ConsumeQueue | BatchConsumeQueue) -> bool:
+    """Whether the tags codes of a queue's units are hashes of tags and nothing else."""
+    return type(queue) is ConsumeQueue and queue.ext is None and queue.topic != SCHEDULE_TOPIC
 
 
 def _clamped(max_bytes: int) -> int:

@@ -7,7 +7,7 @@ import pytest
 from tiermq.broker.filtering.compiled import RetryFilter, SqlFilter, compile_sql, encoded_properties_of, filter_of
 from tiermq.broker.subscriptions import Subscription
 from tiermq.errors import BadExpression, CorruptRecord
-from tiermq.message.message_filter import MessageFilter, TagFilter
+from tiermq.message.message_filter import MessageFilter, TagCodeFilter
 from tiermq.message.properties import encode_properties
 from tiermq.message.record import encode_record
 
@@ -44,7 +44,7 @@ def test_expressions_are_compiled_once_good_and_bad_ones_alike() -> None:
         (Subscription("T"), type(None)),
         (Subscription("T", ""), type(None)),
         (Subscription("T", " * "), type(None)),
-        (Subscription("T", "A || B"), TagFilter),
+        (Subscription("T", "A || B"), TagCodeFilter),
         (Subscription("T", "a = 1", "SQL92"), SqlFilter),
         (Subscription("T", "a = 1", "SQL92", class_filter_mode=True), type(None)),
     ],

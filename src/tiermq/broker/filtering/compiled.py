@@ -15,7 +15,7 @@ from tiermq.broker.filtering.sql_values import NotComparable
 from tiermq.broker.subscriptions import SQL92, Subscription
 from tiermq.errors import BadExpression, CorruptRecord
 from tiermq.message.layout import ReadableBuffer
-from tiermq.message.message_filter import EVERYTHING, MessageFilter, TagFilter
+from tiermq.message.message_filter import EVERYTHING, MessageFilter, TagCodeFilter
 from tiermq.message.properties import RETRY_TOPIC, get_property
 from tiermq.message.record_head import HeadKind, read_head
 
@@ -96,7 +96,7 @@ def filter_of(subscription: Subscription) -> MessageFilter | None:
         text = subscription.expression.strip()
         if not text or text == EVERYTHING:
             return None
-        return TagFilter(text)
+        return TagCodeFilter(text)
     if subscription.expression_type != SQL92:
         raise BadExpression(f"expected an expression of type TAG or {SQL92}, found {subscription.expression_type!r}")
     return SqlFilter(subscription.expression)

@@ -189,8 +189,10 @@ def text_test(word: str, value: Node, piece: str, *, wanted: bool) -> Node:
     test, asked = _TEXT_TESTS[word], value.evaluate
 
     def evaluate(properties: Lookup) -> Value:
+        if not piece:
+            return False
         found = asked(properties)
-        return bool(piece) and isinstance(found, str) and test(found, piece) is wanted
+        return isinstance(found, str) and test(found, piece) is wanted
 
     return _condition(evaluate)
 
