@@ -90,7 +90,9 @@ class _Planner:
         known = self._infos.keys() | self._manifests.keys()
         if self._metadata is None:
             return known
-        return known | {key for queue in self._metadata.queues() if self._listing.scope.holds(key := queue.key)}
+        rows = {row.key.queue for row in self._metadata.all_segments(INDEX_TOPIC)}  # An index has no row as a queue.
+        rows |= {queue.key for queue in self._metadata.queues()}
+        return known | {key for key in rows if self._listing.scope.holds(key)}
 
     # Small objects
 

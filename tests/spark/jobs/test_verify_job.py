@@ -16,6 +16,7 @@ from tiermq.errors import BadConfig, TierError
 from tiermq.spark.jobs.verify import verify
 from tiermq.spark.source.builder import messages
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
+from tiermq.tier.names import QueueKey, SegmentType
 from tiermq.tier.verify import verify_tier
 
 
@@ -116,6 +117,46 @@ def test_a_repair_with_the_store_keeps_its_metadata_true(made: JobWorld) -> None
         verify(None, tier=made.tier, store=store, broker="another")
     report = verify(None, tier=made.tier, store=store, repair=True)
     assert report.is_clean
+
+
+def test_a_lost_manifest_is_made_again_where_others_have_theirs(made: JobWorld) -> None:
+    lost = next(made.root.rglob("payments/2/manifest.tiermq.json"))
+    before = made.manifest(QueueKey(CLUSTER, BROKER, "payments", 2))
+    lost.unlink()
+    planned = verify(None, tier=made.tier, store=made.store, repair=True, dry_run=True)
+    assert [each["state"] for each in planned.details["repairs"]] == ["planned"]
+    assert not lost.exists()
+    report = verify(None, tier=made.tier, store=made.store, repair=True)
+    assert (report.done["repaired"], report.problems) == (1, [])
+    after = made.manifest(before.key)
+    assert (after.topic_id, after.max_offset, after.time_index) == (
+        before.topic_id,
+        before.max_offset,
+        before.time_index,
+    )
+    assert "repairs" not in verify(None, tier=made.tier, store=made.store, repair=True).details
+
+
+def test_where_nobody_has_a_manifest_none_is_made(made: JobWorld) -> None:
+    for path in made.root.rglob("manifest.tiermq.json"):
+        path.unlink()
+    report = verify(None, tier=made.tier, repair=True)
+    assert report.is_clean
+    assert "repairs" not in report.details
+
+
+@pytest.mark.parametrize("gone", ["the last one", "all of them"])
+def test_an_index_file_that_is_gone_is_missed_and_made_again(made: JobWorld, gone: str) -> None:
+    store = made.store
+    sound = verify(None, tier=made.tier, store=store)
+    keys = [info.key for info in made.driver.list_segments() if info.key.type is SegmentType.INDEX]
+    for key in sorted(keys)[-1:] if gone == "the last one" else keys:
+        made.driver.delete(key)
+    found = verify(None, tier=made.tier, store=store)
+    assert any("INDEX" in text and "missing_segment" in text for text in found.problems), found.problems
+    mended = verify(None, tier=made.tier, store=store, repair=True)
+    assert mended.is_clean, mended.problems
+    assert mended.done["index_items"] >= sound.done["index_items"]
 
 
 def test_a_repair_takes_lost_records_from_the_store_that_still_has_them(tmp_path: Path) -> None:
