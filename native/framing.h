@@ -345,6 +345,20 @@ static int plain_send_properties(const u8 *p, int64_t length) {
     return 1;
 }
 
+/* One element of a client's batch at p + at: its size, or -1 where the bytes do not add up. */
+static int64_t batch_element(const u8 *p, int64_t at, int64_t length, int32_t *flag, int64_t *body_length) {
+    int64_t rest = length - at, size, body;
+    if (rest < 22) return -1;
+    p += at;
+    size = (int32_t)load32(p);
+    body = (int32_t)load32(p + 16);
+    if (size < 22 || size > rest || body < 0 || body > size - 22) return -1;
+    if ((int16_t)(p[20 + body] << 8 | p[21 + body]) != size - 22 - body) return -1;
+    *flag = (int32_t)load32(p + 12);
+    *body_length = body;
+    return size;
+}
+
 static int is_true(const u8 *p, int64_t n) {
     if (n == 1) return p[0] == '1';
     return n == 4 && (p[0] | 32) == 't' && (p[1] | 32) == 'r' && (p[2] | 32) == 'u' && (p[3] | 32) == 'e';

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tiermq.kernel.appending import Appender, QueueHandle
+from tiermq.kernel.batching import messages_of_batch
 from tiermq.kernel.building import Builder, IndexTail, key_hashes, scan
 from tiermq.kernel.column_values import (
     COLUMN_SHAPES,
@@ -80,6 +81,7 @@ __all__ = [
     "decode_columns",
     "key_hashes",
     "message_of_send",
+    "messages_of_batch",
     "parse_header",
     "pull_answer",
     "put_collected_keys",

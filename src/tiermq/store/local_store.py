@@ -32,11 +32,11 @@ from tiermq.kernel import (
     QueueHandle,
     Segments,
     collect_for_tier,
+    messages_of_batch,
 )
-from tiermq.message.client_batch import decode_client_batch
 from tiermq.message.ids import decode_message_id
 from tiermq.message.message_filter import MessageFilter
-from tiermq.message.properties import DELAY, get_property, join_properties
+from tiermq.message.properties import DELAY, get_property
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import is_light_queue, is_system_topic
 from tiermq.status import PutStatus
@@ -112,30 +112,16 @@ class LocalStore(StoreLife):
 
     def append_batch(self, envelope: Message) -> PutResults:
         """`put_batch`, without waiting for the disk in the same way."""
-        elements = decode_client_batch(envelope.body)
+        messages = messages_of_batch(envelope)
         illegal = (
             len(envelope.body) > self._parts.log.appender.max_body_bytes
             or envelope.sys_flag & 0x0C
             or get_property(envelope.encoded_properties, DELAY.encode()) not in (None, b"0")
         )
-        messages = [
-            Message(
-                envelope.topic,
-                element.body,
-                envelope.queue_id,
-                encoded_properties=join_properties(element.encoded_properties, envelope.encoded_properties),
-                flag=element.flag,
-                sys_flag=envelope.sys_flag,
-                born_timestamp_ms=envelope.born_timestamp_ms,
-                born_host=envelope.born_host,
-                reconsume_times=envelope.reconsume_times,
-            )
-            for element in elements
-        ]
         if illegal or any(message.special for message in messages):
-            return PutResults.refused(PutStatus.MESSAGE_ILLEGAL, len(elements))
+            return PutResults.refused(PutStatus.MESSAGE_ILLEGAL, len(messages))
         outcome = self._parts.log.put_together(messages)
-        return PutResults.refused(outcome, len(elements)) if isinstance(outcome, PutStatus) else outcome
+        return PutResults.refused(outcome, len(messages)) if isinstance(outcome, PutStatus) else outcome
 
     def queue(self, topic: str, queue_id: int = 0) -> QueueHandle:
         """A handle for putting many messages to one queue. Raises IllegalMessage when no queue can have that name."""
