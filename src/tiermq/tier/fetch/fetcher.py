@@ -13,7 +13,8 @@ itself when it gets there.
 
 Memory: what is kept is bounded by the cache, to the byte. A group fetches windows of at most a quarter of its share of
 the cache, and at most half of the share ahead, so its read-ahead does not push out what it is reading. Beyond that
-there are the fetches under way: one for each thread that gets, and one for each thread of `pool`. What a driver keeps
+there are the fetches under way: one for each thread that gets, and one for each thread of `pool`; and the units of what
+is asked for ahead and not fetched yet (`run_ahead`), which are weighed as part of that half. What a driver keeps
 idle for its next reads (`recycled_memory`) has a limit of its own; a window weighs the whole block that it lies in.
 Threads: any thread may get. Read-ahead runs on `pool`.
 """
