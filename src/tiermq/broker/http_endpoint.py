@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 REQUEST_BYTES_MAX = 8 * 1024
 IDLE_S = 30.0
@@ -104,8 +104,8 @@ class _HttpConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not checked by its class: uvloop's transports are none of asyncio's.
+        self._transport = transport = cast(asyncio.Transport, transport)
         if not self._endpoint.came(self):
             transport.abort()
         self._timer = self._loop.call_later(IDLE_S, self.close)

@@ -17,7 +17,7 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from tiermq.errors import BadFrame, PeerGone, RemotingError, RequestTimedOut
 from tiermq.kernel import Frame, FrameReader, SendRequest
@@ -108,8 +108,8 @@ class Connection(asyncio.Protocol):
     # What the transport calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not checked by its class: uvloop's transports are none of asyncio's.
+        self._transport = transport = cast(asyncio.Transport, transport)
         self.peer = _address(transport.get_extra_info("peername"))
         self.local = _address(transport.get_extra_info("sockname"))
         self.last_active_s = self._owner.now_s()
