@@ -56,6 +56,20 @@ def test_the_record_has_a_line_for_each_message(world: ReplayWorld) -> None:
         assert stored[int(line["queueOffset"])].body == world.bodies("orders", 0)[int(line["sourceOffset"])]
 
 
+def test_files_of_second_copies_of_tasks_are_gone_when_a_replay_ends(
+    world: ReplayWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = module.stage_replay
+
+    def twice(task: Any) -> Any:
+        real(task)
+        return real(task)
+
+    monkeypatch.setattr(module, "stage_replay", twice)
+    assert world.replay().done["messages"] == 42
+    assert list((world.record / "staging").iterdir()) == []
+
+
 def test_filters_and_options_choose_and_change(world: ReplayWorld) -> None:
     world.replay(topic="orders", tags="t1", to_topic="again", queue_count=1, properties={"why": "test"})
     wanted = [sent.body for queue in (0, 1) for sent in world.sent["orders", queue] if sent.tags == "t1"]

@@ -215,6 +215,7 @@ class _Replay:
                 self._note(f"{record.count:,} messages were replayed before; {found:,} of them had not been recorded")
             clear(record.staging)
             if self._put_all(store, record, works):
+                clear(record.staging)
                 record.finish()
 
     def _works(self, planning: _Planning, record: ReplayRecord | None) -> tuple[list[_Work], ExportedRanges]:
@@ -302,7 +303,7 @@ class _Replay:
 
 
 def clear(staging: Path) -> None:
-    """Remove what tasks of a run that died have left."""
+    """Remove what tasks of a run that died have left, attempts that died, and second copies of tasks."""
     for file in staging.glob("*"):
         file.unlink(missing_ok=True)
 
