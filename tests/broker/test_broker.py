@@ -14,6 +14,7 @@ from tiermq.clock import ManualClock
 from tiermq.errors import RemotingError, RequestRefused, StoreLocked
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
+from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.limits import ServerLimits
 from tiermq.store.local_store import LocalStore
@@ -106,6 +107,16 @@ def test_last_words_are_said_while_the_store_is_open(tmp_path: Path) -> None:
     with broker:
         pass
     assert (said, broker.store.running) == ([True], False)
+
+
+def test_a_topic_that_has_messages_keeps_its_kind_of_queues(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with running(tmp_path) as broker, Producer(broker) as producer:
+        producer.send()
+        assert len(stored(broker)) == 1
+        for kind in ("BatchCQ", "Nonsense"):
+            broker.parts.topics.put(TopicConfig("T", 4, 4, attributes={"queue.type": kind}))
+        assert caplog.text.count("topic T: the store does not keep such queues for it") == 2
+        assert producer.send().ext["queueOffset"] == "1"
 
 
 def test_work_in_the_pool_comes_back_to_the_loop_and_its_line_is_bounded(tmp_path: Path) -> None:

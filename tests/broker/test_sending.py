@@ -212,7 +212,7 @@ def test_each_message_of_a_batch_is_a_message_of_the_queue(broker: Broker, code:
 
 
 def test_a_batch_for_a_topic_of_batch_queues_is_one_record(tmp_path: Path) -> None:
-    with running(tmp_path, batch_topics=["Inner"]) as broker, Producer(broker) as producer:
+    with running(tmp_path) as broker, Producer(broker) as producer:
         broker.parts.topics.put(TopicConfig("Inner", 1, 1, attributes={"queue.type": "BatchCQ"}))
         answers = [producer.send("Inner", batch_of(3), batch=True) for _ in range(2)]
         assert [answer.ext["queueOffset"] for answer in answers] == ["0", "3"]

@@ -9,6 +9,8 @@ import pytest
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import bodies, on_simulation, power_cut
 from tiermq import Message
+from tiermq.consumequeue.queue_table import QueueType
+from tiermq.errors import StoreError
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.status import PutStatus
 
@@ -55,3 +57,17 @@ def test_appends_are_refused_like_puts() -> None:
     assert [each.status for each in store.append_batch(batch(2, sys_flag=4))] == [PutStatus.MESSAGE_ILLEGAL] * 2
     store.close()
     assert store.append(Message("T", b"late")).status is PutStatus.SERVICE_NOT_AVAILABLE
+
+
+def test_the_kind_of_a_topic_s_queues_is_said_before_anything_is_put() -> None:
+    with on_simulation() as store:
+        store.set_queue_type("New", QueueType.BATCH)
+        elements = batch(3)
+        inner = Message("New", elements.body, encoded_properties=b"INNER_NUM\x013\x02", sys_flag=0xC0)
+        assert [store.append(inner).queue_offset for _ in range(2)] == [0, 3]
+        store.put(Message("T", b"x"))
+        store.dispatch_now()
+        store.set_queue_type("T", QueueType.SIMPLE)
+        for topic, kind in (("T", QueueType.BATCH), ("New", QueueType.SIMPLE)):
+            with pytest.raises(StoreError, match="another type"):
+                store.set_queue_type(topic, kind)

@@ -19,7 +19,7 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import Any, Self
 
@@ -34,7 +34,8 @@ from tiermq.broker.processors import PROCESSORS, Processor
 from tiermq.broker.registration import BrokerIdentity, BrokerRegistration, parse_name_servers
 from tiermq.broker.topics import TopicTable
 from tiermq.clock import Clock, SystemClock
-from tiermq.errors import RemotingError
+from tiermq.consumequeue.queue_table import QueueType
+from tiermq.errors import RemotingError, StoreError
 from tiermq.metrics import Registry
 from tiermq.remoting.acl import Credentials
 from tiermq.remoting.limits import ServerLimits
@@ -42,6 +43,7 @@ from tiermq.remoting.loop_thread import LoopThread
 from tiermq.remoting.server import AccessCheck, RemotingServer
 from tiermq.remoting.tls import TlsSettings
 from tiermq.store.local_store import LocalStore
+from tiermq.store.topic_attributes import ATTRIBUTE as QUEUE_TYPE
 from tiermq.tier.tiered_store import TieredStore
 
 _log = logging.getLogger(__name__)
@@ -99,6 +101,7 @@ class Broker:
             offsets=ConsumerOffsets(directory, clock),
             clients=ClientTable(config, clock, topics, groups, server),
         )
+        topics.listeners.append(self._tell_queue_types)
         self.processors: list[Processor] = [kind(self.parts) for kind in PROCESSORS]
         for processor in self.processors:
             processor.register(server)
@@ -222,6 +225,16 @@ class Broker:
     @property
     def registration(self) -> BrokerRegistration | None:
         return self._registration
+
+    def _tell_queue_types(self, names: Collection[str]) -> None:
+        """The store reads the types of queues from the topics' file when it opens; of later ones it is told."""
+        for name in names:
+            topic = self.parts.topics.get(name)
+            try:
+                kind = QueueType((topic.attributes if topic else {}).get(QUEUE_TYPE, QueueType.SIMPLE))
+                self.parts.local.set_queue_type(name, kind)
+            except (StoreError, ValueError) as error:
+                _log.error("topic %s: the store does not keep such queues for it: %s", name, error)
 
     # What watchers ask.
 

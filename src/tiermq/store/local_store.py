@@ -20,7 +20,7 @@ from typing import Literal, NoReturn
 from tiermq.config import FlushDiskType
 from tiermq.consumequeue.boundary import Boundary
 from tiermq.consumequeue.consume_queue import ConsumeQueue
-from tiermq.consumequeue.queue_table import Queue
+from tiermq.consumequeue.queue_table import Queue, QueueType
 from tiermq.consumequeue.unit import UNIT, UNIT_BYTES, is_real
 from tiermq.errors import IllegalMessage, StoreClosed, StoreError
 from tiermq.kernel import (
@@ -282,6 +282,21 @@ class LocalStore(StoreLife):
         """Every topic that has queues, with its queue ids."""
         queues = self._parts.queues
         return {topic: sorted(queues.queues_of(topic)) for topic in queues.topics()}
+
+    def set_queue_type(self, topic: str, queue_type: QueueType) -> None:
+        """Whether a topic has simple queues or batch queues, said before anything is put to it.
+
+        Raises StoreError when it has queues of another type already: their files would no longer load.
+        """
+        self._ensure_running()
+        attributes = self._parts.attributes
+        if attributes.queue_type_of(topic) is queue_type:
+            return
+        if self._parts.queues.queues_of(topic):
+            raise StoreError(
+                f"topic {topic}: expected no queues yet, or {queue_type.value}, found some of another type"
+            )
+        attributes.set_queue_type(topic, queue_type)
 
     def delete_topics(self, topics: Iterable[str]) -> int:
         """Delete the queues of topics; their records go when their files do. How many topics there were.
