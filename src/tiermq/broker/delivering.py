@@ -20,6 +20,14 @@ class DeliveryProcessor:
         interval_ms = parts.config.flush_delay_offset_interval
         self.delay_levels = DelayLevels(parts.local, directory, parts.clock, interval_ms)
         self._stopped = False
+        levels = self.delay_levels
+        parts.metrics.counter(
+            "tiermq_delayed_delivered_total", "delayed messages that were delivered", (), lambda: levels.delivered_count
+        )
+        parts.metrics.counter(
+            "tiermq_delayed_skipped_total", "delayed messages that cannot be", (), lambda: levels.skipped_count
+        )
+        parts.metrics.gauge("tiermq_delayed_waiting", "delayed messages that wait", (), lambda: levels.waiting_count)
         parts.periodic.append((FIRST_S, self._ensure_running))
         parts.on_stop.append(self._stop)
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 from concurrent.futures import ThreadPoolExecutor
 
+from tiermq.broker.consume_counts import ConsumeCounts
 from tiermq.broker.long_polling import SLOT_MS, LongPolling
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.pull import FLAG_COMMIT, FLAG_SUSPEND, Pull
@@ -69,6 +70,9 @@ class PullProcessor:
         self.cold_count = 0
         self.admission = PullAdmission(parts.config, parts.topics, parts.groups, parts.clients)
         self.long_polling = LongPolling(parts.server, parts.clock, parts.config.pull_held_max, self._resume)
+        self.counts = ConsumeCounts(parts, self.admission)
+        parts.metrics.gauge("tiermq_pulls_held", "pulls that wait for a message", (), lambda: self.long_polling.held)
+        parts.metrics.counter("tiermq_pulls_cold_total", "pulls that asked the tier", (), lambda: self.cold_count)
         self._cold = ThreadPoolExecutor(COLD_THREADS, thread_name_prefix="cold-pull")
         parts.local.add_arrival_listener(self.long_polling.arrived)
         parts.offsets.on_reset.append(self._was_reset)

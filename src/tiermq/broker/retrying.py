@@ -34,6 +34,7 @@ from tiermq.tier.tiered_store import TieredStore
 FIRST_LEVEL = 3
 """The level of the first retry; each further one is a level later."""
 DLQ_QUEUES = 1
+DLQ_LABELS = ("cluster", "node_type", "node_id", "topic", "consumer_group")
 
 
 class RetryProcessor:
@@ -43,6 +44,10 @@ class RetryProcessor:
         self._parts = parts
         self._levels = len(parts.local.config.delay_levels_ms)
         self._chance = random.Random()  # noqa: S311 - it spreads messages over queues
+        self._owner = (parts.config.broker_cluster_name, "broker", parts.config.broker_name)
+        self._dead = parts.metrics.counter(
+            "rocketmq_send_to_dlq_messages_total", "messages that became dead letters", DLQ_LABELS
+        )
 
     def register(self, server: RemotingServer) -> None:
         server.register_blocking(RequestCode.CONSUMER_SEND_MSG_BACK, self.send_back)
@@ -67,6 +72,8 @@ class RetryProcessor:
         result = parts.store.put(_copy(message, place))
         if not result.ok:
             raise RequestRefused(f"the message could not be stored: {result.status.name}")
+        if place.topic.startswith(DLQ_PREFIX):
+            self._dead.labels(*self._owner, message.get_property(RETRY_TOPIC) or message.topic, name).add()
         return command.respond()
 
     def _find(self, command: RemotingCommand, group: str) -> StoredMessage:

@@ -73,6 +73,11 @@ class DelayLevels(Service):
                 found[level] = (self._offsets.get(level, 0), end)
         return found
 
+    @property
+    def waiting_count(self) -> int:
+        """How many messages wait for their time."""
+        return sum(max(0, end - offset) for offset, end in self.waiting().values())
+
     # Rounds.
 
     def run_once(self) -> float:
