@@ -51,6 +51,13 @@ def test_other_masters_are_refused(master: str) -> None:
         check_master(master)
 
 
+def test_a_dry_run_waits_for_no_spark() -> None:
+    with spark_for("spark://host.invalid:7077", ("spark.a=1",), needed=False) as session:
+        assert session is None
+    with pytest.raises(BadConfig, match="KEY=VALUE"), spark_for("local", ("spark.a",), needed=False):
+        pass
+
+
 def test_nobody_watches_a_test() -> None:
     with bar("working") as progress:
         progress(1, 2)

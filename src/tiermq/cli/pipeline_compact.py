@@ -60,7 +60,7 @@ def compact(
     """
     from tiermq.spark.jobs.compact import compact as run
 
-    with spark_for(master, conf) as spark, bar("compacting", quiet=as_json) as progress:
+    with spark_for(master, conf, needed=not dry_run) as spark, bar("compacting", quiet=as_json) as progress:
         found = run(
             spark,
             tier=tier,

@@ -84,7 +84,7 @@ def export(
     arguments = source_arguments(**source) | {"body": _body_of(body, schema, message, prefix)}
     trigger_s = None if trigger is None else seconds_of(trigger)
     with (
-        spark_for("here" if dry_run else master, () if dry_run else conf) as spark,
+        spark_for(master, conf, needed=not dry_run) as spark,
         bar("exporting", quiet=as_json) as progress,
         stopped_by_signals(stop, "run"),
     ):

@@ -77,9 +77,8 @@ def offload(
         raise BadConfig("--once ends by itself and --trigger does not; give one of the two")
     stop = threading.Event()
     text = "copying" if not dry_run else "looking"
-    where = "here" if dry_run else master
     with (
-        spark_for(where, () if dry_run else conf) as spark,
+        spark_for(master, conf, needed=not dry_run) as spark,
         bar(text, in_bytes=True, quiet=as_json) as progress,
         stopped_by_signals(stop, "wave"),
     ):

@@ -98,9 +98,15 @@ def check_master(master: str) -> None:
 
 
 @contextmanager
-def spark_for(master: str, conf: tuple[str, ...] = ()) -> Iterator[SparkSession | None]:
-    """The session for a job, stopped at its end if it was started for it; None for `here`. Raises BadConfig, …"""
+def spark_for(master: str, conf: tuple[str, ...] = (), *, needed: bool = True) -> Iterator[SparkSession | None]:
+    """The session for a job, stopped at its end if it was started for it; None for `here`, and where none is needed.
+
+    Raises BadConfig, …
+    """
     settings = parsed_conf(conf)
+    if not needed:
+        yield None
+        return
     if master == HERE:
         if settings:
             raise BadConfig(f"--conf is for Spark, and with --master {HERE} there is none; leave out one of the two")

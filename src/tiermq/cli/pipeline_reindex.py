@@ -58,7 +58,7 @@ def reindex(
     """
     from tiermq.spark.jobs.reindex import reindex as run
 
-    with spark_for(master, conf) as spark, bar("indexing", quiet=as_json) as progress:
+    with spark_for(master, conf, needed=not dry_run) as spark, bar("indexing", quiet=as_json) as progress:
         found = run(
             spark,
             tier=tier,

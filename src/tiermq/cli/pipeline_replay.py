@@ -75,7 +75,7 @@ def replay(
     arguments = _arguments(table, source)
     arguments |= {name: list(given) for name, given in (("keys", keys), ("tags", tags)) if given}
     with (
-        spark_for("here" if dry_run else master, () if dry_run else conf) as spark,
+        spark_for(master, conf, needed=not dry_run) as spark,
         bar("replaying", quiet=as_json) as progress,
         stopped_by_signals(stop, "step"),
     ):

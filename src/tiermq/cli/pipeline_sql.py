@@ -67,7 +67,7 @@ def sql(
         raise BadConfig(f"SQL is Spark's: --master {HERE} is without it")
     arguments = source_arguments(**source)
     arguments |= {name: list(given) for name, given in (("keys", keys), ("tags", tags)) if given}
-    with spark_for(HERE if dry_run else master, () if dry_run else conf) as spark:
+    with spark_for(master, conf, needed=not dry_run) as spark:
         report = run(spark, query, limit=limit, explain=explain, dry_run=dry_run, **arguments)
     if as_json:
         click.echo(json.dumps(report.as_dict()))

@@ -58,7 +58,7 @@ def verify(
     """
     from tiermq.spark.jobs.verify import verify as run
 
-    with spark_for(master, conf) as spark, bar("verifying", quiet=as_json) as progress:
+    with spark_for(master, conf, needed=repair or not dry_run) as spark, bar("verifying", quiet=as_json) as progress:
         found = run(
             spark,
             tier=tier,
