@@ -8,8 +8,9 @@ import threading
 
 import pytest
 
-from tiermq.cli.pipeline_source_options import offsets_of, source_arguments, stopped_by_signals
+from tiermq.cli.pipeline_source_options import offsets_of, queue_ranges, source_arguments, stopped_by_signals
 from tiermq.errors import BadConfig
+from tiermq.spark.jobs.job_report import JobReport
 
 
 def test_only_what_was_said_becomes_an_argument() -> None:
@@ -45,3 +46,9 @@ def test_the_first_signal_asks_to_stop_and_the_handlers_come_back() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.wait(10)
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_ranges_of_queues_are_lines() -> None:
+    rows = [{"queue": "c/b/orders/0", "ranges": [[0, 5], [9, 12]]}]
+    assert list(queue_ranges(JobReport("job", "here", details={"queues": rows}))) == ["c/b/orders/0: 0..5, 9..12"]
+    assert list(queue_ranges(JobReport("job", "here"))) == []

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tiermq.cli.pipeline_offload import seconds_of
 from tiermq.cli.pipeline_options import bar, finish, job_options, spark_for
-from tiermq.cli.pipeline_source_options import source_arguments, source_options, stopped_by_signals
+from tiermq.cli.pipeline_source_options import queue_ranges, source_arguments, source_options, stopped_by_signals
 from tiermq.errors import BadConfig
 
 if TYPE_CHECKING:
-    from tiermq.spark.jobs.job_report import JobReport
     from tiermq.spark.tables.body_format import BodyFormat
 
 
@@ -104,7 +102,7 @@ def export(
             progress=progress,
             **arguments,
         )
-    finish(report, as_json=as_json, details=_queues)
+    finish(report, as_json=as_json, details=queue_ranges)
 
 
 def _body_of(body: str | None, schema: str | None, message: str, prefix: str) -> BodyFormat | None:
@@ -117,9 +115,3 @@ def _body_of(body: str | None, schema: str | None, message: str, prefix: str) ->
     from tiermq.spark.tables.body_format import BodyFormat
 
     return BodyFormat.of(body, schema, message=message, prefix=prefix)
-
-
-def _queues(report: JobReport) -> Iterator[str]:
-    for row in report.details.get("queues", ()):
-        ranges = ", ".join(f"{begin}..{end}" for begin, end in row["ranges"])
-        yield f"{row['queue']}: {ranges}"

@@ -8,7 +8,13 @@ from typing import Any
 import click
 
 from tiermq.cli.pipeline_options import bar, finish, job_options, spark_for
-from tiermq.cli.pipeline_source_options import offsets_of, source_arguments, source_options, stopped_by_signals
+from tiermq.cli.pipeline_source_options import (
+    offsets_of,
+    queue_ranges,
+    source_arguments,
+    source_options,
+    stopped_by_signals,
+)
 from tiermq.errors import BadConfig
 
 
@@ -76,7 +82,7 @@ def replay(
     arguments |= {name: list(given) for name, given in (("keys", keys), ("tags", tags)) if given}
     with (
         spark_for(master, conf, needed=not dry_run) as spark,
-        bar("replaying", quiet=as_json) as progress,
+        bar("replaying", in_bytes=True, quiet=as_json) as progress,
         stopped_by_signals(stop, "step"),
     ):
         report = run(
@@ -96,7 +102,7 @@ def replay(
             progress=progress,
             **arguments,
         )
-    finish(report, as_json=as_json)
+    finish(report, as_json=as_json, details=queue_ranges)
 
 
 def properties_of(texts: tuple[str, ...]) -> dict[str, str]:

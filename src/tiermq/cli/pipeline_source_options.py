@@ -9,11 +9,14 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from tiermq.errors import BadConfig
+
+if TYPE_CHECKING:
+    from tiermq.spark.jobs.job_report import JobReport
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -104,3 +107,10 @@ def stopped_by_signals(stop: threading.Event, what: str) -> Iterator[None]:
     finally:
         for changed, handler in before.items():
             signal.signal(changed, handler)
+
+
+def queue_ranges(report: JobReport) -> Iterator[str]:
+    """A line for each queue that a report names, with its ranges of offsets."""
+    for row in report.details.get("queues", ()):
+        ranges = ", ".join(f"{begin}..{end}" for begin, end in row["ranges"])
+        yield f"{row['queue']}: {ranges}"
