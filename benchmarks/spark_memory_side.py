@@ -10,7 +10,7 @@ at; what counts is the most memory of their own (pages of mapped files are the k
     jvm       its heap is the same at every size, and a JVM fills its heap before it collects: it is shown, not judged
 
 The tier's segments are small, so that plans and commits grow with it as well: 16 times the bytes are 16 times the
-segments. Tasks are small too, so that the smallest tier keeps both workers busy already.
+segments. Tasks are small too, so that the smallest tier keeps both workers busy already and fills their buffers.
 """
 
 from __future__ import annotations
@@ -98,7 +98,10 @@ def work_through(tier: str, out: Path) -> Peaks:
     with TreePeaks() as watch:
         frame = messages(spark, tier=tier, maxBytesPerPartition=PARTITION_BYTES)
         frame.write.format("noop").mode("overwrite").save()
-        reports = [verify(spark, tier=tier), export(spark, tier=tier, to=f"parquet:{out}")]
+        reports = [
+            verify(spark, tier=tier, task_bytes=PARTITION_BYTES),
+            export(spark, tier=tier, to=f"parquet:{out}", file_bytes=PARTITION_BYTES),
+        ]
     spark.stop()
     if any(report.problems for report in reports):
         raise RuntimeError(f"expected a sound tier and a whole export, found {reports}")
