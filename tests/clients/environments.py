@@ -1,0 +1,108 @@
+"""Other people's clients, each in an environment of its own under the cache, and the programs that drive them.
+
+Every client is told the same by one JSON object and tells what it did as JSON lines (see `programs/`), so that a test
+does not care which one it has. The cache is `$TIERMQ_CACHE` or `~/.cache/tiermq`. A client that cannot be had here
+(no Node, no registry) raises `Unavailable` with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+class Unavailable(Exception):
+    """A client cannot be had on this machine; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignClient:
+    """One client library: where its packages come from and which program of ours drives it."""
+
+    name: str
+    packages: tuple[str, ...]
+    program: str
+    install: Callable[[tuple[str, ...], Path], list[str]]
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables; `{home}` is the directory of its packages."""
+
+    @property
+    def home(self) -> Path:
+        cache = Path(os.environ.get("TIERMQ_CACHE") or Path.home() / ".cache" / "tiermq")
+        return cache / "clients" / "+".join(self.packages).replace("=", "-").replace("@", "-")
+
+    def prepare(self) -> None:
+        """Install it, unless it was. Raises Unavailable."""
+        if self.home.is_dir():
+            return
+        self.home.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.home.parent, ignore_cleanup_errors=True) as scratch:
+            made = Path(scratch, "made")
+            made.mkdir()
+            command = self.install(self.packages, made)
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise Unavailable(f"{self.name} cannot be installed here: {done.stderr.strip()[-300:]}")
+            try:
+                made.rename(self.home)
+            except OSError:
+                if not self.home.is_dir():  # Otherwise another run was faster, and has made the same.
+                    raise
+
+    def run(self, scratch: Path, **job: Any) -> list[dict[str, Any]]:
+        """Do a job and give what it told, line by line. Raises AssertionError when it does not end well."""
+        running = self.start(scratch, **job)
+        said, errors = running.communicate()
+        assert running.returncode == 0, f"{self.name} ended with {running.returncode}: {said[-2000:]}\n{errors[-2000:]}"
+        # Some clients write lines of their own to the standard output.
+        return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+
+    def start(self, scratch: Path, **job: Any) -> subprocess.Popen[str]:
+        """The same in the background."""
+        self.prepare()
+        program = PROGRAMS / self.program
+        interpreter = sys.executable if program.suffix == ".py" else "node"
+        variables = {name: value.format(home=self.home) for name, value in self.variables.items()}
+        return subprocess.Popen(
+            [interpreter, str(program), json.dumps(job)],
+            cwd=scratch,
+            env={**os.environ, "HOME": str(scratch), **variables},  # They keep logs below the user's home.
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+
+def _by_pip(packages: tuple[str, ...], target: Path) -> list[str]:
+    return [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), *packages]
+
+
+def _by_npm(packages: tuple[str, ...], target: Path) -> list[str]:
+    for program in ("npm", "node"):
+        if shutil.which(program) is None:
+            raise Unavailable(f"{program} is not installed")
+    return ["npm", "install", "--no-audit", "--no-fund", "--silent", "--prefix", str(target), *packages]
+
+
+CLIENTS = (
+    ForeignClient("rocketmq", ("rocketmq==0.4.4",), "cpp_rocketmq.py", _by_pip, {"PYTHONPATH": "{home}"}),
+    ForeignClient("ali-ons", ("ali-ons@3.12.0",), "ali_ons.js", _by_npm, {"NODE_PATH": "{home}/node_modules"}),
+    ForeignClient(
+        "rocketmq-nodejs",
+        ("rocketmq-nodejs@1.1.2",),
+        "rocketmq_nodejs.js",
+        _by_npm,
+        {"NODE_PATH": "{home}/node_modules"},
+    ),
+)
