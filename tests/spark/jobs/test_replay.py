@@ -173,6 +173,28 @@ def test_a_replay_that_dies_between_put_and_record_puts_nothing_twice(
     assert len(world.lines()) == 18
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_of_two_at_the_same_replay_one_goes_on(
+    world: ReplayWorld, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    """The other one comes between reading the record and getting the store."""
+    stop = threading.Event()
+    if begun:
+        world.replay(topic="returns", rate=10.0, stop=stop, wait=lambda _seconds: stop.set())
+    usual = module.open_sink_store
+
+    def late(options: Any) -> Any:
+        monkeypatch.setattr(module, "open_sink_store", usual)
+        world.replay(topic="returns")
+        return usual(options)
+
+    monkeypatch.setattr(module, "open_sink_store", late)
+    with pytest.raises(ForeignCheckpoint, match="another at work"):
+        world.replay(topic="returns")
+    assert world.found("returns") == world.bodies("returns")
+    assert len(world.lines()) == 7
+
+
 def test_a_record_is_of_one_replay(world: ReplayWorld) -> None:
     world.replay(topic="returns")
     with pytest.raises(ForeignCheckpoint, match="subscribe was"):

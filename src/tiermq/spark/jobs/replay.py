@@ -205,6 +205,7 @@ class _Replay:
         if self.report.dry_run:
             return
         with open_sink_store(self.sink) as store:
+            self._require_unchanged(record, asked)
             if record is None:
                 ends = {(topic, queue): store.max_offset(topic, queue) for topic, queue in store.simple_queues()}
                 files = [work.given["file"].name for work in works if "file" in work.given]
@@ -212,11 +213,21 @@ class _Replay:
                 self.report.details |= {"record": str(record.path), "name": record.name}
             else:
                 found = record.recover(store)
+                self.report.done["messages_before"] = record.count
                 self._note(f"{record.count:,} messages were replayed before; {found:,} of them had not been recorded")
             clear(record.staging)
             if self._put_all(store, record, works):
                 clear(record.staging)
                 record.finish()
+
+    def _require_unchanged(self, record: ReplayRecord | None, asked: dict[str, Any]) -> None:
+        """Raises ForeignCheckpoint: whoever had the store until now may have been this same replay."""
+        again = ReplayRecord.find(self._record_path, asked)
+        if (again is None) != (record is None) or (again and record and again.count != record.count):
+            raise ForeignCheckpoint(
+                f"{self._record_path}: expected to be the only one at this replay, found another at work; run it again "
+                "when that one has ended"
+            )
 
     def _works(self, planning: _Planning, record: ReplayRecord | None) -> tuple[list[_Work], ExportedRanges]:
         if planning.table is not None:
