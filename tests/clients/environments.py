@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from servers.loopback import stop
+
 PROGRAMS = Path(__file__).parent / "programs"
 
 
@@ -62,10 +64,22 @@ class ForeignClient:
     def run(self, scratch: Path, **job: Any) -> list[dict[str, Any]]:
         """Do a job and give what it told, line by line. Raises AssertionError when it does not end well."""
         running = self.start(scratch, **job)
-        said, errors = running.communicate()
-        assert running.returncode == 0, f"{self.name} ended with {running.returncode}: {said[-2000:]}\n{errors[-2000:]}"
-        # Some clients write lines of their own to the standard output.
-        return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+        told: list[dict[str, Any]] = []
+        assert running.stdout is not None
+        assert running.stderr is not None
+        with running.stdout, running.stderr:
+            for line in running.stdout:
+                if line.startswith("{"):  # Some clients write lines of their own to the standard output.
+                    told.append(json.loads(line))
+                    if "done" in told[-1]:
+                        break
+            else:
+                running.wait()
+                raise AssertionError(f"{self.name} ended with {running.returncode}: {running.stderr.read()[-2000:]}")
+            # Its work is done and its client shut down. Not all can leave then: one that wraps C++ may wait in an exit
+            # handler for a thread that waits for the connection's end.
+            stop(running)
+        return told[:-1]
 
     def start(self, scratch: Path, **job: Any) -> subprocess.Popen[str]:
         """The same in the background."""

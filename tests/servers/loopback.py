@@ -26,7 +26,7 @@ def free_ports(count: int, *, also_above: int = 0) -> list[int]:
     return found
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
     """End a process whose data nobody needs any more. Asking politely takes some servers twenty seconds."""
     if process.poll() is None:
         process.kill()

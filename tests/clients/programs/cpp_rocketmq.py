@@ -84,3 +84,4 @@ def pull(job: dict[str, Any]) -> None:
 if __name__ == "__main__":
     asked = json.loads(sys.argv[1])
     (send if "bodies" in asked else receive)(asked)
+    tell(done=True)

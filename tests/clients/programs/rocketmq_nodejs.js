@@ -42,7 +42,7 @@ async function receive() {
   await consumer.shutdown();
 }
 
-(job.bodies ? send() : receive()).then(() => process.exit(0), error => {
+(job.bodies ? send() : receive()).then(() => tell({ done: true }), error => {
   process.stderr.write(`${error.stack}\n`);
   process.exit(1);
 });
