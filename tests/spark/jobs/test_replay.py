@@ -203,6 +203,11 @@ def test_a_record_is_of_one_replay(world: ReplayWorld) -> None:
         world.replay(topic="returns", to_topic="other")
 
 
+def test_nothing_to_replay_is_said(world: ReplayWorld) -> None:
+    report = world.replay(offsets=(1000, 2000), dry_run=True)
+    assert (report.planned["messages"], "nothing in what was asked for" in report.details["notes"][0]) == (0, True)
+
+
 def test_a_dry_run_puts_nothing(world: ReplayWorld) -> None:
     report = world.replay(dry_run=True)
     assert report.planned["bytes"] > 0

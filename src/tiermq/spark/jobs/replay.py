@@ -202,6 +202,8 @@ class _Replay:
             return
         works, ranges = self._works(planning, record)
         self.report.planned |= {"bundles": len(works), "bytes": sum(work.size for work in works)}
+        if not works and record is None:
+            self._note("there is nothing in what was asked for: it has expired, or was never stored")
         if self.report.dry_run:
             return
         with open_sink_store(self.sink) as store:
