@@ -169,9 +169,10 @@ def test_a_table_reads_back_as_it_was_written(found: dict[str, int], counter: in
 @given(NAMES)
 def test_a_legal_name_is_legal(name: str) -> None:
     check_topic_name(name)
+    check_topic_name("%RETRY%" + name)
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a.b", "ä", "x" * 128, "a\x00", "a\n"])
+@pytest.mark.parametrize("name", ["", "a b", "a.b", "ä", "x" * 128, "a\x00", "a\n", "%RETRY%" + "g" * 250])
 def test_an_illegal_name_is_an_invalid_parameter(name: str) -> None:
     with pytest.raises(RequestRefused, match="expected a topic") as refused:
         check_topic_name(name)

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tiermq.broker.broker_config import BrokerConfig
+from tiermq.broker.broker_metrics import register_broker_metrics
 from tiermq.broker.clients import ClientTable
 from tiermq.broker.consumer_offsets import ConsumerOffsets
 from tiermq.broker.groups import GroupTable
@@ -101,6 +102,7 @@ class Broker:
             offsets=ConsumerOffsets(directory, clock),
             clients=ClientTable(config, clock, topics, groups, server),
         )
+        register_broker_metrics(self.parts)
         topics.listeners.append(self._tell_queue_types)
         self.processors: list[Processor] = [kind(self.parts) for kind in PROCESSORS]
         for processor in self.processors:

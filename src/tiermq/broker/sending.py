@@ -334,7 +334,10 @@ class SendProcessor:
             if refused is not None:
                 raise refused
             answer = self.send(connection, request)
-        except RequestRefused as error:
+        except Exception as error:  # noqa: BLE001 - a request's outermost edge: those behind it in line go on
+            if not isinstance(error, RequestRefused):
+                _log.error("a send to %s that had waited failed", request.topic, exc_info=error)
+                error = RequestRefused(f"{type(error).__name__}: {error}")
             if not request.is_oneway:
                 connection.send(refusal_of(request, error))
             return

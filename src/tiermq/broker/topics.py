@@ -52,6 +52,8 @@ SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 SYSTEM_PREFIX = "rmq_sys_"
 TOPIC_CHARACTERS_MAX = 127
+OWN_TOPIC_CHARACTERS_MAX = 255
+"""Of topics that a group has for itself: their prefix comes on top of its name."""
 READ_WRITE = PERM_READ | PERM_WRITE
 SYS_FLAG_UNIT = 1
 SYS_FLAG_UNIT_SUBSCRIPTION = 2
@@ -239,9 +241,10 @@ def check_topic_name(name: str) -> None:
     """Raises RequestRefused (INVALID_PARAMETER) for a name that no topic can have."""
     if not name:
         raise RequestRefused("expected a topic, found an empty name", ResponseCode.INVALID_PARAMETER)
-    if len(name) > TOPIC_CHARACTERS_MAX:
+    longest = OWN_TOPIC_CHARACTERS_MAX if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_CHARACTERS_MAX
+    if len(name) > longest:
         raise RequestRefused(
-            f"expected a topic of at most {TOPIC_CHARACTERS_MAX} characters, found {len(name)}",
+            f"expected a topic of at most {longest} characters, found {len(name)}",
             ResponseCode.INVALID_PARAMETER,
         )
     if not _LEGAL.issuperset(name):
