@@ -24,7 +24,7 @@ from tiermq.history.scan_values import StorePlace
 from tiermq.service import Service
 from tiermq.spark.jobs.job_report import JobReport
 from tiermq.spark.jobs.offload_broker import OffloadBroker
-from tiermq.spark.jobs.offload_place import place_of, recover_store, require_free, require_topics, waiting_in
+from tiermq.spark.jobs.offload_place import place_of, recover_store, require_topics, waiting_in
 from tiermq.spark.jobs.offload_task import driver_of, run_offload_task
 from tiermq.spark.jobs.offload_values import OffloadSettings, OffloadTask, QueueWork, TaskResult
 from tiermq.spark.jobs.offload_wave import Backlog, cut, part, share
@@ -157,7 +157,6 @@ class OffloadJob:
                     with_index=options.with_index,
                     step=options.step,
                 )
-                require_free(driver_of(self._tier), place, broker.owner, options.clock)
                 broker.begin()
                 brokers.append(broker)
                 stack.callback(self._end, broker)

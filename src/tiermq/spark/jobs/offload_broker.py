@@ -26,6 +26,7 @@ from tiermq.clock import Clock
 from tiermq.errors import StaleWriter, TierError
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.history.scan_values import StorePlace
+from tiermq.spark.jobs.offload_place import require_free
 from tiermq.spark.jobs.offload_values import LeaseClaim, QueueCommit, QueueWork, Stop
 from tiermq.spark.jobs.offload_wave import cut
 from tiermq.store.read_only_store import ReadOnlyStore
@@ -121,6 +122,7 @@ class OffloadBroker:
             self.store.require_recovered()
             self.source = ReadOnlySource(self.store)
             undo.callback(TierLock(self.store.root, self.owner).release)
+            require_free(self._driver, self.place, self.owner, clock)
             config.metadata_path.parent.mkdir(parents=True, exist_ok=True)
             self.metadata = undo.enter_context(MetadataStore(config.metadata_path, clock=clock))
             self.files = FlatFileStore(
