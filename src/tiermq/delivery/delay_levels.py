@@ -21,6 +21,7 @@ import os
 from tiermq.clock import Clock
 from tiermq.delivery.delay_offsets import FILE, decode_delay_offsets, encode_delay_offsets
 from tiermq.errors import CorruptRecord, IllegalMessage
+from tiermq.files.file_access import FileAccess
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.kernel import GetPage, Message
 from tiermq.message.hosts import encode_host
@@ -44,7 +45,14 @@ _STORED = frozenset({PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT})
 class DelayLevels(Service):
     """See the module."""
 
-    def __init__(self, store: LocalStore, directory: str, clock: Clock, flush_interval_ms: int = 10_000) -> None:
+    def __init__(
+        self,
+        store: LocalStore,
+        directory: str,
+        clock: Clock,
+        flush_interval_ms: int = 10_000,
+        access: FileAccess | None = None,
+    ) -> None:
         """`directory` is where delayOffset.json lies. Raises StoreDamaged when it cannot be read."""
         super().__init__("delay-levels")
         self.path = os.path.join(directory, FILE)
@@ -53,7 +61,7 @@ class DelayLevels(Service):
         self.skipped_count = 0
         self._store = store
         self._clock = clock
-        self._access = OsFileAccess()
+        self._access = access or OsFileAccess()
         self._flush_interval_ms = flush_interval_ms
         self._counter = 0
         self._offsets: dict[int, int] = {}
@@ -119,6 +127,8 @@ class DelayLevels(Service):
             if self.stopping:
                 return False
             offset = self._offset(level)
+            if offset >= self._store.max_offset(SCHEDULE_TOPIC, level - 1):
+                return False  # Not asked for, or the store's statistics would count it as a get that found nothing.
             page = self._store.get(SCHEDULE_TOPIC, level - 1, offset, BATCH)
             if page.count == 0:
                 if page.next_offset <= offset or page.next_offset > page.max_offset:
