@@ -1,0 +1,223 @@
+"""LocalBroker: a broker and its name server in this process, on free ports of loopback, with a clock that can be moved.
+
+    with LocalBroker(directory) as broker:
+        broker.create_topic("orders", queues=2)
+        client_under_test(broker.name_server)
+        assert [message.body for message in broker.messages("orders")] == [b"paid"]
+        broker.advance(hours=2)                 # the delayed are due, the expired expire
+        broker.restart()                        # the same ports, the same store
+
+It is the real broker: real sockets, real files in `directory`, every client works. Invariants: ports stay the same for
+the object's life; clients are not dropped for being silent, however far the clock is moved (a test moves it while its
+clients are connected). Started and stopped by one thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
+
+from tiermq.broker.broker import Broker
+from tiermq.broker.broker_config import LOOPBACK, BrokerConfig
+from tiermq.errors import BadConfig, RemotingError, StoreError
+from tiermq.kernel import Message
+from tiermq.message.stored_message import StoredMessage
+from tiermq.namesrv.name_server import NameServer
+from tiermq.namesrv.name_server_config import NameServerConfig
+from tiermq.namesrv.topic_config import TopicConfig
+from tiermq.remoting.client import BlockingClient
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.json_dialect import decode_object
+from tiermq.remoting.limits import ServerLimits
+from tiermq.settings import INT_MAX, settings_of
+from tiermq.testing.movable_clock import MovableClock
+
+SMALL: Mapping[str, Any] = {
+    "mapped_file_size_commit_log": 4 * 1024 * 1024,
+    "mapped_file_size_consume_queue": 20 * 5_000,
+    "max_hash_slot_num": 5_000,
+    "max_index_num": 20_000,
+}
+"""Files of a size that a test can afford; `settings` win over it."""
+NEVER_S = 10 * 365 * 86_400.0
+REGISTERED_S = 60.0
+
+
+class LocalBroker:
+    """See the module."""
+
+    def __init__(self, directory: str | os.PathLike[str], *, tier: str | None = None, **settings: Any) -> None:
+        """`settings` are those of the broker and of its store, by RocketMQ's names in snake_case. Nothing is started.
+
+        Raises BadConfig for a setting that neither has.
+        """
+        self.directory = os.fspath(directory)
+        self.clock = MovableClock()
+        self._tier = tier
+        names = settings_of(BrokerConfig).keys()
+        wanted = {
+            "bind_address": LOOPBACK,
+            "broker_name": "broker-a",
+            "channel_expired_timeout": INT_MAX,
+            "listen_port": 0,
+        }
+        self._config = BrokerConfig(**{**wanted, **{name: settings[name] for name in names & settings.keys()}})
+        self._store_settings = {**SMALL, **{name: settings[name] for name in settings.keys() - names}}
+        self._name_server: NameServer | None = None
+        self._broker: Broker | None = None
+
+    # Life.
+
+    def start(self) -> None:
+        """Returns when clients can find the broker. Raises what opening the store raises."""
+        if self._broker is not None:
+            raise RemotingError("expected a broker that is stopped, found it running: stop it first")
+        limits = ServerLimits(idle_s=NEVER_S)
+        if self._name_server is None:
+            # On the machine's own clock: a broker must not expire there because a test has moved time.
+            self._name_server = NameServer(
+                NameServerConfig(bind_address=LOOPBACK, listen_port=0, kv_config_path=""), limits=limits
+            )
+            self._name_server.start()
+        self._config = self._config.with_settings(namesrv_addr=self.name_server)
+        broker = Broker.open(
+            self.directory, tier=self._tier, config=self._config, clock=self.clock, limits=limits,
+            **self._store_settings,
+        )  # fmt: skip
+        try:
+            broker.start()
+        except BaseException:
+            broker.stop()
+            raise
+        self._broker = broker
+        self._config = self._config.with_settings(listen_port=broker.port)
+        registration = broker.registration
+        if registration is None or not registration.wait_registered(REGISTERED_S):
+            raise RemotingError(f"expected the broker registered at {self.name_server}, found it not within 60 s")
+
+    def stop(self) -> None:
+        """End the broker cleanly, and the name server. Twice does no harm."""
+        self._stop_broker()
+        name_server, self._name_server = self._name_server, None
+        if name_server is not None:
+            name_server.stop(0.0)
+
+    def restart(self) -> None:
+        """End the broker cleanly and start it again, at the same address. The name server goes on."""
+        self._stop_broker()
+        self.start()
+
+    def _stop_broker(self) -> None:
+        broker, self._broker = self._broker, None
+        if broker is not None:
+            broker.stop()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # Where it is.
+
+    @property
+    def name_server(self) -> str:
+        """What a client is told: host:port."""
+        if self._name_server is None:
+            raise RemotingError("expected a broker that was started, found one that was not: call start()")
+        return f"{LOOPBACK}:{self._name_server.port}"
+
+    @property
+    def address(self) -> str:
+        """The broker's own host:port."""
+        return self.broker.address
+
+    @property
+    def broker(self) -> Broker:
+        """All of it, for what is not made easy here."""
+        if self._broker is None:
+            raise RemotingError("expected a broker that runs, found it stopped: call start()")
+        return self._broker
+
+    # Time.
+
+    def advance(self, **by: float) -> None:
+        """Move the broker's clock: `advance(minutes=30)`, by the names of `datetime.timedelta`.
+
+        What is due then follows within a moment, by the broker's own threads: wait for what you expect.
+        """
+        self.clock.advance(timedelta(**by))
+
+    # Messages.
+
+    def create_topic(self, name: str, queues: int = 4) -> None:
+        """Make a topic, or change how many queues it has. Clients can find it when this returns."""
+        self.broker.parts.topics.put(TopicConfig(name, queues, queues))
+        host, _, port = self.name_server.rpartition(":")
+        asked = {"topic": name}
+        with BlockingClient(host, int(port), timeout_s=REGISTERED_S) as client:
+            while True:
+                answer = client.request(RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=asked))
+                told = decode_object(answer.body).get("queueDatas") if answer.code == ResponseCode.SUCCESS else None
+                if told and told[0].get("readQueueNums") == queues:
+                    return
+
+    def send(
+        self,
+        topic: str,
+        body: bytes,
+        queue_id: int = 0,
+        *,
+        tags: str = "",
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+    ) -> StoredMessage:
+        """Store a message as if a producer had sent it, and give it as it is stored. The topic is made if need be.
+
+        Raises StoreError when the store refuses it.
+        """
+        parts = self.broker.parts
+        parts.topics.make(topic, max(queue_id + 1, 4), max(queue_id + 1, 4))
+        message = Message(topic, body, queue_id, tags=tags, keys=list(keys), properties=dict(properties or {}))
+        result = parts.local.put(message)
+        if not result.ok:
+            raise StoreError(f"topic {topic}: expected the message stored, found {result.status.name}")
+        parts.local.dispatch_now()
+        [stored] = parts.store.get(topic, queue_id, result.queue_offset, max_messages=1).messages
+        return stored
+
+    def messages(self, topic: str, queue_id: int | None = None) -> list[StoredMessage]:
+        """What is stored of a topic now, queue by queue in order; [] of a topic that nobody knows."""
+        parts = self.broker.parts
+        parts.local.dispatch_now()
+        queues = sorted(parts.local.topics().get(topic, [])) if queue_id is None else [queue_id]
+        found: list[StoredMessage] = []
+        for queue in queues:
+            offset = max(0, parts.store.min_offset(topic, queue))
+            while (page := parts.store.get(topic, queue, offset, max_messages=1_000)).count:
+                found += page.messages
+                offset = page.next_offset
+        return found
+
+    def committed_offset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Where a group of consumers is in a queue; None if it has said nothing yet."""
+        offset = self.broker.parts.offsets.query(group, topic, queue_id)
+        return None if offset < 0 else offset
+
+
+def check_settings(settings: object) -> dict[str, Any]:
+    """What a test says its broker's settings are. Raises BadConfig for anything but a dictionary by name."""
+    if not isinstance(settings, dict) or not all(isinstance(name, str) for name in settings):
+        raise BadConfig(f"tiermq_broker_settings: expected a dictionary of settings by name, found {settings!r}")
+    return dict(settings)
