@@ -99,6 +99,21 @@ def test_a_client_that_is_silent_for_too_long_is_closed(tmp_path: Path, manual_c
         assert on_loop(broker, broker.parts.clients.close_silent) == 0
 
 
+def test_a_heartbeat_of_a_connection_that_is_gone_leaves_nothing_behind(tmp_path: Path) -> None:
+    with running(tmp_path) as broker:
+        clients = broker.parts.clients
+        with Peer(broker) as peer:
+            peer.join()
+            group = clients.consumers("G")
+            assert group is not None
+            (connection,) = group.clients
+        until(broker, lambda: not clients.consumer_groups)
+        data = ConsumerData("G", subscriptions=(Subscription("T"),))
+        assert not on_loop(broker, clients.consumer_came, data, "c1", connection, 0, 0)
+        on_loop(broker, clients.producer_came, "P", "c1", connection, 0, 0)
+        assert (clients.consumers("G"), clients.producers("P"), clients._groups_of) == (None, None, {})
+
+
 def test_an_older_subscription_does_not_replace_a_newer_one() -> None:
     group = ConsumerGroup("g")
     assert group.subscribe([Subscription("T", "A", version=5)])

@@ -222,6 +222,40 @@ def test_a_tier_out_of_reach_is_an_error_that_clients_try_again_after(
         assert first_words(peer.pull(0))[0] == "0"
 
 
+def test_a_broker_that_stops_answers_cold_pulls_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = tiered(tmp_path)
+    broker.start()
+    with Peer(broker) as peer:
+        peer.join()
+        store = broker.store
+        assert isinstance(store, TieredStore)
+        let_go, fetch = threading.Event(), store.tier.fetcher.get
+
+        def slow(*arguments: object, **keywords: object) -> object:
+            let_go.wait(60)
+            return fetch(*arguments, **keywords)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(store.tier.fetcher, "get", slow)
+        cold = peer.pull_later(0)
+        until(broker, lambda: part(broker, PullProcessor).cold_count == 1)
+        stopping = threading.Thread(target=broker.stop, args=(60.0,))
+        stopping.start()
+        while broker._thread is not None:
+            pass
+        on_loop(broker, lambda: None)
+        let_go.set()
+        assert first_words(cold.result(60))[0] == "0"
+        stopping.join()
+
+
+def test_a_reset_without_a_running_broker_only_commits(tmp_path: Path) -> None:
+    config = BrokerConfig(bind_address="127.0.0.1", listen_port=0, broker_name="b")
+    broker = Broker.open(tmp_path, config=config, **SIZES)
+    broker.parts.offsets.reset("G", "T", 0, 5)
+    assert broker.parts.offsets.query("G", "T", 0) == 5
+    broker.stop()
+
+
 def test_too_many_cold_pulls_are_told_to_come_back(tmp_path: Path) -> None:
     with tiered(tmp_path) as broker, Peer(broker) as peer:
         peer.join()

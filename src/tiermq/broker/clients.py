@@ -141,6 +141,8 @@ class ClientTable:
     # Coming.
 
     def producer_came(self, group: str, client_id: str, connection: Connection, language: int, version: int) -> None:
+        if connection.closing:
+            return
         found = self._producers.setdefault(group, ProducerGroup(group))
         self._enter(found.clients, client_id, connection, language, version)
         self._of(connection)[0].add(group)
@@ -149,6 +151,8 @@ class ClientTable:
         self, data: ConsumerData, client_id: str, connection: Connection, language: int, version: int
     ) -> bool:
         """A heartbeat of one consumer; whether the group's members or topics changed, which is then told to all."""
+        if connection.closing:
+            return False  # It went while its group was made; whoever is gone already is not taken off again.
         group = self._consumers.setdefault(data.group, ConsumerGroup(data.group))
         group.consume_type, group.message_model = data.consume_type, data.message_model
         group.consume_from_where = data.consume_from_where
@@ -178,8 +182,6 @@ class ClientTable:
         now_ms = self._clock.now_ms()
         if known is not None and known.client_id == client_id:
             known.seen_ms, known.version, known.language = now_ms, version, language
-            return False
-        if connection.closing:
             return False
         clients[connection] = Client(client_id, connection, language, version, now_ms)
         return True

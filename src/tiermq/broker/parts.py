@@ -44,6 +44,8 @@ class BrokerParts:
     clients: ClientTable
     holds_locks: Callable[[str], bool] = lambda _group: False
     """Whether a group holds a queue locked, which says that it consumes in order. Whoever keeps the locks sets it."""
+    given: list[Callable[[], dict[tuple[str, str], int]]] = field(default_factory=list)
+    """Each says how many messages it has given out since the start, by group and topic."""
     periodic: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
     """(every so many seconds, what is done then on the loop): each processor adds its own."""
     is_busy: list[Callable[[], bool]] = field(default_factory=list)

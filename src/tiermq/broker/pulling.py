@@ -74,9 +74,11 @@ class PullProcessor:
         parts.metrics.gauge("tiermq_pulls_held", "pulls that wait for a message", (), lambda: self.long_polling.held)
         parts.metrics.counter("tiermq_pulls_cold_total", "pulls that asked the tier", (), lambda: self.cold_count)
         self._cold = ThreadPoolExecutor(COLD_THREADS, thread_name_prefix="cold-pull")
+        parts.given.append(lambda: {key: each.message_count for key, each in tuple(self.admission.remembered.items())})
         parts.local.add_arrival_listener(self.long_polling.arrived)
         parts.offsets.on_reset.append(self._was_reset)
         parts.periodic.append((SLOT_MS / 1000, self._end_overdue))
+        parts.is_busy.append(lambda: self._cold_waiting > 0)
         parts.on_stop.append(self._stop)
 
     def register(self, server: RemotingServer) -> None:
@@ -240,7 +242,8 @@ class PullProcessor:
 
     def _was_reset(self, _group: str, topic: str, queue_id: int) -> None:
         """In any thread: those who wait on that queue are told now."""
-        self._server.call_threadsafe(self.long_polling.wake_queue, topic, queue_id)
+        if self.long_polling.held:
+            self._server.call_threadsafe(self.long_polling.wake_queue, topic, queue_id)
 
     def _end_overdue(self) -> None:
         self.long_polling.end_overdue()
