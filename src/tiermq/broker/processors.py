@@ -7,6 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from tiermq.broker.admin_groups import GroupAdminProcessor
+from tiermq.broker.admin_offsets import OffsetAdminProcessor
+from tiermq.broker.admin_topics import TopicAdminProcessor
+from tiermq.broker.broker_settings import SettingsProcessor
+from tiermq.broker.client_relays import RelayProcessor
 from tiermq.broker.client_requests import ClientProcessor
 from tiermq.broker.delivering import DeliveryProcessor
 from tiermq.broker.offset_requests import OffsetProcessor
@@ -16,6 +21,7 @@ from tiermq.broker.pulling import PullProcessor
 from tiermq.broker.querying import QueryProcessor
 from tiermq.broker.replying import ReplyProcessor
 from tiermq.broker.retrying import RetryProcessor
+from tiermq.broker.runtime_info import RuntimeProcessor
 from tiermq.broker.sending import SendProcessor
 from tiermq.remoting.server import RemotingServer
 
@@ -29,11 +35,17 @@ class Processor(Protocol):
 PROCESSORS: tuple[Callable[[BrokerParts], Processor], ...] = (
     ClientProcessor,
     DeliveryProcessor,
+    GroupAdminProcessor,
     LockProcessor,
+    OffsetAdminProcessor,
     OffsetProcessor,
     PullProcessor,
     QueryProcessor,
+    RelayProcessor,
     ReplyProcessor,
     RetryProcessor,
+    RuntimeProcessor,
     SendProcessor,
+    SettingsProcessor,
+    TopicAdminProcessor,
 )

@@ -75,6 +75,11 @@ _ADMIN = frozenset(
         RequestCode.DELETE_TOPIC_IN_BROKER,
         RequestCode.DELETE_TOPIC_IN_NAMESRV,
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        RequestCode.CLONE_GROUP_OFFSET,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
+        RequestCode.CLEAN_UNUSED_TOPIC,
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+        RequestCode.DELETE_EXPIRED_COMMITLOG,
         RequestCode.SET_MESSAGE_REQUEST_MODE,
         RequestCode.PUT_KV_CONFIG,
         RequestCode.DELETE_KV_CONFIG,
@@ -210,6 +215,10 @@ def touched_by(command: RemotingCommand) -> Iterator[tuple[str, str, Permission]
         yield "group", str(body.get("consumerGroup")), Permission.SUB
         for queue in body.get("mqSet") or []:
             yield _topic(str(queue.get("topic")), Permission.SUB)
+    elif code == RequestCode.BATCH_ACK_MESSAGE:
+        for ack in decode_object(command.body).get("acks") or []:
+            yield "group", str(ack.get("c")), Permission.SUB
+            yield _topic(str(ack.get("t")), Permission.SUB)
 
 
 def address_matches(pattern: str, host: str) -> bool:

@@ -166,6 +166,11 @@ class RemotingServer:
         """Whether a request is with the pool, or an answer has not been taken."""
         return self._waiting_blocking > 0 or any(connection.unsent_bytes for connection in self.connections)
 
+    @property
+    def waiting_blocking(self) -> int:
+        """How many requests are with the pool, or wait for it."""
+        return self._waiting_blocking
+
     def call_threadsafe(self, call: Callable[..., object], *arguments: Any) -> None:
         """Run `call` on the loop, from any thread. Calls of one burst cost one wake-up of the loop."""
         with self._calls_lock:

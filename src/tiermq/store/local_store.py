@@ -464,6 +464,10 @@ class LocalStore(StoreLife):
         """Counts, rates and latencies as plain values."""
         return self._parts.statistics.snapshot()
 
+    def put_counts(self) -> dict[str, int]:
+        """Topic → messages that were put to it since the store was opened, a second old at most."""
+        return {topic: counts.put_messages for topic, counts in self._parts.statistics.topics().items()}
+
     def status(self) -> dict[str, object]:
         """What an operator asks first."""
         parts = self._parts

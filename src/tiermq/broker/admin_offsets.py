@@ -1,0 +1,187 @@
+"""OffsetAdminProcessor: how far groups are, and sending them elsewhere.
+
+    208 how far a group is     222 send it to a time or an offset     43 all offsets
+    303 how late it is         314 let a group begin where another is  45 how far the delay levels are
+
+A reset is held here: the group's next pull of each queue is told to go on there, whoever sends it, and offsets that it
+commits in ignorance are refused until then (`consumer_offsets`). A group that is not connected begins there later.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+
+from tiermq.broker.admin_topics import queue_key
+from tiermq.broker.consumer_offsets import encode_offsets
+from tiermq.broker.parts import BrokerParts, config_directory
+from tiermq.broker.rates import NOTE_PERIOD_S, Rates
+from tiermq.delivery.delay_offsets import FILE, decode_delay_offsets, encode_delay_offsets
+from tiermq.errors import RequestRefused
+from tiermq.files.os_file_access import OsFileAccess
+from tiermq.namesrv.topic_config import TopicConfig
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.connection import Connection
+from tiermq.remoting.fields import int32_field, int_field, text_field
+from tiermq.remoting.json_dialect import ObjectKeyed, encode_body
+from tiermq.remoting.server import RemotingServer
+
+ALL_QUEUES = -1
+NO_OFFSET = -1
+TOPIC_SEPARATOR = ";"
+
+
+class OffsetAdminProcessor:
+    """See the module. Everything runs in the pool: times of messages may have to be read from the tier."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+        self._rates: Rates[tuple[str, str]] = Rates(parts.clock)
+        self._delay_path = f"{config_directory(parts.local.config.root_path)}/{FILE}"
+        parts.periodic.append((NOTE_PERIOD_S, self.note_rates))
+
+    def register(self, server: RemotingServer) -> None:
+        server.register_blocking(RequestCode.GET_CONSUME_STATS, self.consume_stats)
+        server.register_blocking(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.reset)
+        server.register_blocking(RequestCode.GET_ALL_CONSUMER_OFFSET, self.all_offsets)
+        server.register_blocking(RequestCode.GET_ALL_DELAY_OFFSET, self.delay_offsets)
+        server.register_blocking(RequestCode.CLONE_GROUP_OFFSET, self.clone)
+        server.register_blocking(RequestCode.QUERY_CONSUME_TIME_SPAN, self.time_span)
+
+    def note_rates(self) -> None:
+        totals: dict[tuple[str, str], int] = {}
+        for given in self._parts.given:
+            for key, count in given().items():
+                totals[key] = totals.get(key, 0) + count
+        self._rates.note(totals)
+
+    # How far.
+
+    def consume_stats(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        group = text_field(command, "consumerGroup")
+        topics = list(self._topics_to_tell(group, command))
+        body = {
+            "consumeTps": sum((self._rates.per_second((group, each.name)) for each in topics), 0.0),
+            "offsetTable": ObjectKeyed(
+                (queue_key(self._parts, each.name, queue_id), self._progress(group, each.name, queue_id))
+                for each in topics
+                for queue_id in range(each.read_queues)
+            ),
+        }
+        return command.respond(body=encode_body(body))
+
+    def _topics_to_tell(self, group: str, command: RemotingCommand) -> Iterator[TopicConfig]:
+        """Those that were asked for, or that the group has offsets of; none that its members no longer want."""
+        asked = [*(command.ext.get("topicList") or "").split(TOPIC_SEPARATOR), command.ext.get("topic") or ""]
+        names = [name for name in asked if name] or self._parts.offsets.topics_of(group)
+        members = self._parts.clients.consumers(group)
+        for name in dict.fromkeys(names):
+            topic = self._parts.topics.get(name)
+            is_wanted = members is None or not members.subscriptions or name in members.subscriptions
+            if topic is not None and is_wanted:
+                yield topic
+
+    def _progress(self, group: str, topic: str, queue_id: int) -> dict[str, int]:
+        store, offsets = self._parts.store, self._parts.offsets
+        consumed = max(0, offsets.query(group, topic, queue_id))
+        return {
+            "brokerOffset": max(0, store.max_offset(topic, queue_id)),
+            "consumerOffset": consumed,
+            "lastTimestamp": max(0, store.store_time_of(topic, queue_id, consumed - 1)) if consumed else 0,
+            "pullOffset": max(consumed, offsets.query_pulled(group, topic, queue_id)),
+        }
+
+    def time_span(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Times of the oldest and newest message of each queue, and of the last one that the group consumed."""
+        topic, group = self._topic(text_field(command, "topic")), text_field(command, "group")
+        spans = []
+        for queue_id in range(max(topic.read_queues, topic.write_queues)):
+            store = self._parts.store
+            end = store.max_offset(topic.name, queue_id)
+            consumed = self._parts.offsets.query(group, topic.name, queue_id)
+            oldest_ms = store.earliest_time(topic.name, queue_id)
+            newest_ms = store.store_time_of(topic.name, queue_id, end - 1) if end > 0 else -1
+            consumed_ms = store.store_time_of(topic.name, queue_id, consumed - 1) if consumed > 0 else oldest_ms
+            waits_since_ms = store.store_time_of(topic.name, queue_id, max(0, consumed)) if consumed < end else -1
+            spans.append(
+                {
+                    "consumeTimeStamp": consumed_ms,
+                    "consumeTimeStampStr": _time_text(consumed_ms),
+                    "delayTime": max(0, self._parts.clock.now_ms() - waits_since_ms) if waits_since_ms > 0 else 0,
+                    "maxTimeStamp": newest_ms,
+                    "maxTimeStampStr": _time_text(newest_ms),
+                    "messageQueue": queue_key(self._parts, topic.name, queue_id),
+                    "minTimeStamp": oldest_ms,
+                    "minTimeStampStr": _time_text(oldest_ms),
+                }
+            )
+        return command.respond(body=encode_body({"consumeTimeSpanSet": spans}))
+
+    # Elsewhere.
+
+    def reset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        topic, group = self._topic(text_field(command, "topic")), text_field(command, "group")
+        self._require_group(group)
+        time_ms = int_field(command, "timestamp")
+        queue_id = int32_field(command, "queueId", ALL_QUEUES)
+        offset = int_field(command, "offset", NO_OFFSET)
+        goals = {}
+        for each in range(topic.read_queues) if queue_id < 0 else (queue_id,):
+            if queue_id >= 0 and offset != NO_OFFSET:
+                goals[each] = self._within(topic.name, each, offset)
+            else:
+                goals[each] = self._offset_at(topic.name, each, time_ms)
+        for each, goal in goals.items():
+            self._parts.offsets.reset(group, topic.name, each, goal)
+        self._parts.offsets.flush()
+        told = ObjectKeyed((queue_key(self._parts, topic.name, each), goal) for each, goal in goals.items())
+        return command.respond(body=encode_body({"offsetTable": told}))
+
+    def _offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
+        """Before the epoch means the end, as in RocketMQ."""
+        store = self._parts.store
+        if time_ms < 0:
+            return max(0, store.max_offset(topic, queue_id))
+        return max(0, store.offset_at(topic, queue_id, time_ms))
+
+    def _within(self, topic: str, queue_id: int, offset: int) -> int:
+        low, high = self._parts.store.min_offset(topic, queue_id), self._parts.store.max_offset(topic, queue_id)
+        if not max(0, low) <= offset <= max(0, high):
+            raise RequestRefused(f"Target offset {offset} not in consume queue range [{max(0, low)}-{max(0, high)}]")
+        return offset
+
+    def clone(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        source, target = text_field(command, "srcGroup"), text_field(command, "destGroup")
+        asked = command.ext.get("topic")
+        for topic in [asked] if asked else self._parts.offsets.topics_of(source):
+            if self._parts.topics.get(topic) is not None:
+                self._parts.offsets.clone(source, target, topic)
+        return command.respond()
+
+    def _topic(self, name: str) -> TopicConfig:
+        found = self._parts.topics.get(name)
+        if found is None:
+            raise RequestRefused(f"Topic {name} does not exist", ResponseCode.TOPIC_NOT_EXIST)
+        return found
+
+    def _require_group(self, name: str) -> None:
+        if self._parts.groups.get(name) is None:
+            raise RequestRefused(f"Group {name} does not exist", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+
+    # Whole tables, for a broker that follows this one.
+
+    def all_offsets(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        offsets = self._parts.offsets
+        return command.respond(body=encode_offsets(offsets.snapshot(), offsets.data_version))
+
+    def delay_offsets(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """As they were written last."""
+        found = OsFileAccess().read_config(self._delay_path, decode_delay_offsets)
+        offsets, counter = found or ({}, 0)
+        return command.respond(body=encode_delay_offsets(offsets, counter, self._parts.clock.now_ms()))
+
+
+def _time_text(time_ms: int) -> str:
+    moment = dt.datetime.fromtimestamp(time_ms // 1000).astimezone()
+    return f"{moment:%Y-%m-%d#%H:%M:%S}:{time_ms % 1000:03d}"

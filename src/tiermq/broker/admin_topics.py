@@ -1,0 +1,179 @@
+"""TopicAdminProcessor: what operators ask and tell of topics.
+
+    17 make or change     351 one's settings       202 ends and times of its queues    305 those of the system
+    215 delete            21 everyone's settings   300 which groups consume it         316 delete what nobody knows
+
+A change is on disk, and told to the name servers, before it is answered. Deleting a topic deletes its messages from the
+store and the tier, the groups' offsets of it, and the retry topics that POP made for it. What reads or writes files
+runs in the pool; remarks that tools show are RocketMQ's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tiermq.broker.parts import BrokerParts
+from tiermq.broker.pop_topics import pop_retry_topics
+from tiermq.broker.rates import NOTE_PERIOD_S, Rates
+from tiermq.broker.topic_attributes_text import altered_attributes, parse_attributes
+from tiermq.broker.topics import check_topic_name
+from tiermq.errors import RequestRefused, TierError
+from tiermq.namesrv.topic_config import FILTER_MULTI_TAG, FILTER_SINGLE_TAG, NO_VERSION, TopicConfig
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.connection import Connection
+from tiermq.remoting.fields import bool_field, int32_field, text_field
+from tiermq.remoting.json_dialect import ObjectKeyed, encode_body
+from tiermq.remoting.server import RemotingServer
+
+QUEUES_MAX = 1 << 16
+"""Of one topic: more is a slip of the hand, and every client would ask for each of them."""
+PERM_MAX = 7
+
+
+class TopicAdminProcessor:
+    """See the module."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+        self._rates: Rates[str] = Rates(parts.clock)
+        parts.periodic.append((NOTE_PERIOD_S, self.note_rates))
+
+    def register(self, server: RemotingServer) -> None:
+        server.register_blocking(RequestCode.UPDATE_AND_CREATE_TOPIC, self.update)
+        server.register_blocking(RequestCode.DELETE_TOPIC_IN_BROKER, self.delete)
+        server.register_blocking(RequestCode.GET_ALL_TOPIC_CONFIG, self.all_settings)
+        server.register_blocking(RequestCode.GET_TOPIC_STATS_INFO, self.stats)
+        server.register_blocking(RequestCode.CLEAN_UNUSED_TOPIC, self.clean_unused)
+        server.register(RequestCode.GET_TOPIC_CONFIG, self.settings)
+        server.register(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, self.consumed_by)
+        server.register(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system_topics)
+
+    def note_rates(self) -> None:
+        self._rates.note(self._parts.local.put_counts())
+
+    # Changing.
+
+    def update(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        name = text_field(command, "topic")
+        self._refuse_system(name)
+        check_topic_name(name)
+        known = self._parts.topics.get(name)
+        changes = parse_attributes(command.ext.get("attributes") or "")
+        wanted = TopicConfig(
+            name,
+            _queues(command, "readQueueNums"),
+            _queues(command, "writeQueueNums"),
+            _perm(command),
+            int32_field(command, "topicSysFlag", 0),
+            bool_field(command, "order", default=False),
+            altered_attributes(None if known is None else known.attributes, changes),
+            FILTER_MULTI_TAG if command.ext.get("topicFilterType") == FILTER_MULTI_TAG else FILTER_SINGLE_TAG,
+        )
+        if wanted != known:
+            self._parts.topics.put(wanted)
+        return command.respond()
+
+    def _refuse_system(self, name: str) -> None:
+        if self._parts.topics.is_system(name):
+            raise RequestRefused(f"The topic[{name}] is conflict with system topic.", ResponseCode.INVALID_PARAMETER)
+
+    def delete(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        name = text_field(command, "topic", "")
+        if not name.strip():
+            raise RequestRefused("The specified topic is blank.", ResponseCode.INVALID_PARAMETER)
+        self._refuse_system(name)
+        parts = self._parts
+        gone = [name]
+        for group in parts.offsets.groups_of(name):
+            gone += [each for each in pop_retry_topics(group, name) if parts.topics.get(each) is not None]
+        parts.topics.delete(gone)
+        for each in gone:
+            parts.offsets.remove_topic(each)
+        try:
+            parts.store.delete_topics(gone)
+        except TierError as error:
+            raise RequestRefused(
+                f"topic {name} is deleted here; its history is hidden, and deleted when the tier answers: {error}"
+            ) from error
+        return command.respond()
+
+    def clean_unused(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Delete the queues of topics that are in the store and that no table knows."""
+        self._parts.store.clean_unused_topics(self._parts.topics.table)
+        return command.respond()
+
+    # Telling.
+
+    def settings(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        name = text_field(command, "topic")
+        found = self._parts.topics.get(name)
+        if found is None:
+            raise RequestRefused(f"No topic in this broker. topic: {name}", ResponseCode.TOPIC_NOT_EXIST)
+        return command.respond(body=encode_body(found.to_json()))
+
+    def all_settings(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        told = self._parts.topics.registration_snapshot()
+        body = {
+            "dataVersion": told.data_version.to_json(),
+            "mappingDataVersion": NO_VERSION.to_json(),
+            "topicConfigTable": {name: each.to_json() for name, each in told.topics.items()},
+            "topicQueueMappingDetailMap": {},
+            "topicQueueMappingInfoMap": {},
+        }
+        return command.respond(body=encode_body(body))
+
+    def stats(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        name = text_field(command, "topic")
+        found = self._parts.topics.get(name)
+        if found is None:
+            raise RequestRefused(f"topic[{name}] not exist", ResponseCode.TOPIC_NOT_EXIST)
+        queues = range(max(found.read_queues, found.write_queues))
+        body = {
+            "offsetTable": ObjectKeyed(
+                (queue_key(self._parts, name, queue_id), self._ends(name, queue_id)) for queue_id in queues
+            ),
+            "topicPutTps": self._rates.per_second(name),
+        }
+        return command.respond(body=encode_body(body))
+
+    def _ends(self, topic: str, queue_id: int) -> dict[str, int]:
+        store = self._parts.store
+        end = max(0, store.max_offset(topic, queue_id))
+        return {
+            "lastUpdateTimestamp": max(0, store.store_time_of(topic, queue_id, end - 1)) if end else 0,
+            "maxOffset": end,
+            "minOffset": max(0, store.min_offset(topic, queue_id)),
+        }
+
+    def consumed_by(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        name = text_field(command, "topic")
+        groups = {*self._parts.clients.groups_subscribing(name), *self._parts.offsets.groups_of(name)}
+        return command.respond(body=encode_body({"groupList": sorted(groups)}))
+
+    def system_topics(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        topics = self._parts.topics
+        return command.respond(body=encode_body({"topicList": sorted(filter(topics.is_system, topics.table))}))
+
+
+def queue_key(parts: BrokerParts, topic: str, queue_id: int) -> dict[str, Any]:
+    """A queue as Java's maps have it for a key."""
+    return {"brokerName": parts.config.broker_name, "queueId": queue_id, "topic": topic}
+
+
+def _queues(command: RemotingCommand, name: str) -> int:
+    count = int32_field(command, name)
+    if not 0 <= count <= QUEUES_MAX:
+        raise RequestRefused(
+            f"{name}: expected 0 to {QUEUES_MAX} queues, found {count}", ResponseCode.INVALID_PARAMETER
+        )
+    return count
+
+
+def _perm(command: RemotingCommand) -> int:
+    perm = int32_field(command, "perm")
+    if not 0 <= perm <= PERM_MAX:
+        raise RequestRefused(
+            f"perm: expected a sum of 4 (read), 2 (write) and 1 (inherit), found {perm}", ResponseCode.INVALID_PARAMETER
+        )
+    return perm

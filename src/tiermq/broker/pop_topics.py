@@ -1,0 +1,34 @@
+"""Names of the topics to which messages come back that a POP consumer was given and did not acknowledge.
+
+%RETRY%group_topic      RocketMQ's usual name: ambiguous, since groups and topics may have underscores
+%RETRY%group+topic      the newer one (`enableRetryTopicV2`)
+"""
+
+from __future__ import annotations
+
+from tiermq.broker.topics import RETRY_PREFIX
+
+MARK_NORMAL = "0"
+MARK_RETRY = "1"
+MARK_RETRY_V2 = "2"
+
+
+def pop_retry_topic(group: str, topic: str, *, v2: bool = False) -> str:
+    """The retry topic of a group for a topic; of a retry topic it is that topic itself."""
+    if topic.startswith(RETRY_PREFIX + group):
+        return topic
+    return f"{RETRY_PREFIX}{group}{'+' if v2 else '_'}{topic}"
+
+
+def pop_retry_topics(group: str, topic: str) -> tuple[str, str]:
+    """Both names that there may be."""
+    return pop_retry_topic(group, topic), pop_retry_topic(group, topic, v2=True)
+
+
+def real_topic(group: str, topic: str, mark: str) -> str:
+    """Which topic a queue is of, by the mark that POP's answers and receipts have."""
+    if mark == MARK_RETRY:
+        return pop_retry_topic(group, topic)
+    if mark == MARK_RETRY_V2:
+        return pop_retry_topic(group, topic, v2=True)
+    return topic

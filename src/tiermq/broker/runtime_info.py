@@ -1,0 +1,192 @@
+"""RuntimeProcessor: how the broker does (GET_BROKER_RUNTIME_INFO, 28), and housekeeping that operators ask for.
+
+    28   a table of texts by RocketMQ's names, of what is measured here; rates over 10, 60 and 600 seconds
+    306, 329   delete now what is past its time; queues follow the log
+
+Requests do not queue for threads by their kind here, so the sizes of those lines are 0; what waits for the one pool is
+told as the line of queries. Totals of days count from the start of the process.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+
+from tiermq.broker.parts import BrokerParts, config_directory
+from tiermq.broker.topics import SCHEDULE_TOPIC
+from tiermq.delivery.delay_offsets import FILE, decode_delay_offsets
+from tiermq.errors import TierMQError
+from tiermq.files.os_file_access import OsFileAccess
+from tiermq.remoting.codes import VERSION, RequestCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.connection import Connection
+from tiermq.remoting.json_dialect import encode_body
+from tiermq.remoting.server import RemotingServer
+from tiermq.store.statistics import RATE_WINDOWS_SECONDS
+
+VERSION_NAME = "V5_3_3"
+MIDNIGHT_LOOK_S = 10.0
+_RATES = {
+    "putTps": "put_tps",
+    "getFoundTps": "get_found_tps",
+    "getMissTps": "get_missed_tps",
+    "getTransferredTps": "get_transferred_tps",
+}
+_LINES = ("send", "pull", "litePull", "ack")
+_UNITS = "KMGTPE"
+
+
+class RuntimeProcessor:
+    """See the module."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+        self._access = OsFileAccess()
+        self._started_ms = parts.clock.now_ms()
+        self._today = self._date()
+        self._this_morning = (0, 0)
+        self._yesterday_morning = (0, 0)
+        parts.periodic.append((MIDNIGHT_LOOK_S, self.look_at_the_date))
+
+    def register(self, server: RemotingServer) -> None:
+        server.register_blocking(RequestCode.GET_BROKER_RUNTIME_INFO, self.runtime_info)
+        server.register_blocking(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, self.clean)
+        server.register_blocking(RequestCode.DELETE_EXPIRED_COMMITLOG, self.clean)
+
+    def runtime_info(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        table = {**self._of_broker(), **self._of_store(), **self._of_days(), **self._of_delays()}
+        return command.respond(body=encode_body({"table": table}))
+
+    def clean(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        self._parts.store.clean_now()
+        return command.respond()
+
+    # The parts of the table.
+
+    def _of_broker(self) -> dict[str, str]:
+        now_ms, server = self._parts.clock.now_ms(), self._parts.server
+        table = {
+            "bootTimestamp": str(self._started_ms),
+            "brokerActive": "true",
+            "brokerVersion": str(VERSION),
+            "brokerVersionDesc": VERSION_NAME,
+            "runtime": _duration(now_ms - self._started_ms),
+            "startAcceptSendRequestTimeStamp": "0",
+            "queryThreadPoolQueueSize": str(server.waiting_blocking),
+            "queryThreadPoolQueueCapacity": str(server.limits.blocking_line_max),
+            "queryThreadPoolQueueHeadWaitTimeMills": "0",
+            "sendThreadPoolQueueCapacity": str(self._parts.config.send_thread_pool_queue_capacity),
+            "pullThreadPoolQueueCapacity": str(self._parts.config.pull_held_max),
+            "timerCongestNum": "0",
+            "timerDequeueTps": "0.0",
+            "timerEnqueueTps": "0.0",
+            "timerOffsetBehind": "0",
+            "timerReadBehind": "0",
+        }
+        for line in _LINES:
+            table[f"{line}ThreadPoolQueueSize"] = "0"
+            table[f"{line}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+        return table
+
+    def _of_store(self) -> dict[str, str]:
+        local = self._parts.local
+        figures, status = local.statistics(), local.status()
+        paths = [str(path) for path in local.config.commit_log_paths]
+        ratios = [self._access.disk_usage_ratio(path) for path in paths]
+        distribution = figures["put_latency_distribution"]
+        assert isinstance(distribution, dict)
+        table = {
+            "commitLogMinOffset": str(local.min_physical_offset),
+            "commitLogMaxOffset": str(local.max_physical_offset),
+            "commitLogDiskRatio": f"{max(ratios):.2f}",
+            "consumeQueueDiskRatio": f"{self._access.disk_usage_ratio(str(local.config.root_path)):.2f}",
+            "commitLogDirCapacity": _capacity(paths[0]),
+            "dispatchBehindBytes": str(status["dispatch_behind_bytes"]),
+            "earliestMessageTimeStamp": str(self._earliest_ms()),
+            "pageCacheLockTimeMills": "0",
+            "putLatency99": f"{figures['put_latency_ms_p99']:.2f}",
+            "putLatency999": f"{figures['put_latency_ms_p999']:.2f}",
+            "putMessageAverageSize": str(figures["put_bytes_average"]),
+            "putMessageDistributeTime": " ".join(f"[{name}]:{count}" for name, count in distribution.items()),
+            "putMessageEntireTimeMax": f"{figures['put_latency_ms_max']:.0f}",
+            "putMessageFailedTimes": str(figures["put_failures"]),
+            "putMessageSizeTotal": str(figures["put_bytes"]),
+            "putMessageTimesTotal": str(local.put_count),
+            "remainHowManyDataToFlush": _bytes_text(local.max_physical_offset - local.flushed_where),
+        }
+        for path, ratio in zip(paths, ratios, strict=True):
+            table[f"commitLogDiskRatio_{path}"] = f"{ratio:.2f}"
+        totals = dict.fromkeys(RATE_WINDOWS_SECONDS, 0.0)
+        for name, field in _RATES.items():
+            rates = figures[field]
+            assert isinstance(rates, dict)
+            table[name] = " ".join(str(rates[f"{window}s"]) for window in RATE_WINDOWS_SECONDS)
+            if name in ("getFoundTps", "getMissTps"):
+                totals = {window: total + rates[f"{window}s"] for window, total in totals.items()}
+        table["getTotalTps"] = " ".join(map(str, totals.values()))
+        return table
+
+    def _earliest_ms(self) -> int:
+        """When the oldest message of the log was stored; -1 when there is none, or it is being deleted."""
+        local = self._parts.local
+        try:
+            oldest = local.message_at(local.min_physical_offset)
+        except TierMQError:
+            return -1
+        return -1 if oldest is None else oldest.store_timestamp_ms
+
+    def _of_delays(self) -> dict[str, str]:
+        """Level → (delivered, stored), as far as it was written down."""
+        local = self._parts.local
+        path = f"{config_directory(local.config.root_path)}/{FILE}"
+        offsets, _ = self._access.read_config(path, decode_delay_offsets) or ({}, 0)
+        return {
+            f"scheduleMessageOffset_{level}": f"{offset},{local.max_offset(SCHEDULE_TOPIC, level - 1)}"
+            for level, offset in sorted(offsets.items())
+        }
+
+    # Days.
+
+    def _of_days(self) -> dict[str, str]:
+        self.look_at_the_date()
+        table = {}
+        for when, (puts, gets) in (
+            ("YesterdayMorning", self._yesterday_morning),
+            ("TodayMorning", self._this_morning),
+            ("TodayNow", self._totals()),
+        ):
+            table[f"msgPutTotal{when}"], table[f"msgGetTotal{when}"] = str(puts), str(gets)
+        return table
+
+    def look_at_the_date(self) -> None:
+        """On a new day, note the totals with which it began."""
+        today = self._date()
+        if today != self._today:
+            self._today = today
+            self._yesterday_morning, self._this_morning = self._this_morning, self._totals()
+
+    def _totals(self) -> tuple[int, int]:
+        gets = sum(sum(given().values()) for given in self._parts.given)
+        return self._parts.local.put_count, gets
+
+    def _date(self) -> dt.date:
+        return dt.datetime.fromtimestamp(self._parts.clock.now_ms() / 1000).astimezone().date()
+
+
+def _capacity(path: str) -> str:
+    disk = shutil.disk_usage(path)
+    return f"Total : {_bytes_text(disk.total)}, Free : {_bytes_text(disk.free)}."
+
+
+def _duration(span_ms: int) -> str:
+    minutes, seconds = divmod(max(0, span_ms) // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
+
+
+def _bytes_text(count: int) -> str:
+    if count < 1024:
+        return f"{count} B"
+    power = min(len(_UNITS), (count.bit_length() - 1) // 10)
+    return f"{count / 1024**power:.1f} {_UNITS[power - 1]}iB"

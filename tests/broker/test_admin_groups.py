@@ -1,0 +1,106 @@
+"""What operators ask and tell of groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.consuming import Peer, running
+from tiermq.broker.broker import Broker
+from tiermq.broker.groups import SYSTEM_GROUPS, GroupTable
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.json_dialect import decode_body
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with running(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def peer(broker: Broker) -> Iterator[Peer]:
+    with Peer(broker) as made:
+        yield made
+
+
+def test_a_group_is_made_and_changed_and_on_disk_when_it_is_answered(broker: Broker, peer: Peer) -> None:
+    body = {"groupName": "CG", "retryMaxTimes": 3, "consumeBroadcastEnable": False}
+    assert peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body).code == 0
+    directory = str(Path(broker.parts.groups.path).parent)
+    found = GroupTable(directory, broker.config, broker.parts.clock).get("CG")
+    assert found is not None
+    assert (found.retry_max_times, found.consume_broadcast_enable) == (3, False)
+    told = decode_body(peer.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="CG").body)
+    assert told == found.to_json()
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"groupName": "no good"}, ResponseCode.INVALID_PARAMETER),
+        ({"groupName": "x" * 256}, ResponseCode.INVALID_PARAMETER),
+        ({}, ResponseCode.SYSTEM_ERROR),
+        ({"groupName": "G", "retryMaxTimes": "often"}, ResponseCode.SYSTEM_ERROR),
+        (b"no json", ResponseCode.SYSTEM_ERROR),
+    ],
+)
+def test_a_group_that_cannot_be_is_refused(peer: Peer, broker: Broker, body: bytes, code: ResponseCode) -> None:
+    before = broker.parts.groups.table
+    assert peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body).code == code
+    assert broker.parts.groups.table == before
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_deleted_group_keeps_its_offsets_unless_told(broker: Broker, peer: Peer, clean: bool) -> None:
+    broker.parts.groups.find_or_make("CG")
+    broker.parts.offsets.commit("CG", "T", 0, 1)
+    assert peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="CG", cleanOffset=str(clean).lower()).code == 0
+    assert broker.parts.groups.get("CG") is None
+    assert broker.parts.offsets.query("CG", "T", 0) == (-1 if clean else 1)
+
+
+def test_a_group_that_may_not_come_by_itself_is_not_there(tmp_path: Path) -> None:
+    with running(tmp_path, auto_create_subscription_group=False) as broker, Peer(broker) as peer:
+        answer = peer.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="CG")
+    assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+def test_all_groups_are_listed(broker: Broker, peer: Peer) -> None:
+    told = decode_body(peer.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body)
+    assert set(told["subscriptionGroupTable"]) == set(SYSTEM_GROUPS)
+    assert told["dataVersion"] == broker.parts.groups.data_version.to_json()
+
+
+def test_members_of_a_group_are_told_with_what_they_subscribe_to(peer: Peer) -> None:
+    peer.join("CG", "TagA")
+    told = decode_body(peer.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="CG").body)
+    (connection,) = told["connectionSet"]
+    assert (connection["clientId"], connection["language"]) == ("c1", "PYTHON")
+    assert connection["clientAddr"].startswith("127.0.0.1:")
+    assert (told["consumeType"], told["messageModel"]) == ("CONSUME_PASSIVELY", "CLUSTERING")
+    assert told["consumeFromWhere"] == "CONSUME_FROM_LAST_OFFSET"
+    assert told["subscriptionTable"]["T"]["subString"] == "TagA"
+    producers = decode_body(peer.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="P").body)
+    assert producers == {"connectionSet": [connection]}
+
+
+def test_a_group_without_members_is_offline(peer: Peer) -> None:
+    offline = peer.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="CG")
+    assert offline.code == ResponseCode.CONSUMER_NOT_ONLINE
+    missing = peer.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="PG")
+    assert missing.code == ResponseCode.SYSTEM_ERROR
+
+
+def test_topics_and_subscriptions_of_a_group_are_told(broker: Broker, peer: Peer) -> None:
+    broker.parts.offsets.commit("CG", "T", 0, 1)
+    told = decode_body(peer.ask(RequestCode.QUERY_TOPICS_BY_CONSUMER, group="CG").body)
+    assert told == {"brokerAddr": broker.address, "topicList": ["T"]}
+    peer.join("CG", "TagA")
+    found = decode_body(peer.ask(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, group="CG", topic="T").body)
+    assert found["subscriptionData"]["tagsSet"] == []
+    assert (found["group"], found["topic"], found["subscriptionData"]["subString"]) == ("CG", "T", "TagA")
+    none = decode_body(peer.ask(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, group="CG", topic="U").body)
+    assert none == {"group": "CG", "topic": "U"}

@@ -1,0 +1,166 @@
+"""What operators ask and tell of topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.consuming import Peer, on_loop, part, put, running
+from tiermq.broker.admin_topics import TopicAdminProcessor
+from tiermq.broker.broker import Broker
+from tiermq.broker.topics import TopicTable
+from tiermq.clock import ManualClock
+from tiermq.namesrv.topic_config import TopicConfig
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.json_dialect import decode_body
+
+
+@pytest.fixture
+def broker(tmp_path: Path, manual_clock: ManualClock) -> Iterator[Broker]:
+    with running(tmp_path, clock=manual_clock) as made:
+        yield made
+
+
+@pytest.fixture
+def peer(broker: Broker) -> Iterator[Peer]:
+    with Peer(broker) as made:
+        yield made
+
+
+def wanted(topic: str, **changes: object) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": 4,
+        "writeQueueNums": 3,
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+        "order": "false",
+        **changes,
+    }
+
+
+def test_a_topic_is_made_and_changed_and_on_disk_when_it_is_answered(broker: Broker, peer: Peer) -> None:
+    assert peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **wanted("new", attributes="+message.type=FIFO")).code == 0
+    expected = TopicConfig("new", 4, 3, attributes={"message.type": "FIFO"})
+    assert broker.parts.topics.get("new") == expected
+    config, clock = broker.config, broker.parts.clock
+    directory = str(Path(broker.parts.topics.path).parent)
+    assert TopicTable(directory, config, clock).get("new") == expected
+    assert peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **wanted("new", perm=4)).code == 0
+    found = decode_body(peer.ask(RequestCode.GET_TOPIC_CONFIG, topic="new").body)
+    assert (found["perm"], found["attributes"]) == (4, {"message.type": "FIFO"})
+
+
+def test_a_change_that_changes_nothing_makes_no_new_version(broker: Broker, peer: Peer) -> None:
+    peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **wanted("new"))
+    before = broker.parts.topics.data_version
+    peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **wanted("new"))
+    assert broker.parts.topics.data_version == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"topic": "TBW102"}, ResponseCode.INVALID_PARAMETER),
+        ({"topic": "rmq_sys_anything"}, ResponseCode.INVALID_PARAMETER),
+        ({"topic": "b"}, ResponseCode.INVALID_PARAMETER),  # The broker's own name.
+        ({"topic": "no good"}, ResponseCode.INVALID_PARAMETER),
+        ({"topic": "x" * 128}, ResponseCode.INVALID_PARAMETER),
+        ({"topic": ""}, ResponseCode.INVALID_PARAMETER),
+        ({"perm": 8}, ResponseCode.INVALID_PARAMETER),
+        ({"readQueueNums": -1}, ResponseCode.INVALID_PARAMETER),
+        ({"writeQueueNums": 1 << 20}, ResponseCode.INVALID_PARAMETER),
+        ({"readQueueNums": "many"}, ResponseCode.SYSTEM_ERROR),
+        ({"attributes": "+nope=1"}, ResponseCode.SYSTEM_ERROR),
+    ],
+)
+def test_a_topic_that_cannot_be_is_refused(
+    broker: Broker, peer: Peer, changes: dict[str, object], code: ResponseCode
+) -> None:
+    before = broker.parts.topics.table
+    assert peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **{**wanted("new"), **changes}).code == code
+    assert broker.parts.topics.table == before
+
+
+def test_a_deleted_topic_leaves_nothing_and_begins_at_0_when_it_is_made_again(broker: Broker, peer: Peer) -> None:
+    put(broker, "one", "two")
+    broker.parts.topics.put(TopicConfig("%RETRY%G_T", 1, 1))
+    for topic in ("T", "%RETRY%G_T"):
+        broker.parts.offsets.commit("G", topic, 0, 1)
+    assert peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T").code == 0
+    assert broker.parts.topics.get("T") is None
+    assert broker.parts.topics.get("%RETRY%G_T") is None
+    assert broker.parts.offsets.topics_of("G") == []
+    assert broker.parts.local.max_offset("T", 0) == 0
+    assert peer.ask(RequestCode.GET_TOPIC_CONFIG, topic="T").code == ResponseCode.TOPIC_NOT_EXIST
+    broker.parts.topics.put(TopicConfig("T", 4, 4))
+    put(broker, "three")
+    assert broker.parts.local.max_offset("T", 0) == 1
+
+
+@pytest.mark.parametrize("topic", ["TBW102", "", " ", "SCHEDULE_TOPIC_XXXX"])
+def test_topics_of_the_system_are_not_deleted(broker: Broker, peer: Peer, topic: str) -> None:
+    before = broker.parts.topics.table
+    assert peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic).code == ResponseCode.INVALID_PARAMETER
+    assert broker.parts.topics.table == before
+
+
+def test_deleting_what_is_not_there_does_nothing(peer: Peer) -> None:
+    assert peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="nobody-s").code == 0
+
+
+def test_the_ends_of_queues_are_told_with_queues_for_keys(
+    broker: Broker, peer: Peer, manual_clock: ManualClock
+) -> None:
+    put(broker, "one", "two", queue_id=1)
+    answer = peer.ask(RequestCode.GET_TOPIC_STATS_INFO, topic="T")
+    assert b'"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:{' in bytes(answer.body)
+    table = decode_body(answer.body)["offsetTable"]
+    assert len(table) == 4
+    assert table['{"brokerName":"b","queueId":1,"topic":"T"}'] == {
+        "lastUpdateTimestamp": manual_clock.now_ms(),
+        "maxOffset": 2,
+        "minOffset": 0,
+    }
+    assert table['{"brokerName":"b","queueId":0,"topic":"T"}']["lastUpdateTimestamp"] == 0
+    assert peer.ask(RequestCode.GET_TOPIC_STATS_INFO, topic="none").code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_the_rate_of_a_topic_is_that_of_the_last_minute(
+    broker: Broker, peer: Peer, manual_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker.parts.local, "put_counts", lambda: {"T": 30})
+    manual_clock.advance_ms(10_000)
+    on_loop(broker, part(broker, TopicAdminProcessor).note_rates)
+    assert decode_body(peer.ask(RequestCode.GET_TOPIC_STATS_INFO, topic="T").body)["topicPutTps"] == 3.0
+
+
+def test_who_consumes_a_topic_is_told_by_offsets_and_by_who_is_connected(broker: Broker, peer: Peer) -> None:
+    broker.parts.offsets.commit("offline", "T", 0, 1)
+    peer.join("online")
+    told = decode_body(peer.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="T").body)
+    assert told == {"groupList": ["offline", "online"]}
+    assert decode_body(peer.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="U").body) == {"groupList": []}
+
+
+def test_all_topics_and_those_of_the_system_are_listed(broker: Broker, peer: Peer) -> None:
+    everything = decode_body(peer.ask(RequestCode.GET_ALL_TOPIC_CONFIG).body)
+    assert everything["dataVersion"] == broker.parts.topics.data_version.to_json()
+    assert {name: TopicConfig.from_json(each) for name, each in everything["topicConfigTable"].items()} == dict(
+        broker.parts.topics.table
+    )
+    system = decode_body(peer.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER).body)["topicList"]
+    assert {"TBW102", "b", "SCHEDULE_TOPIC_XXXX"} < set(system)
+    assert "T" not in system
+
+
+def test_queues_of_topics_that_nobody_knows_are_cleaned(broker: Broker, peer: Peer) -> None:
+    put(broker, "kept")
+    put(broker, "left", topic="unknown")
+    assert peer.ask(RequestCode.CLEAN_UNUSED_TOPIC).code == 0
+    assert set(broker.parts.local.topics()) == {"T"}

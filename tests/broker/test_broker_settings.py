@@ -1,0 +1,87 @@
+"""Settings of a running broker: told, and changed where that can be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.brokers import send_command
+from broker.consuming import Peer, running
+from tiermq.broker.broker import Broker
+from tiermq.broker.broker_config import BrokerConfig
+from tiermq.broker.broker_settings import CHANGEABLE_OF_BROKER, CHANGEABLE_OF_STORE
+from tiermq.config import StoreConfig
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.json_dialect import decode_body
+from tiermq.settings import read_properties, settings_of
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with running(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def peer(broker: Broker) -> Iterator[Peer]:
+    with Peer(broker) as made:
+        yield made
+
+
+def told(peer: Peer) -> dict[str, str]:
+    return read_properties(bytes(peer.ask(RequestCode.GET_BROKER_CONFIG).body).decode())
+
+
+def counter(peer: Peer) -> int:
+    return int(decode_body(peer.ask(RequestCode.GET_BROKER_CONFIG).ext["version"].encode())["counter"])
+
+
+def test_every_setting_of_broker_and_store_is_told(broker: Broker, peer: Peer) -> None:
+    found = told(peer)
+    for config in (broker.config, broker.parts.local.config):
+        for setting in settings_of(type(config)).values():
+            assert found[setting.property_name] == setting.render(getattr(config, setting.name))
+
+
+def test_a_change_takes_effect_at_once(broker: Broker, peer: Peer) -> None:
+    before = counter(peer)
+    assert peer.client.request(send_command("comes-by-itself")).code == 0
+    assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG, b"autoCreateTopicEnable=false\nmaxMessageSize=100\n").code == 0
+    assert told(peer)["autoCreateTopicEnable"] == "false"
+    assert peer.client.request(send_command("does-not")).code == ResponseCode.TOPIC_NOT_EXIST
+    assert peer.client.request(send_command("T", b"x" * 101)).code == ResponseCode.MESSAGE_ILLEGAL
+    assert counter(peer) == before + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        (b"nosuch=1", "nosuch"),
+        (b"brokerName=another", "cannot be changed"),
+        (b"mappedFileSizeCommitLog=4096", "cannot be changed"),
+        (b"brokerPermission=abc", "whole number"),
+        (b"brokerPermission=9", "lies within"),
+        (b"deleteWhen=99", "hours"),
+        (b"longPollingEnable=false\nnosuch=1", "nosuch"),
+        (b"\xff\xfe", "utf-8"),
+    ],
+)
+def test_what_cannot_be_changes_nothing(peer: Peer, text: bytes, word: str) -> None:
+    before = told(peer)
+    answer = peer.ask(RequestCode.UPDATE_BROKER_CONFIG, text)
+    assert (answer.code, word in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True), answer.remark
+    assert told(peer) == before
+
+
+def test_the_value_that_a_setting_has_already_is_no_change(peer: Peer) -> None:
+    before = counter(peer)
+    assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG, b"brokerName=b\n").code == 0
+    assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG).code == 0
+    assert counter(peer) == before
+
+
+def test_what_can_be_changed_are_settings() -> None:
+    assert settings_of(BrokerConfig).keys() >= CHANGEABLE_OF_BROKER
+    assert settings_of(StoreConfig).keys() >= CHANGEABLE_OF_STORE

@@ -1,0 +1,82 @@
+"""Questions for one client, asked by way of the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.consuming import Peer, messages_of, put, running
+from tiermq.broker.broker import Broker
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with running(tmp_path) as made:
+        yield made
+
+
+def test_a_consumer_says_what_it_does(broker: Broker) -> None:
+    with Peer(broker) as consumer, Peer(broker) as operator:
+        consumer.client.on_request(
+            RequestCode.GET_CONSUMER_RUNNING_INFO,
+            lambda asked: asked.respond(body=b'{"asked":"%b"}' % asked.ext["jstackEnable"].encode()),
+        )
+        consumer.join("G")
+        fields = {"consumerGroup": "G", "clientId": "c1", "jstackEnable": "true"}
+        answer = operator.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, **fields)
+        assert (answer.code, bytes(answer.body)) == (0, b'{"asked":"true"}')
+
+
+def test_a_consumer_is_given_one_message(broker: Broker) -> None:
+    put(broker, "this one")
+    (message,) = broker.parts.local.get("T", 0, 0).messages
+    seen: list[RemotingCommand] = []
+
+    def consume(asked: RemotingCommand) -> RemotingCommand:
+        seen.append(asked)
+        return asked.respond(body=b'{"consumeResult":"CR_SUCCESS"}')
+
+    with Peer(broker) as consumer, Peer(broker) as operator:
+        consumer.client.on_request(RequestCode.CONSUME_MESSAGE_DIRECTLY, consume)
+        consumer.join("G")
+        fields = {"consumerGroup": "G", "clientId": "c1", "msgId": message.message_id}
+        answer = operator.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, **fields)
+        assert bytes(answer.body) == b'{"consumeResult":"CR_SUCCESS"}'
+        wrong = operator.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, **{**fields, "msgId": "none"})
+        assert wrong.code == ResponseCode.SYSTEM_ERROR
+    (asked,) = seen
+    assert asked.ext["brokerName"] == "b"
+    assert messages_of(asked) == [message]
+
+
+@pytest.mark.parametrize("code", [RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY])
+def test_a_client_that_is_not_there_is_an_error(broker: Broker, code: RequestCode) -> None:
+    with Peer(broker) as operator:
+        answer = operator.ask(code, consumerGroup="G", clientId="nobody", msgId="x")
+    assert (answer.code, "not online" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+
+
+def test_a_client_that_goes_instead_of_answering_is_an_error(broker: Broker) -> None:
+    with Peer(broker) as operator:
+        consumer = Peer(broker)
+        consumer.client.on_request(RequestCode.GET_CONSUMER_RUNNING_INFO, lambda _asked: None)
+        consumer.join("G")
+        later = operator.ask_later(RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup="G", clientId="c1")
+        consumer.client.close()
+        answer = later.result(60)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+
+
+def test_a_client_that_is_too_old_to_know_the_question_is_not_asked(broker: Broker) -> None:
+    with Peer(broker) as consumer, Peer(broker) as operator:
+        consumer.join("G")
+        members = broker.parts.clients.consumers("G")
+        assert members is not None
+        for client in members.clients.values():
+            client.version = 30
+        answer = operator.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup="G", clientId="c1")
+    assert (answer.code, "too low" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)

@@ -1,0 +1,104 @@
+"""How a broker does, as mqadmin asks it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.consuming import Peer, bodies_of, on_loop, part, put, running
+from tiermq.broker.broker import Broker
+from tiermq.broker.delivering import DeliveryProcessor
+from tiermq.broker.runtime_info import RuntimeProcessor, _bytes_text, _duration
+from tiermq.clock import ManualClock
+from tiermq.remoting.codes import RequestCode
+from tiermq.remoting.json_dialect import decode_body
+
+DAY_MS = 86_400_000
+READ_BY_CLUSTER_LIST = {
+    "brokerActive", "putTps", "getTransferredTps", "brokerVersionDesc", "sendThreadPoolQueueSize",
+    "pullThreadPoolQueueSize", "ackThreadPoolQueueSize", "sendThreadPoolQueueHeadWaitTimeMills",
+    "pullThreadPoolQueueHeadWaitTimeMills", "ackThreadPoolQueueHeadWaitTimeMills", "pageCacheLockTimeMills",
+    "earliestMessageTimeStamp", "commitLogDiskRatio", "timerReadBehind", "timerOffsetBehind", "timerCongestNum",
+    "timerEnqueueTps", "timerDequeueTps", "msgPutTotalYesterdayMorning", "msgPutTotalTodayMorning",
+    "msgPutTotalTodayNow", "msgGetTotalYesterdayMorning", "msgGetTotalTodayMorning", "msgGetTotalTodayNow",
+}  # fmt: skip
+
+
+@pytest.fixture
+def broker(tmp_path: Path, manual_clock: ManualClock) -> Iterator[Broker]:
+    with running(tmp_path, clock=manual_clock, store={"background": False}) as made:
+        yield made
+
+
+@pytest.fixture
+def peer(broker: Broker) -> Iterator[Peer]:
+    with Peer(broker) as made:
+        yield made
+
+
+def table(peer: Peer) -> dict[str, str]:
+    found: dict[str, str] = decode_body(peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO).body)["table"]
+    return found
+
+
+def test_what_mqadmin_reads_is_there_and_everything_is_text(peer: Peer) -> None:
+    found = table(peer)
+    assert found.keys() >= READ_BY_CLUSTER_LIST
+    assert all(isinstance(value, str) for value in found.values())
+    assert found["earliestMessageTimeStamp"] == "-1"
+
+
+def test_figures_are_those_of_the_store(broker: Broker, peer: Peer, manual_clock: ManualClock) -> None:
+    stored_ms = manual_clock.now_ms()
+    put(broker, "one", "two", "three")
+    manual_clock.advance_ms(90_061_000)
+    found = table(peer)
+    assert found["putMessageTimesTotal"] == found["msgPutTotalTodayNow"] == "3"
+    assert found["earliestMessageTimeStamp"] == str(stored_ms)
+    assert int(found["commitLogMaxOffset"]) == broker.parts.local.max_physical_offset > 0
+    assert found["runtime"] == "[ 1 days, 1 hours, 1 minutes, 1 seconds ]"
+
+
+def test_rates_are_of_ten_sixty_and_six_hundred_seconds(broker: Broker, peer: Peer, manual_clock: ManualClock) -> None:
+    counting = broker.parts.local._parts.housekeeping._sample
+    for number in range(12):
+        put(broker, *("m" for _ in range(60 if number == 0 else 5)))
+        manual_clock.advance_ms(5_000)
+        counting()
+    assert table(peer)["putTps"] == f"1.0 {115 / 60} {115 / 60}"
+
+
+def test_a_waiting_delivery_of_delays_is_no_get(broker: Broker, peer: Peer) -> None:
+    """RocketMQ's figures count what consumers get; ours once counted every look for messages that are due."""
+    reader = broker.parts.local._parts.reader
+    before = reader.missed_count
+    part(broker, DeliveryProcessor).delay_levels.run_once()
+    assert reader.missed_count == before
+
+
+def test_days_begin_with_the_totals_of_midnight(broker: Broker, peer: Peer, manual_clock: ManualClock) -> None:
+    put(broker, "one", "two")
+    peer.join("G")
+    assert len(bodies_of(peer.pull())) == 2
+    manual_clock.advance_ms(DAY_MS)
+    on_loop(broker, part(broker, RuntimeProcessor).look_at_the_date)
+    put(broker, "three")
+    found = table(peer)
+    assert [found[f"msgPutTotal{when}"] for when in ("YesterdayMorning", "TodayMorning", "TodayNow")] == ["0", "2", "3"]
+    assert [found[f"msgGetTotal{when}"] for when in ("TodayMorning", "TodayNow")] == ["2", "2"]
+    manual_clock.advance_ms(DAY_MS)
+    assert table(peer)["msgPutTotalYesterdayMorning"] == "2"
+
+
+@pytest.mark.parametrize("code", [RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.DELETE_EXPIRED_COMMITLOG])
+def test_housekeeping_is_done_when_it_is_asked_for(peer: Peer, code: RequestCode) -> None:
+    assert peer.ask(code).code == 0
+
+
+def test_texts_are_those_that_rocketmq_writes() -> None:
+    assert _duration(34_999) == "[ 0 days, 0 hours, 0 minutes, 34 seconds ]"
+    assert [_bytes_text(count) for count in (0, 552, 1024, 1536, 10 * 1024**3)] == [
+        "0 B", "552 B", "1.0 KiB", "1.5 KiB", "10.0 GiB",
+    ]  # fmt: skip
