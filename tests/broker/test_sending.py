@@ -211,6 +211,17 @@ def test_each_message_of_a_batch_is_a_message_of_the_queue(broker: Broker, code:
         assert (message.properties["KEYS"], message.properties["CLUSTER"]) == (f"k{number}", "DefaultCluster")
 
 
+def test_ids_are_right_whatever_came_first(broker: Broker) -> None:
+    with Producer(broker) as producer:
+        producer.send(queue=99)
+        answers = [producer.send(body=batch_of(2), batch=True), producer.send(), producer.send(), producer.send()]
+    ids = [each for answer in answers for each in answer.ext["msgId"].split(",")]
+    assert [str(decode_message_id(each)) for each in ids] == ids
+    assert [(found.store_host, found.physical_offset) for found in map(decode_message_id, ids)] == [
+        (broker.address, message.physical_offset) for message in stored(broker)
+    ]
+
+
 def test_a_batch_for_a_topic_of_batch_queues_is_one_record(tmp_path: Path) -> None:
     with running(tmp_path) as broker, Producer(broker) as producer:
         broker.parts.topics.put(TopicConfig("Inner", 1, 1, attributes={"queue.type": "BatchCQ"}))

@@ -29,10 +29,12 @@ class SendCounts:
         )
         registry.add_collector(self.collect)
 
+    def entry(self, topic: str) -> list[int]:
+        """Messages and bytes of a topic, for whoever counts often: add to both."""
+        return self._by_topic.setdefault(topic, [0, 0])
+
     def add(self, topic: str, size_bytes: int, count: int = 1) -> None:
-        found = self._by_topic.get(topic)
-        if found is None:
-            found = self._by_topic[topic] = [0, 0]
+        found = self.entry(topic)
         found[0] += count
         found[1] += size_bytes
 

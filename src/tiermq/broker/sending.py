@@ -62,6 +62,8 @@ UNUSUAL_FLAGS = SYS_FLAG_TRANSACTION | 0xC0
 INNER_BATCH_FLAGS = 0xC0
 BATCH_QUEUE = "BatchCQ"
 DLQ_QUEUES = 1
+PLACE_CHARACTERS = 16
+"""A message id is where the store is, then the physical offset in so many hexadecimal digits."""
 _KEY = b"UNIQ_KEY\x01"
 _PUT_OK = PutStatus.PUT_OK
 
@@ -96,8 +98,10 @@ class SendProcessor:
         self._new_key = UniqueKeyGenerator(
             store_host(config.broker_ip1, 0).rpartition(":")[0], clock=parts.clock
         ).next_key
-        self._usual: dict[str, TopicConfig] = {}
-        """Topics whose sends can go the usual way, with the configuration that this was found of."""
+        self._usual: dict[str, tuple[TopicConfig, list[int]]] = {}
+        """Topics whose sends can go the usual way: the configuration that this was found of, and their counts."""
+        self._id_head = ""
+        """What all message ids of this store begin with; unknown before the first is made."""
         self._lines: dict[str, list[tuple[Connection, SendRequest]]] = {}
         self._in_lines = 0
         self.counts = SendCounts(parts.metrics, config, parts.topics)
@@ -122,13 +126,13 @@ class SendProcessor:
         """The answer, or None when it comes later. Raises RequestRefused."""
         topic = request.topic
         properties = request.properties
-        config = self._usual.get(topic)
+        usual = self._usual.get(topic)
         at = properties.find(_KEY)
         end = properties.find(b"\x02", at + 9)
         if (
-            config is None
-            or config is not self._find(topic)
-            or not 0 <= request.queue_id < config.write_queues
+            usual is None
+            or usual[0] is not self._find(topic)
+            or not 0 <= request.queue_id < usual[0].write_queues
             or request.batch
             or not request.body
             or request.sys_flag & UNUSUAL_FLAGS
@@ -142,6 +146,7 @@ class SendProcessor:
             or b"TIMER_" in properties
             or b"POP_CK" in properties
             or self._lines
+            or not self._id_head
         ):
             return self._send_otherwise(connection, request)
         born_host = connection.attributes.get(BORN_HOST) or born_host_of(connection)
@@ -155,10 +160,12 @@ class SendProcessor:
         key = properties[at + 9 : end].decode("utf-8", "replace")
         if self._sync or result.status is not _PUT_OK:
             return self._answered(connection, request, result, message.waits_for_store, request.queue_id, key)
-        self.counts.add(topic, result.size)
+        counted = usual[1]
+        counted[0] += 1
+        counted[1] += result.size
         return send_answer(
-            request.header_type, request.opaque, 0, VERSION, result.message_id or "", request.queue_id,
-            result.queue_offset, key, self._region, self._trace_on,
+            request.header_type, request.opaque, 0, VERSION, f"{self._id_head}{result.physical_offset:016X}",
+            request.queue_id, result.queue_offset, key, self._region, self._trace_on,
         )  # fmt: skip
 
     # Otherwise.
@@ -178,7 +185,7 @@ class SendProcessor:
         if not request.body:
             raise RequestRefused("the message is illegal: it has no body", ResponseCode.MESSAGE_ILLEGAL)
         if _is_usual(config):
-            self._usual[topic] = config
+            self._usual[topic] = (config, self.counts.entry(topic))
         if request.batch:
             return self._send_batch(connection, request, config)
         if topic.startswith(RETRY_PREFIX):
@@ -238,7 +245,8 @@ class SendProcessor:
             raise RequestRefused("expected messages in a batch, found none", ResponseCode.MESSAGE_ILLEGAL)
         if results.end_offset < 0:
             return self._answered(connection, request, results[0], False, queue_id, key)
-        ids = ",".join([result.message_id or "" for result in results])
+        head = (results[0].message_id or "")[:-PLACE_CHARACTERS]
+        ids = ",".join([f"{head}{result.physical_offset:016X}" for result in results])
         first, last = results[0], results[len(results) - 1]
         whole = _Stored(ids, first.queue_offset, last.end_offset, last.end_offset - first.physical_offset, len(results))
         return self._answered_stored(connection, request, whole, envelope.waits_for_store, queue_id, key)
@@ -265,6 +273,7 @@ class SendProcessor:
             code, remark = code_of(result.status)
             self.counts.refused += 1
             raise RequestRefused(remark or result.status.name, code)
+        self._id_head = (result.message_id or "")[:-PLACE_CHARACTERS]
         stored = _Stored(result.message_id or "", result.queue_offset, result.end_offset, result.size, result.count)
         return self._answered_stored(connection, request, stored, waits, queue_id, key)
 
