@@ -32,6 +32,12 @@ def test_a_pull_that_lacks_a_field_is_refused(field: str) -> None:
         pull_of(**{field: None})
 
 
+def test_how_long_it_may_wait_is_needed_only_of_a_pull_that_may() -> None:
+    assert pull_of(sysFlag=0, suspendTimeoutMillis=None).suspend_ms == 0
+    with pytest.raises(RequestRefused, match="suspendTimeoutMillis"):
+        pull_of(sysFlag=2, suspendTimeoutMillis=None)
+
+
 @pytest.mark.parametrize(("field", "value"), [("queueId", 2**31), ("queueOffset", "1.5"), ("maxMsgNums", "many")])
 def test_a_pull_with_a_number_that_is_none_is_refused(field: str, value: object) -> None:
     with pytest.raises(RequestRefused, match=field):

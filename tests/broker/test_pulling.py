@@ -10,11 +10,13 @@ import pytest
 from broker.consuming import SIZES, Peer, bodies_of, messages_of, on_loop, part, put, running, until
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
-from tiermq.broker.pulling import PullProcessor
+from tiermq.broker.pulling import PullProcessor, _code_of
 from tiermq.errors import TierUnavailable
+from tiermq.kernel import GetPage
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, HeaderType, RemotingCommand
+from tiermq.status import GetStatus
 from tiermq.tier.tiered_store import TieredStore
 
 NOT_FOUND, MOVED = ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED
@@ -144,12 +146,39 @@ def test_any_number_of_wanted_messages_is_understood(tmp_path: Path, count: int)
         assert bodies_of(peer.pull(0, maxMsgNums=count)) == (["a"] if count <= 0 else ["a", "b", "c"])
 
 
+@pytest.mark.parametrize(
+    ("status", "offset", "next_offset", "expected"),
+    [
+        (GetStatus.FOUND, 0, 5, 0),
+        (GetStatus.NO_MATCHED_MESSAGE, 0, 5, 20),
+        (GetStatus.MESSAGE_WAS_REMOVING, 0, 5, 20),
+        (GetStatus.OFFSET_FOUND_NULL, 0, 5, 20),
+        (GetStatus.OFFSET_FOUND_NULL, 0, 50, 19),
+        (GetStatus.OFFSET_OVERFLOW_ONE, 10, 10, 19),
+        (GetStatus.OFFSET_OVERFLOW_BADLY, 11, 10, 21),
+        (GetStatus.OFFSET_TOO_SMALL, 0, 5, 21),
+        (GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 19),
+        (GetStatus.NO_MESSAGE_IN_QUEUE, 3, 0, 21),
+        (GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 19),
+        (GetStatus.NO_MATCHED_LOGIC_QUEUE, 3, 0, 21),
+    ],
+)
+def test_every_status_of_a_store_has_its_code(status: GetStatus, offset: int, next_offset: int, expected: int) -> None:
+    assert _code_of(GetPage(status, next_offset, 0, 10), offset) == expected
+
+
 # Cold reads.
 
 
-def tiered(tmp_path: Path) -> Broker:
+def tiered(tmp_path: Path, **settings: object) -> Broker:
     """A broker whose queue 0 of T has its first messages in the tier only."""
-    small = {**SIZES, "mapped_file_size_commit_log": 16 * 1024, "file_reserved_time": 0, "delete_when": "00"}
+    small = {
+        **SIZES,
+        **settings,
+        "mapped_file_size_commit_log": 16 * 1024,
+        "file_reserved_time": 0,
+        "delete_when": "00",
+    }
     config = BrokerConfig(bind_address="127.0.0.1", listen_port=0, broker_name="b")
     broker = Broker.open(tmp_path / "store", tier=(tmp_path / "tier").as_uri(), config=config, **small)
     broker.parts.topics.put(TopicConfig("T", 4, 4))
@@ -254,6 +283,21 @@ def test_a_reset_without_a_running_broker_only_commits(tmp_path: Path) -> None:
     broker.parts.offsets.reset("G", "T", 0, 5)
     assert broker.parts.offsets.query("G", "T", 0) == 5
     broker.stop()
+
+
+def test_a_consumer_at_the_end_of_a_tier_that_is_behind_waits_and_does_not_spin(tmp_path: Path) -> None:
+    with tiered(tmp_path, tiered_storage_level="FORCE") as broker, Peer(broker) as peer:
+        peer.join()
+        store = broker.store
+        assert isinstance(store, TieredStore)
+        store.pause_tiering()
+        put(broker, "only here")
+        pulling = part(broker, PullProcessor)
+        held = peer.pull_later(60, sysFlag=2)
+        until(broker, lambda: pulling.long_polling.held == 1)
+        assert pulling.long_polling.woken == 0
+        put(broker, "another")
+        assert held.result(60).code == NOT_FOUND
 
 
 def test_too_many_cold_pulls_are_told_to_come_back(tmp_path: Path) -> None:

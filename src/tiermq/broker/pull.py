@@ -32,6 +32,7 @@ class Pull:
         "offset",
         "queue_id",
         "slot",
+        "suspend_ms",
         "topic",
     )
 
@@ -46,16 +47,13 @@ class Pull:
         self.max_messages = int32_field(command, "maxMsgNums")
         self.flags = int32_field(command, "sysFlag")
         self.message_filter: MessageFilter | None = None
+        self.suspend_ms = int_field(command, "suspendTimeoutMillis") if self.flags & FLAG_SUSPEND else 0
         self.slot = 0
 
     @property
     def commit_offset(self) -> int:
         """What the group has consumed, where `FLAG_COMMIT` says that it counts."""
         return int_field(self.command, "commitOffset")
-
-    @property
-    def suspend_ms(self) -> int:
-        return int_field(self.command, "suspendTimeoutMillis")
 
     @property
     def subscription_version(self) -> int:

@@ -24,7 +24,7 @@ from tiermq.broker.parts import BrokerParts
 from tiermq.broker.pull import FLAG_COMMIT, FLAG_SUSPEND, Pull
 from tiermq.broker.pull_admission import Admitted, PullAdmission, PullForbidden
 from tiermq.errors import RequestRefused, TierMQError
-from tiermq.kernel import pull_answer
+from tiermq.kernel import GetPage, pull_answer
 from tiermq.remoting.codes import VERSION, RequestCode, ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, RemotingCommand
 from tiermq.remoting.connection import Connection
@@ -187,14 +187,16 @@ class PullProcessor:
             admitted.message_count += page.count
             admitted.byte_count += len(page.data)
             self._offsets.pulled(pull.group, pull.topic, pull.queue_id, page.next_offset)
-        elif code == _NOT_FOUND and may_hold and self._hold(pull):
+        elif code == _NOT_FOUND and may_hold and self._hold(pull, page):
             return
         self._send(pull, code, page.status.name, page.next_offset, page.min_offset, page.max_offset, page.data)
 
-    def _hold(self, pull: Pull) -> bool:
+    def _hold(self, pull: Pull, page: Page) -> bool:
         config = self._parts.config
+        # The tier's end follows the local one: that there is more here does not mean that there is more to get there.
+        end_of = self._end_of if isinstance(page, GetPage) else _end_of_nothing
         timeout_ms = pull.suspend_ms if config.long_polling_enable else config.short_polling_time_mills
-        return self.long_polling.hold(pull, timeout_ms, self._end_of)
+        return self.long_polling.hold(pull, timeout_ms, end_of)
 
     def _send(
         self,
@@ -250,6 +252,10 @@ class PullProcessor:
 
     def _stop(self) -> None:
         self._cold.shutdown(cancel_futures=True)
+
+
+def _end_of_nothing(_topic: str, _queue_id: int) -> int:
+    return -1
 
 
 def _code_of(page: Page, offset: int) -> int:
