@@ -62,7 +62,7 @@ def test_the_report_for_eyes_names_what_was_done(store: Path, tmp_path: Path) ->
         (["--store", "a", "--tier", "ftp://x"], "ftp"),
         (["--store", "a", "--tier", "file:///tmp/x", "--trigger", "soon"], "a time such as 20s"),
         (["--store", "a", "--tier", "file:///tmp/x", "--trigger", "2s", "--once"], "one of the two"),
-        (["--store", "a", "--tier", "file:///tmp/x", "--index", "never"], "'now', 'later'"),
+        (["--store", "a", "--tier", "file:///tmp/x", "--index", "never"], "'now', 'local', 'later'"),
         (["--tier", "file:///tmp/x"], "--store"),
     ],
 )

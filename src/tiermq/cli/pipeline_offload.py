@@ -33,7 +33,13 @@ _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 @click.option("--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
 @click.option("--trigger", metavar="TIME", help="Look again every so often (20s, 5m), until stopped.")
 @click.option("--once", is_flag=True, help="Copy what is there now, then end. The default.")
-@click.option("--index", type=click.Choice(["now", "later"]), default="now", show_default=True, help="The key index.")
+@click.option(
+    "--index",
+    type=click.Choice(["now", "local", "later"]),
+    default="now",
+    show_default=True,
+    help="The key index: into the tier at the end, into it when a file is full, or left to reindex.",
+)
 @click.option("--recover", is_flag=True, help="Open a store whose process died, once, so that it can be believed.")
 @click.option("--config", type=click.Path(exists=True, dir_okay=False), help="The broker's settings: .conf or TOML.")
 @job_options

@@ -163,7 +163,7 @@ def test_a_task_that_dies_half_way_twice_and_is_run_again_changes_nothing(
 
 STEPS = [
     "settle", "recover", "init", "tasks", "validate", "commit", "committed", "roll", "index", "index sync",
-    "manifests", "seal", "close",
+    "manifests", "seal", "index upload", "close",
 ]  # fmt: skip
 
 
@@ -213,7 +213,7 @@ def test_an_index_that_is_left_for_later_is_completed_by_the_next_run(world: Off
     assert job.done["keys"] == 0
     world.offload()
     assert_whole(world, expected)
-    with pytest.raises(BadConfig, match="'now' or 'later'"):
+    with pytest.raises(BadConfig, match="'now', 'local' or 'later'"):
         offload([world.place()], world.tier, index="never")
 
 

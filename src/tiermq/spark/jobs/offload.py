@@ -39,6 +39,8 @@ _log = logging.getLogger(__name__)
 IDLE_WAVES_MAX = 3
 """So many waves in a row that got nothing done, though there is something to do, end a job that should end."""
 
+INDEX_CHOICES = ("now", "local", "later")
+
 Run = Callable[[Sequence[OffloadTask]], list[TaskResult]]
 Progress = Callable[[int, int], None]
 """Told (bytes copied, bytes that are known of) after each wave."""
@@ -50,6 +52,7 @@ class OffloadOptions:
 
     topics: frozenset[str] = frozenset()
     with_index: bool = True
+    publish_index: bool = True
     trigger_s: float | None = None
     recover: bool = False
     dry_run: bool = False
@@ -72,14 +75,18 @@ def offload(
 ) -> JobReport:
     """Copy the stores into the tier at URL `tier`; without `spark` in this process, one task after the other.
 
-    `stores` are directories, `DIR` or `DIR=cluster/broker`. `index="later"` leaves the key index to `reindex`.
+    `stores` are directories, `DIR` or `DIR=cluster/broker`. `index`, of the keys: "now" puts the index of
+    everything into the tier at the end (with `trigger_s` a file whenever one is full, as "local" always does, which
+    leaves the open file to a later run); "later" leaves all of it to `reindex`.
     `trigger_s`: look again every so many seconds until `stop` is set. `config`: settings of the tier by their names in
     snake_case. `recover`: open stores whose process died, once, before. Further options are OffloadOptions'.
     Raises what is known before tasks start: BadConfig, BadTierUrl, StoreNotRecovered, StoreLocked, LeaseHeld.
     """
-    if index not in ("now", "later"):
-        raise BadConfig(f"index is 'now' or 'later', found {index!r}")
-    chosen = OffloadOptions(topics=frozenset(topics), with_index=index == "now", **options)
+    if index not in INDEX_CHOICES:
+        raise BadConfig(f"index is 'now', 'local' or 'later', found {index!r}")
+    chosen = OffloadOptions(
+        topics=frozenset(topics), with_index=index != "later", publish_index=index == "now", **options
+    )
     return OffloadJob(stores, tier, chosen, spark).run()
 
 
@@ -186,8 +193,17 @@ class OffloadJob:
                     break
             elif not copied:
                 options.stop.wait(options.trigger_s)
+        if options.publish_index and options.trigger_s is None and not options.stop.is_set():
+            self._publish_index(brokers)
         problems = [(broker, name, text) for broker in brokers for name, text in broker.problems.items()]
         self._report.problems += [f"{broker.place.path} {name[0]}-{name[1]}: {text}" for broker, name, text in problems]
+
+    def _publish_index(self, brokers: Sequence[OffloadBroker]) -> None:
+        for broker in brokers:
+            try:
+                broker.publish_index()
+            except (TierError, OSError) as error:
+                self._report.problems.append(str(error))
 
     def _wave(self, brokers: Sequence[OffloadBroker]) -> tuple[bool, bool]:
         """Whether anything was done, and whether nothing was left to do."""
@@ -249,6 +265,7 @@ class OffloadJob:
             messages=counts.messages,
             adopted=counts.adopted,
             keys=counts.keys,
+            index_files=counts.index_files,
             gaps=counts.gaps,
             segments_begun=counts.rolled,
             segments_sealed=counts.sealed,

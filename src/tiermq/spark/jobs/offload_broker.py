@@ -19,19 +19,18 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tiermq.clock import Clock
 from tiermq.errors import StaleWriter, TierError
-from tiermq.files.os_file_access import OsFileAccess
 from tiermq.history.scan_values import StorePlace
+from tiermq.spark.jobs.offload_index import open_index, publish_index, put_fragments
 from tiermq.spark.jobs.offload_place import require_free
 from tiermq.spark.jobs.offload_values import LeaseClaim, QueueCommit, QueueWork, Stop
 from tiermq.spark.jobs.offload_wave import cut
 from tiermq.store.read_only_store import ReadOnlyStore
 from tiermq.tier.dispatch.execute import IndexSink, NoIndex, Outcome, execute
-from tiermq.tier.dispatch.index_rebuild import queue_tails, rebuild_from
 from tiermq.tier.dispatch.plan import Hold, LocalState, Nothing, Plan, QueueState, Reason, Upload, plan
 from tiermq.tier.dispatch.queue_run import QueueRun
 from tiermq.tier.dispatch.read_only_source import ReadOnlySource
@@ -43,7 +42,7 @@ from tiermq.tier.dispatch.writer import QueueWriter
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
-from tiermq.tier.index.index_store import IndexSettings, IndexStore
+from tiermq.tier.index.index_store import IndexStore
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
 from tiermq.tier.metadata.manifest_policy import ManifestCause, ManifestPolicy
 from tiermq.tier.metadata.manifest_store import ManifestStore
@@ -73,6 +72,7 @@ class Counts:
     sealed: int = 0
     adopted: int = 0  # Messages that an earlier run had written and not committed.
     keys: int = 0
+    index_files: int = 0
     queues: set[QueueName] = field(default_factory=set)
 
 
@@ -167,25 +167,8 @@ class OffloadBroker:
             )
 
     def _start_index(self) -> IndexStore:
-        config = self._config
-        index = IndexStore(
-            OsFileAccess(),
-            str(self.store.root),
-            self._driver,
-            self.metadata,
-            self.place.cluster,
-            self.place.broker,
-            clock=self._clock,
-            settings=IndexSettings(
-                slots=config.tiered_store_index_file_max_hash_slot_num,
-                capacity=config.tiered_store_index_file_max_index_num,
-            ),
-            rebuild=rebuild_from(self.files),
-            is_delete_enabled=lambda: False,  # What expires is for those who know how long each topic is kept.
-            may_write=self.writer.may_write,
-        )
-        index.start(queue_tails(self.files), with_thread=False)
-        return index
+        root, may_write = str(self.store.root), self.writer.may_write
+        return open_index(self._config, root, self._driver, self.metadata, self.files, may_write, self._clock)
 
     def _empty_spool(self) -> None:
         os.makedirs(self.spool, exist_ok=True)
@@ -201,6 +184,12 @@ class OffloadBroker:
                 while self.index.run_once() == 0.0:  # Read back what an earlier run left, and upload what is full.
                     continue
             self._write_manifests(ManifestCause.CLOSE)
+
+    def publish_index(self) -> None:
+        """Put the whole key index into the tier, so that the tier alone answers look-ups. Raises TierError."""
+        if self.index is not None:
+            self._step("index upload")
+            self.counts.index_files += publish_index(self.index, self.place.path, self.writer.may_write)
 
     def fix_targets(self) -> None:
         """Copy what is there now, and nothing that is put later: the job ends though producers go on."""
@@ -360,7 +349,10 @@ class OffloadBroker:
         for commit in commits:
             self._settle(commit)
         if self.index is not None:
-            self._put_fragments(self.index, done)
+            self._step("index")
+            self.counts.keys += put_fragments(self.index, done)
+            self._step("index sync")
+            self.index.run_once()
         self._step("manifests")
         self._write_manifests()
         self._seal()
@@ -408,20 +400,6 @@ class OffloadBroker:
             file = self.files.find(work.queue.topic, work.queue.queue_id)
             if file is not None:
                 file.doubt()
-
-    def _put_fragments(self, index: IndexStore, commits: Sequence[QueueCommit]) -> None:
-        self._step("index")
-        for commit in commits:
-            fragment = commit.fragment
-            if fragment is None:
-                continue
-            if commit.fragment_path:
-                fragment = replace(fragment, keys=Path(commit.fragment_path).read_bytes())
-                os.unlink(commit.fragment_path)
-            index.put_fragment(fragment)
-            self.counts.keys += fragment.count
-        self._step("index sync")
-        index.run_once()
 
     # What the tier says of itself
 
