@@ -14,6 +14,11 @@ COMMANDS = {
     "dump": Entry("tiermq.cli.dump", "dump", "Show any file of a store directory or a tier as JSON lines."),
     "namesrv": Entry("tiermq.cli.namesrv", "namesrv", "Run a name server for RocketMQ's brokers and clients."),
     "serve": Entry("tiermq.cli.serve", "serve", "Run a broker for RocketMQ's clients, with a name server beside it."),
+    "produce": Entry("tiermq.cli.produce", "produce", "Send messages to a topic: one, the lines of a file, many."),
+    "consume": Entry("tiermq.cli.consume", "consume", "Print the messages of a topic, to its end or as they come."),
+    "query": Entry("tiermq.cli.query", "query", "Find messages by key, by id or by place."),
+    "topic": Entry("tiermq.cli.topic", "topic", "Look at topics, make and delete them."),
+    "group": Entry("tiermq.cli.group", "group", "Look at groups of consumers, make, move and delete them."),
     "store": Entry("tiermq.cli.store", "store", "Look into a store directory: stat, check."),
     "tier": Entry("tiermq.cli.tier", "tier", "Look into a tier: ls, stat, cat, verify, repair, restore, import, …"),
     "pipeline": Entry(
@@ -36,6 +41,7 @@ def cli() -> None:
     Start here:
       tiermq demo                      see the whole way on this machine, with pictures
       tiermq serve ~/store             a broker for RocketMQ's clients, and its name server
+      tiermq produce orders hello      send a message; tiermq consume orders prints it
       tiermq store stat ~/store        what a RocketMQ or TierMQ store directory holds
       tiermq store check ~/store       whether it agrees with itself
       tiermq dump ~/store/commitlog    every message, as JSON lines

@@ -33,6 +33,8 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
  */
 @SuppressWarnings("deprecation")
 public final class ClientJob {
+    /** A machine that is busy with other things must not look like a broker that does not answer. */
+    private static final int PATIENCE_MS = 60_000;
     private static PrintStream events;
 
     public static void main(String[] arguments) throws Exception {
@@ -53,7 +55,8 @@ public final class ClientJob {
     private static void send(JSONObject job) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(job.getString("group"));
         producer.setNamesrvAddr(job.getString("nameServer"));
-        producer.setSendMsgTimeout(60_000);
+        producer.setSendMsgTimeout(PATIENCE_MS);
+        producer.setMqClientApiTimeout(PATIENCE_MS);
         producer.start();
         List<Message> messages = new ArrayList<>();
         for (Object body : job.getJSONArray("bodies")) {
@@ -122,6 +125,7 @@ public final class ClientJob {
     private static void consume(JSONObject job) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(job.getString("group"));
         consumer.setNamesrvAddr(job.getString("nameServer"));
+        consumer.setMqClientApiTimeout(PATIENCE_MS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setInstanceName(job.getString("group") + ProcessHandle.current().pid());
         if (job.getBooleanValue("broadcast")) {
@@ -163,6 +167,7 @@ public final class ClientJob {
     private static void poll(JSONObject job) throws Exception {
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(job.getString("group"));
         consumer.setNamesrvAddr(job.getString("nameServer"));
+        consumer.setMqClientApiTimeout(PATIENCE_MS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(job.getString("topic"), job.getString("tag") == null ? "*" : job.getString("tag"));
         consumer.start();

@@ -1,0 +1,189 @@
+"""ClusterClient: what the commands that talk to brokers share. It asks a name server where topics are, and goes there.
+
+    async with ClusterClient("127.0.0.1:9876") as cluster:
+        route = await cluster.route("orders")
+        answer = await cluster.ask(route.queues[0].address, RequestCode.GET_MAX_OFFSET, topic="orders", queueId=0)
+
+Invariants: one connection to each address, made when it is first needed; an answer with another code than those that
+were expected is an error with the peer's own words. Belongs to the loop that it is used on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from tiermq.broker.registration import parse_name_servers
+from tiermq.errors import PeerGone, RemotingError, RequestRefused
+from tiermq.namesrv.topic_config import PERM_READ, PERM_WRITE
+from tiermq.remoting.acl import Credentials
+from tiermq.remoting.client import RemotingClient
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.json_dialect import as_int, decode_object
+
+MASTER = "0"
+TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePlace:
+    """One queue of a topic at one broker."""
+
+    broker_name: str
+    address: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a topic can be written and where it can be read."""
+
+    topic: str
+    writable: tuple[QueuePlace, ...]
+    readable: tuple[QueuePlace, ...]
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Broker names to addresses."""
+        return {place.broker_name: place.address for place in (*self.readable, *self.writable)}
+
+
+class ClusterClient:
+    """See the module."""
+
+    def __init__(
+        self, name_servers: str, *, credentials: Credentials | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Raises BadConfig for an address that is none."""
+        self._name_servers = parse_name_servers(name_servers)
+        self._credentials = credentials
+        self._tls = tls
+        self._clients: dict[str, RemotingClient] = {}
+        self._connecting = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
+            await client.close()
+
+    # Asking.
+
+    async def at(self, address: str) -> RemotingClient:
+        """The connection to an address. Raises PeerGone when nobody answers there."""
+        client = self._clients.get(address)
+        if client is not None and client.is_open:
+            return client
+        async with self._connecting:
+            client = self._clients.get(address)
+            if client is None or not client.is_open:
+                host, _, port = address.rpartition(":")
+                client = self._clients[address] = await RemotingClient.connect(
+                    host, int(port), tls=self._tls, credentials=self._credentials, timeout_s=TIMEOUT_S
+                )
+            return client
+
+    async def ask(
+        self,
+        address: str,
+        code: RequestCode,
+        body: bytes = b"",
+        *,
+        expected: tuple[int, ...] = (ResponseCode.SUCCESS,),
+        timeout_s: float = TIMEOUT_S,
+        **fields: Any,
+    ) -> RemotingCommand:
+        """One answer. Raises RequestRefused for a code that is not expected, PeerGone and RequestTimedOut."""
+        ext = {name: _text(value) for name, value in fields.items() if value is not None}
+        client = await self.at(address)
+        answer = await client.request(RemotingCommand(code, ext=ext, body=body), timeout_s)
+        if answer.code not in expected:
+            raise RequestRefused(f"{address} refuses: {answer.remark or 'it does not say why'}", answer.code)
+        return answer
+
+    async def ask_name_server(
+        self, code: RequestCode, *, expected: tuple[int, ...] = (ResponseCode.SUCCESS,), **fields: Any
+    ) -> RemotingCommand:
+        """The answer of the first name server that can be reached."""
+        problem: PeerGone | None = None
+        for host, port in self._name_servers:
+            try:
+                return await self.ask(f"{host}:{port}", code, expected=expected, **fields)
+            except PeerGone as error:
+                problem = error
+        raise RemotingError(
+            f"no name server can be reached, name one with --namesrv host:port; the last one said: {problem}"
+        )
+
+    # Where things are.
+
+    async def find_route(self, topic: str) -> Route | None:
+        """None when nobody has such a topic."""
+        known = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
+        answer = await self.ask_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, expected=known, topic=topic)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        document = decode_object(answer.body)
+        masters = {
+            broker["brokerName"]: broker["brokerAddrs"][MASTER]
+            for broker in document.get("brokerDatas") or []
+            if MASTER in broker.get("brokerAddrs", {})
+        }
+        writable: list[QueuePlace] = []
+        readable: list[QueuePlace] = []
+        for queue in document.get("queueDatas") or []:
+            name, perm = queue["brokerName"], as_int(queue.get("perm"))
+            if name not in masters:
+                continue
+            for places, bit, count in (
+                (writable, PERM_WRITE, "writeQueueNums"),
+                (readable, PERM_READ, "readQueueNums"),
+            ):
+                if perm & bit:
+                    places += (QueuePlace(name, masters[name], each) for each in range(as_int(queue.get(count))))
+        return Route(topic, tuple(writable), tuple(readable))
+
+    async def route(self, topic: str) -> Route:
+        """The same; raises RequestRefused when nobody has such a topic."""
+        found = await self.find_route(topic)
+        if found is None:
+            raise RequestRefused(
+                f"expected the topic {topic}, found that no broker has it: `tiermq topic create {topic}` makes it",
+                ResponseCode.TOPIC_NOT_EXIST,
+            )
+        return found
+
+    async def masters(self, cluster: str | None = None) -> dict[str, str]:
+        """Broker names to addresses. Raises RemotingError when there is none."""
+        document = decode_object((await self.ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+        names: dict[str, Any] = document.get("clusterAddrTable") or {}
+        wanted = {name for each, found in names.items() if cluster in (None, each) for name in found}
+        masters = {
+            name: broker["brokerAddrs"][MASTER]
+            for name, broker in (document.get("brokerAddrTable") or {}).items()
+            if name in wanted and MASTER in broker.get("brokerAddrs", {})
+        }
+        if not masters:
+            raise RemotingError(
+                f"expected a broker{f' of cluster {cluster}' if cluster else ''} at the name server, found none"
+            )
+        return masters
+
+    async def tell_name_servers(self, code: RequestCode, **fields: Any) -> None:
+        """All of them that can be reached."""
+        for host, port in self._name_servers:
+            with contextlib.suppress(PeerGone):
+                await self.ask(f"{host}:{port}", code, **fields)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

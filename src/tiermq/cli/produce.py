@@ -1,0 +1,269 @@
+"""`tiermq produce`: send messages over the wire, one or many, and say how fast."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import click
+
+from tiermq.cli.cluster_client import ClusterClient, QueuePlace
+from tiermq.cli.cluster_options import Access, cluster_options, ending_signal
+from tiermq.cli.progress_line import ProgressLine, in_words
+from tiermq.clock import SystemClock
+from tiermq.errors import RemotingError, RequestRefused
+from tiermq.message.ids import UniqueKeyGenerator
+from tiermq.message.properties import DELAY, KEYS, TAGS, UNIQ_KEY, encode_properties
+from tiermq.remoting.codes import RequestCode, ResponseCode
+
+EXIT_FAILED = 1
+DEFAULT_TOPIC = "TBW102"
+DEFAULT_QUEUES = 4
+PAGE = 256
+PAGES_AHEAD = 8
+READ_BYTES = 64 * 1024
+STORED = (
+    ResponseCode.SUCCESS,
+    ResponseCode.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE,
+)
+"""The message is in the log; only the first is as safe as was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """What every message of a run shares."""
+
+    topic: str
+    group: str
+    queue_id: int | None
+    properties: dict[str, str]
+    in_flight: int
+    rate: float | None
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("body", required=False)
+@cluster_options
+@click.option(
+    "--file", "file", type=click.File("rb"), help="A message for each line that is not empty; - is standard input."
+)
+@click.option("--count", type=click.IntRange(1), help="Send so many made-up messages.")
+@click.option("--size", type=click.IntRange(1), default=128, show_default=True, help="Bytes of each made-up message.")
+@click.option("--tag", help="The messages' tag.")
+@click.option("--key", "keys", multiple=True, help="A key to find them by; may be repeated.")
+@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A property; may be repeated.")
+@click.option("--queue", "queue_id", type=click.IntRange(0), help="To this queue [each in turn].")
+@click.option("--delay-level", type=click.IntRange(1, 18), help="Delivered later: 1 is 1 s, 18 is 2 h.")
+@click.option("--group", default="tiermq_produce", show_default=True, help="The producer's group.")
+@click.option(
+    "--in-flight", type=click.IntRange(1), default=64, show_default=True, help="Sends that may be open at once."
+)
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="At most so many messages a second.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def produce(access: Access, **options: Any) -> None:
+    """Send BODY, or the lines of a file, or made-up messages, to TOPIC.
+
+    A topic that nobody has is made, where the broker allows it. Ctrl-C ends after the sends that are open.
+
+    Exit code: 0 when everything was stored, 1 when something was not.
+
+    \b
+    Examples:
+      tiermq produce orders 'order 42' --tag paid --key order-42
+      tiermq produce orders --file orders.jsonl
+      tail -f app.log | tiermq produce logs --file -
+      tiermq produce orders --count 100000 --size 1024 --json
+    """
+    pages = _pages(options)
+    properties = _properties(options)
+    sending = Sending(
+        options["topic"],
+        options["group"],
+        options["queue_id"],
+        properties,
+        options["in_flight"],
+        options["rate"],
+    )
+    figures, first, problem = access.run(lambda cluster: _send_all(cluster, sending, pages))
+    if options["as_json"]:
+        click.echo(json.dumps({**figures, "first": first, "problem": problem}))
+    else:
+        if first is not None and figures["messages"] == 1:
+            click.echo(f"{first['messageId']}  queue {first['queueId']}, offset {first['queueOffset']}")
+        click.echo(in_words("sent", figures), err=True)
+        if problem:
+            click.echo(f"tiermq produce: the first that failed: {problem}", err=True)
+    if figures["failed"]:
+        sys.exit(EXIT_FAILED)
+
+
+def _pages(options: dict[str, Any]) -> Iterator[list[bytes]]:
+    """The bodies, as many at a time as there are at once."""
+    body: str | None = options["body"]
+    file: BinaryIO | None = options["file"]
+    count: int | None = options["count"]
+    if sum(each is not None for each in (body, file, count)) != 1:
+        raise click.UsageError("expected one of BODY, --file and --count: what is to be sent?")
+    if body is not None:
+        return iter([[body.encode(errors="surrogateescape")]])
+    if file is not None:
+        return _lines(file)
+    made = (b"tiermq " * (options["size"] // 7 + 1))[: options["size"]]
+    whole, rest = divmod(count or 0, PAGE)
+    return itertools.chain(itertools.repeat([made] * PAGE, whole), [[made] * rest])
+
+
+def _lines(file: BinaryIO) -> Iterator[list[bytes]]:
+    """The lines of a file without their ends, as soon as they are there: the next one may be long in coming."""
+    partial = b""
+    while chunk := os.read(file.fileno(), READ_BYTES):
+        *whole, partial = (partial + chunk).split(b"\n")
+        yield [body for line in whole if (body := line.removesuffix(b"\r"))]  # No message has an empty body.
+    if partial:
+        yield [partial]
+
+
+def _properties(options: dict[str, Any]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for each in options["properties"]:
+        name, equals, value = each.partition("=")
+        if not equals or not name or not value:
+            raise click.UsageError(f"--property: expected NAME=VALUE, found {each!r}")
+        found[name] = value
+    if options["tag"]:
+        found[TAGS] = options["tag"]
+    if options["keys"]:
+        found[KEYS] = " ".join(options["keys"])
+    if options["delay_level"]:
+        found[DELAY] = str(options["delay_level"])
+    return found
+
+
+async def _places(cluster: ClusterClient, sending: Sending) -> list[QueuePlace]:
+    """The queues that messages go to; of a topic that nobody has yet, those that it will have."""
+    route = await cluster.find_route(sending.topic)
+    if route is None:
+        pattern = await cluster.find_route(DEFAULT_TOPIC)
+        if pattern is None or not pattern.writable:
+            raise RequestRefused(
+                f"expected the topic {sending.topic}, found that no broker has it, and none makes topics by itself: "
+                f"`tiermq topic create {sending.topic}` makes it",
+                ResponseCode.TOPIC_NOT_EXIST,
+            )
+        places = [place for place in pattern.writable if place.queue_id < DEFAULT_QUEUES]
+    else:
+        places = list(route.writable)
+    if sending.queue_id is not None:
+        places = [place for place in places if place.queue_id == sending.queue_id]
+    if not places:
+        raise RemotingError(f"topic {sending.topic}: expected a queue to write to, found none")
+    return places
+
+
+async def _send_all(
+    cluster: ClusterClient, sending: Sending, pages: Iterator[list[bytes]]
+) -> tuple[dict[str, float | int], dict[str, Any] | None, str | None]:
+    """The figures, where the first message lies, and what the first failure was."""
+    places = itertools.cycle(await _places(cluster, sending))
+    keys = UniqueKeyGenerator()
+    line = ProgressLine("sent")
+    room = asyncio.Semaphore(sending.in_flight)
+    open_sends: set[asyncio.Task[None]] = set()
+    first: dict[str, Any] | None = None
+    problem: str | None = None
+
+    async def send(body: bytes, place: QueuePlace) -> None:
+        nonlocal first, problem
+        try:
+            answer = await _send_one(cluster, sending, place, body, keys.next_key())
+            if first is None:
+                first = answer
+            line.add(1, len(body))
+        except RemotingError as error:
+            line.failed += 1
+            problem = problem or str(error)
+        finally:
+            room.release()
+
+    async for body in _paced(pages, sending.rate):
+        await room.acquire()
+        task = asyncio.ensure_future(send(body, next(places)))
+        open_sends.add(task)
+        task.add_done_callback(open_sends.discard)
+    if open_sends:
+        await asyncio.wait(open_sends)
+    return line.end(), first, problem
+
+
+async def _paced(pages: Iterator[list[bytes]], rate: float | None) -> AsyncIterator[bytes]:
+    """The bodies, not faster than wanted, until there is none or the user has had enough."""
+    ending = ending_signal()
+    loop = asyncio.get_running_loop()
+    line: asyncio.Queue[list[bytes] | None] = asyncio.Queue(PAGES_AHEAD)
+
+    def read() -> None:
+        for page in pages:
+            asyncio.run_coroutine_threadsafe(line.put(page), loop).result()
+        asyncio.run_coroutine_threadsafe(line.put(None), loop).result()
+
+    # Nobody waits for this thread: while standard input is silent it cannot be ended, and need not be.
+    threading.Thread(target=read, name="produce-read", daemon=True).start()
+    asked = asyncio.ensure_future(ending.wait())
+    began, number = loop.time(), 0
+    while not ending.is_set():
+        getting = asyncio.ensure_future(line.get())
+        await asyncio.wait({getting, asked}, return_when=asyncio.FIRST_COMPLETED)
+        if not getting.done() or (page := getting.result()) is None:
+            getting.cancel()
+            break
+        for body in page:
+            if rate is not None and (rest := began + number / rate - loop.time()) > 0:
+                await asyncio.wait({asked}, timeout=rest)
+            if ending.is_set():
+                break
+            number += 1
+            yield body
+    asked.cancel()
+
+
+async def _send_one(
+    cluster: ClusterClient, sending: Sending, place: QueuePlace, body: bytes, unique_key: str
+) -> dict[str, Any]:
+    answer = await cluster.ask(
+        place.address,
+        RequestCode.SEND_MESSAGE_V2,
+        body,
+        expected=STORED,
+        a=sending.group,
+        b=sending.topic,
+        c=DEFAULT_TOPIC,
+        d=DEFAULT_QUEUES,
+        e=place.queue_id,
+        f=0,
+        g=SystemClock().now_ms(),
+        h=0,
+        i=encode_properties({**sending.properties, UNIQ_KEY: unique_key}).decode(),
+        j=0,
+        k=False,
+        m=False,
+        n=place.broker_name,
+    )
+    if answer.code != ResponseCode.SUCCESS:
+        raise RequestRefused(f"stored, but not as safely as asked: {ResponseCode(answer.code).name}", answer.code)
+    return {
+        "messageId": answer.ext.get("msgId"),
+        "uniqueKey": unique_key,
+        "broker": place.broker_name,
+        "queueId": int(answer.ext["queueId"]),
+        "queueOffset": int(answer.ext["queueOffset"]),
+    }

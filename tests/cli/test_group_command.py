@@ -1,0 +1,37 @@
+"""`tiermq group` against a real broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cli.wire_commands import shell
+
+
+def test_a_group_is_made_shown_moved_and_deleted(tmp_path: Path) -> None:
+    with shell(tmp_path) as at:
+        for _ in range(5):
+            at.broker.send("orders", b"x")
+        at.run("group", "create", "audit", "--retries", "3")
+        made = at.broker.broker.parts.groups.get("audit")
+        assert made is not None
+        assert made.retry_max_times == 3
+        at.run("consume", "orders", "--group", "audit", "--max", "2")
+        told = at.json("group", "show", "audit")
+        assert (told["behind"], told["members"]) == (3, [])
+        assert "3 messages behind, 0 members" in at.lines("group", "show", "audit")
+        for goal, offset in (("first", 0), ("last", 5), ("0", 0)):
+            moved = at.json("group", "reset", "audit", "orders", "--to", goal)
+            assert {"broker": "broker-a", "queueId": 0, "offset": offset} in moved["queues"]
+        assert at.lines("consume", "orders", "--group", "audit", "--bodies") == ["x"] * 5
+        assert "audit" in at.lines("group", "list")
+        at.run("group", "delete", "audit", "--yes")
+        assert "audit" not in at.json("group", "list")["groups"]
+        assert at.broker.committed_offset("audit", "orders", 0) is None
+
+
+def test_bad_input_is_told(tmp_path: Path) -> None:
+    with shell(tmp_path) as at:
+        at.run("group", "reset", "audit", "orders", "--to", "soon", code=2)
+        at.run("group", "reset", "audit", "nothing", "--to", "first", code=1)
+        at.run("group", "delete", "audit", code=1, input="n\n")
+        at.run("group", "create", "no good name!", code=1)

@@ -1,0 +1,89 @@
+"""`tiermq produce` against a real broker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from cli.wire_commands import shell
+
+
+def test_one_message_is_stored_with_what_was_said_of_it(tmp_path: Path) -> None:
+    with shell(tmp_path) as at:
+        words = ("--tag", "paid", "--key", "a", "--key", "b", "--property", "amount=7", "--queue", "2")
+        [line] = at.lines("produce", "orders", "order 42 Ω", *words)
+        [message] = at.broker.messages("orders")
+        assert line.startswith(message.message_id)
+        assert message.body.decode() == "order 42 Ω"
+        assert (message.queue_id, message.tags, message.keys) == (2, "paid", ["a", "b"])
+        assert message.properties["amount"] == "7"
+        assert message.unique_key
+
+
+def test_the_lines_of_a_file_become_messages_spread_over_the_queues(tmp_path: Path) -> None:
+    file = tmp_path / "orders.txt"
+    file.write_bytes(b"one\r\ntwo\n\nthree\nfour without an end")
+    with shell(tmp_path) as at:
+        told = at.json("produce", "orders", "--file", str(file))
+        assert (told["messages"], told["failed"]) == (4, 0)
+        messages = at.broker.messages("orders")
+        assert {message.body for message in messages} == {b"one", b"two", b"three", b"four without an end"}
+        assert {message.queue_id for message in messages} == {0, 1, 2, 3}
+
+
+def test_made_up_messages_have_the_size_and_the_number_that_was_asked_for(tmp_path: Path) -> None:
+    with shell(tmp_path) as at:
+        at.broker.create_topic("orders", queues=1)
+        told = at.json("produce", "orders", "--count", "700", "--size", "33", "--in-flight", "8")
+        assert (told["messages"], told["bytes"]) == (700, 700 * 33)
+        assert told["first"]["queueOffset"] == 0
+        assert {len(message.body) for message in at.broker.messages("orders")} == {33}
+
+
+def test_a_delayed_message_comes_when_it_is_due(tmp_path: Path) -> None:
+    with shell(tmp_path) as at:
+        at.run("produce", "orders", "later", "--delay-level", "18")
+        assert at.broker.messages("orders") == []
+        at.broker.advance(hours=2)
+        while not at.broker.messages("orders"):
+            continue
+
+
+def test_what_the_broker_refuses_is_counted_and_the_reason_told(tmp_path: Path) -> None:
+    with shell(tmp_path, max_message_size=100) as at:
+        result = at.run("produce", "orders", "--count", "3", "--size", "1000", code=1)
+        assert "3 failed" in result.stderr
+        assert "refuses" in result.stderr
+
+
+def test_a_topic_that_nobody_may_make_is_an_error_that_says_how_to_make_it(tmp_path: Path) -> None:
+    with shell(tmp_path, auto_create_topic_enable=False) as at:
+        assert "tiermq topic create orders" in at.run("produce", "orders", "x", code=1).output
+
+
+def test_bad_options_are_told_before_anything_is_sent(tmp_path: Path) -> None:
+    with shell(tmp_path) as at:
+        for words in (["orders"], ["orders", "x", "--count", "2"], ["orders", "x", "--property", "none"]):
+            at.run("produce", *words, code=2)
+        at.run("produce", "orders", "x", "--queue", "99", code=1)
+        assert at.broker.messages("orders") == []
+
+
+def test_ctrl_c_ends_it_after_what_was_sent(tmp_path: Path) -> None:
+    with shell(tmp_path) as at:
+        command = [sys.executable, "-m", "tiermq.cli", "produce", "orders", "--file", "-"]
+        with subprocess.Popen(
+            command, env={**os.environ, **at.environment}, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdin is not None
+            process.stdin.write("one\n")
+            process.stdin.flush()
+            while not at.broker.messages("orders"):
+                continue
+            process.send_signal(signal.SIGINT)
+            assert process.wait() == 0
+            assert process.stderr is not None
+            assert "sent 1 message in" in process.stderr.read()

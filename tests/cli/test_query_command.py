@@ -1,0 +1,42 @@
+"""`tiermq query` against a real broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cli.wire_commands import shell
+
+
+def test_messages_are_found_by_key_by_both_ids_and_by_place(tmp_path: Path) -> None:
+    with shell(tmp_path) as at:
+        at.run("produce", "orders", "wanted", "--key", "order-42", "--queue", "1")
+        at.run("produce", "orders", "another", "--key", "order-43", "--queue", "1")
+        [message] = [each for each in at.broker.messages("orders") if each.body == b"wanted"]
+        for words in (
+            ("--key", "order-42"),
+            ("--id", message.message_id),
+            ("--id", str(message.unique_key)),
+            ("--queue", "1", "--offset", "0"),
+        ):
+            assert [told["body"] for told in at.json_lines("query", "orders", *words)] == ["wanted"]
+        assert any(line.split() == ["body", "wanted"] for line in at.lines("query", "orders", "--key", "order-42"))
+
+
+def test_nothing_found_is_exit_code_1(tmp_path: Path) -> None:
+    with shell(tmp_path) as at:
+        at.run("produce", "orders", "x", "--key", "a")
+        for words in (
+            ("--key", "b"),
+            ("--key", "a", "--end", "1"),
+            ("--queue", "0", "--offset", "9"),
+            ("--id", "7F00000100002A9F00000000FFFFFFFF"),
+            ("--id", "no id"),
+        ):
+            at.run("query", "orders", *words, code=1)
+        at.run("query", "nothing", "--key", "a", code=1)
+
+
+def test_what_is_asked_must_be_clear(tmp_path: Path) -> None:
+    with shell(tmp_path) as at:
+        for words in ((), ("--key", "a", "--id", "b"), ("--queue", "1"), ("--offset", "1")):
+            at.run("query", "orders", *words, code=2)

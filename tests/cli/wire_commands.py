@@ -1,0 +1,42 @@
+"""A broker for the commands that go over the wire, and a way to run them as their user does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from tiermq.cli.main import cli
+from tiermq.testing import LocalBroker
+
+
+class Shell:
+    """Runs `tiermq` with the broker's name server in the environment."""
+
+    def __init__(self, broker: LocalBroker) -> None:
+        self.broker = broker
+        self.environment = {"NAMESRV_ADDR": broker.name_server}
+
+    def run(self, *words: str, code: int = 0, **more: Any) -> Result:
+        result = CliRunner().invoke(cli, words, env=self.environment, **more)
+        assert result.exit_code == code, f"{result.output}\n{result.exception!r}"
+        return result
+
+    def lines(self, *words: str) -> list[str]:
+        return self.run(*words).stdout.splitlines()
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.run(*words, "--json").stdout)
+
+    def json_lines(self, *words: str) -> list[Any]:
+        return [json.loads(line) for line in self.lines(*words, "--json")]
+
+
+@contextmanager
+def shell(path: Path, **settings: Any) -> Iterator[Shell]:
+    with LocalBroker(path / "store", **settings) as broker:
+        yield Shell(broker)
