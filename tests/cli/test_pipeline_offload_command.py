@@ -115,3 +115,23 @@ def test_a_job_that_follows_a_store_ends_in_order_when_it_is_told_to(
     assert job.returncode == 0, told
     assert json.loads(out)["problems"] == []
     assert b"stopping after this wave" in told
+
+
+def test_another_tier_than_the_one_that_the_store_was_copied_to_is_refused_in_words(
+    store: Path, tmp_path: Path
+) -> None:
+    words = ("--store", f"{store}=c/b", "--master", "here", "--json")
+    first, second = (tmp_path / "t").as_uri(), (tmp_path / "other").as_uri()
+    assert report_of(run(*words, "--tier", first))["done"]["messages"] == 30
+    for more in ((), ("--dry-run",)):
+        refused = run(*words, "--tier", second, *more)
+        assert refused.exit_code != 0
+        assert f"{second}: expected the history that {store} says it has there" in refused.output
+        assert "--forget-tier" in refused.output
+    assert not (tmp_path / "other").exists()
+    assert report_of(run(*words, "--tier", first))["done"]["messages"] == 0
+    assert report_of(run(*words, "--tier", second, "--forget-tier", "--dry-run"))["planned"]["messages"] == 30
+    done = report_of(run(*words, "--tier", second, "--forget-tier"))
+    assert done["done"]["messages"] == 30
+    assert "put away what it knew of a tier" in done["details"]["notes"][0]
+    assert report_of(run(*words, "--tier", second, "--forget-tier"))["done"]["messages"] == 0

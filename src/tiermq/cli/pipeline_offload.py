@@ -41,6 +41,11 @@ _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
     help="The key index: into the tier at the end, into it when a file is full, or left to reindex.",
 )
 @click.option("--recover", is_flag=True, help="Open a store whose process died, once, so that it can be believed.")
+@click.option(
+    "--forget-tier",
+    is_flag=True,
+    help="Where the tier has nothing of what a store says is there: copy what the store still has anew.",
+)
 @click.option("--config", type=click.Path(exists=True, dir_okay=False), help="The broker's settings: .conf or TOML.")
 @job_options
 def offload(
@@ -51,6 +56,7 @@ def offload(
     once: bool,
     index: str,
     recover: bool,
+    forget_tier: bool,
     config: str | None,
     master: str,
     conf: tuple[str, ...],
@@ -96,6 +102,7 @@ def offload(
             index=index,
             trigger_s=None if trigger is None else seconds_of(trigger),
             recover=recover,
+            forget_tier=forget_tier,
             dry_run=dry_run,
             config=settings_of_file(config),
             progress=progress,

@@ -21,6 +21,7 @@ from tiermq.spark.jobs.offload_place import (
     waiting_in,
 )
 from tiermq.tier.driver.memory import MemoryDriver
+from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
 from tiermq.tier.tier_config import TierConfig
 
@@ -68,14 +69,16 @@ def test_what_waits_is_counted_without_touching_anything(tmp_path: Path) -> None
     fill(world.store, 40)
     config = TierConfig(store_path_root_dir=str(world.store), **TIER)
     place = StorePlace(str(world.store), "c", "b")
+    driver = open_driver(world.tier)
     before = sorted(path for path in tmp_path.rglob("*"))
-    found = waiting_in(place, config, frozenset())
+    found = waiting_in(place, config, frozenset(), driver)
     assert sorted(path for path in tmp_path.rglob("*")) == before
     assert sum(waiting.backlog.messages for waiting in found) == 40
-    assert {waiting.as_row()["topic"] for waiting in waiting_in(place, config, frozenset({"orders"}))} == {"orders"}
+    orders = waiting_in(place, config, frozenset({"orders"}), driver)
+    assert {waiting.as_row()["topic"] for waiting in orders} == {"orders"}
     (world.store / "abort").write_bytes(b"1")
     with pytest.raises(StoreNotRecovered):
-        waiting_in(place, config, frozenset())
+        waiting_in(place, config, frozenset(), driver)
 
 
 def test_a_topic_that_one_of_the_stores_has_is_known(tmp_path: Path) -> None:

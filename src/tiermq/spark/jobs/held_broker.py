@@ -26,6 +26,7 @@ from tiermq.service import Service
 from tiermq.spark.jobs.offload_place import place_of
 from tiermq.tier.dispatch.tier_lock import TierLock
 from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.known_tier import require_known_tier
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
 from tiermq.tier.metadata.database import IN_MEMORY
 from tiermq.tier.metadata.document import CorruptManifest
@@ -144,6 +145,8 @@ def hold_broker(
             if not dry_run:
                 stack.callback(TierLock(Path(home.store.path).expanduser(), owner).release)
         metadata = stack.enter_context(MetadataStore(path, clock=clock))
+        if home.store is not None:
+            require_known_tier(driver, metadata, home.store.path)
         held = HeldBroker(driver, home, metadata, clock)
         if not dry_run:
             held.lease = _acquired(driver, home, owner, metadata, clock)

@@ -55,6 +55,7 @@ class OffloadOptions:
     publish_index: bool = True
     trigger_s: float | None = None
     recover: bool = False
+    forget_tier: bool = False
     dry_run: bool = False
     settings: OffloadSettings = field(default_factory=OffloadSettings)
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -79,8 +80,10 @@ def offload(
     everything into the tier at the end (with `trigger_s` a file whenever one is full, as "local" always does, which
     leaves the open file to a later run); "later" leaves all of it to `reindex`.
     `trigger_s`: look again every so many seconds until `stop` is set. `config`: settings of the tier by their names in
-    snake_case. `recover`: open stores whose process died, once, before. Further options are OffloadOptions'.
-    Raises what is known before tasks start: BadConfig, BadTierUrl, StoreNotRecovered, StoreLocked, LeaseHeld.
+    snake_case. `recover`: open stores whose process died, once, before. `forget_tier`: where the tier has nothing of
+    what a store says it has there, begin anew with what the store still has. Further options are OffloadOptions'.
+    Raises what is known before tasks start: BadConfig, BadTierUrl, StoreNotRecovered, StoreLocked, LeaseHeld, and
+    TierError for a tier that is not the one that a store was copied to.
     """
     if index not in INDEX_CHOICES:
         raise BadConfig(f"index is 'now', 'local' or 'later', found {index!r}")
@@ -141,7 +144,8 @@ class OffloadJob:
     def _preview(self) -> None:
         report, found = self._report, []
         for place in self._places:
-            found += waiting_in(place, self._config(place), self._options.topics)
+            config, driver, forget = self._config(place), driver_of(self._tier), self._options.forget_tier
+            found += waiting_in(place, config, self._options.topics, driver, forget=forget)
         report.details["queues"] = [waiting.as_row() for waiting in found]
         report.planned |= {
             "stores": len(self._places),
@@ -162,9 +166,13 @@ class OffloadJob:
                     options.clock,
                     topics=options.topics,
                     with_index=options.with_index,
+                    forget_tier=options.forget_tier,
                     step=options.step,
                 )
                 broker.begin()
+                self._report.details.setdefault("notes", []).extend(
+                    f"{place.path}: put away what it knew of a tier, as {name}" for name in broker.forgotten
+                )
                 brokers.append(broker)
                 stack.callback(self._end, broker)
             keeper = _LeaseKeeper(brokers)

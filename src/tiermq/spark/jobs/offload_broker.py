@@ -26,7 +26,7 @@ from tiermq.clock import Clock
 from tiermq.errors import StaleWriter, TierError
 from tiermq.history.scan_values import StorePlace
 from tiermq.spark.jobs.offload_index import open_index, publish_index, put_fragments
-from tiermq.spark.jobs.offload_place import require_free
+from tiermq.spark.jobs.offload_place import require_free, settle_tier
 from tiermq.spark.jobs.offload_values import LeaseClaim, QueueCommit, QueueWork, Stop
 from tiermq.spark.jobs.offload_wave import cut
 from tiermq.store.read_only_store import ReadOnlyStore
@@ -88,6 +88,7 @@ class OffloadBroker:
         *,
         topics: Iterable[str] = (),
         with_index: bool = True,
+        forget_tier: bool = False,
         step: Callable[[str], None] = lambda _name: None,
     ) -> None:
         """`step` is told the name of each step before it is taken; a test ends the process there."""
@@ -99,6 +100,8 @@ class OffloadBroker:
         self._driver = driver
         self._clock = clock
         self._step = step
+        self.forgotten: list[str] = []
+        self._forget_tier = forget_tier
         self._with_index = with_index and config.message_index_enable
         chosen = frozenset(topics)
         self._filter = TopicFilter(place.broker, place.cluster, whitelist=chosen or None)
@@ -123,6 +126,7 @@ class OffloadBroker:
             self.source = ReadOnlySource(self.store)
             undo.callback(TierLock(self.store.root, self.owner).release)
             require_free(self._driver, self.place, self.owner, clock)
+            self.forgotten = settle_tier(self._driver, self.place, config, clock, forget=self._forget_tier)
             config.metadata_path.parent.mkdir(parents=True, exist_ok=True)
             self.metadata = undo.enter_context(MetadataStore(config.metadata_path, clock=clock))
             self.files = FlatFileStore(

@@ -20,6 +20,7 @@ from tiermq.store.store_state import StoreState, store_state
 from tiermq.tier.dispatch.read_only_source import ReadOnlySource
 from tiermq.tier.dispatch.topic_filter import TopicFilter
 from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.known_tier import forget_tier, missing_tail, require_known_tier
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.names import QueueKey
@@ -111,6 +112,24 @@ def require_free(driver: TierDriver, place: StorePlace, owner: str, clock: Clock
         )
 
 
+def settle_tier(
+    driver: TierDriver, place: StorePlace, config: TierConfig, clock: Clock, *, forget: bool = False
+) -> list[str]:
+    """See to it that the tier is the one that the store knows, or with `forget` that the store knows none.
+
+    What was put away, under which names; a tier that is known is not forgotten. Raises TierError, StoreLocked.
+    """
+    if not config.metadata_path.is_file():
+        return []
+    with MetadataStore(config.metadata_path, clock=clock) as metadata:
+        if not forget:
+            require_known_tier(driver, metadata, place.path)
+            return []
+        if missing_tail(driver, metadata) is None:
+            return []
+    return forget_tier(config.metadata_path, Path(place.path).expanduser(), clock)
+
+
 def recover_store(path: str) -> bool:
     """Open a store whose process died, and close it: what its files say is true then. False when it needed none."""
     root = Path(path).expanduser()
@@ -148,12 +167,20 @@ def _index_settings(file: StoreFile) -> dict[str, Any]:
         return {"max_hash_slot_num": view.slot_count_max, "max_index_num": view.entry_count_max}
 
 
-def waiting_in(place: StorePlace, config: TierConfig, topics: frozenset[str]) -> list[Waiting]:
-    """What an offload would copy now. Writes nothing, takes no lock and asks the tier nothing."""
+def waiting_in(
+    place: StorePlace, config: TierConfig, topics: frozenset[str], driver: TierDriver, *, forget: bool = False
+) -> list[Waiting]:
+    """What an offload would copy now. Writes nothing and takes no lock. Raises TierError for a tier that is not known.
+
+    `forget`: what would be copied if the store first forgot a tier that it does not know again.
+    """
     ends: dict[tuple[str, int], int] = {}
     if config.metadata_path.is_file():
         with MetadataStore(config.metadata_path) as metadata:
-            ends = {(queue.key.topic, queue.key.queue_id): queue.max_offset for queue in metadata.queues()}
+            if not forget:
+                require_known_tier(driver, metadata, place.path)
+            if not forget or missing_tail(driver, metadata) is None:
+                ends = {(queue.key.topic, queue.key.queue_id): queue.max_offset for queue in metadata.queues()}
     chosen = TopicFilter(place.broker, place.cluster, whitelist=topics or None)
     found = []
     with ReadOnlyStore.open(place.path) as store:
