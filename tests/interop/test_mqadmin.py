@@ -1,0 +1,261 @@
+"""RocketMQ's mqadmin against our broker and the real one, both with the same topics, messages, groups and offsets.
+
+What it prints must be the same, but for ids, addresses and times. In one order, since commands change what later ones
+print; each command is asserted by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from broker.brokers import send_command
+from broker.consuming import heartbeat
+from interop.mqadmin import Mqadmin, masked
+from interop.rocketmq import BROKER_NAME, CLUSTER_NAME, SMALL_FILES, Cluster, Distribution
+from tiermq.broker.broker import Broker
+from tiermq.broker.broker_config import BrokerConfig
+from tiermq.namesrv.name_server import NameServer
+from tiermq.namesrv.name_server_config import NameServerConfig
+from tiermq.remoting.client import BlockingClient
+from tiermq.remoting.codes import RequestCode as Code
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.json_dialect import decode_body
+from tiermq.remoting.permissions import AccessTable
+from tiermq.remoting.tls import TlsMode, TlsSettings, trusting_client_context
+
+pytestmark = pytest.mark.interop
+
+PROPERTIES = "UNIQ_KEY\x017F0000010A1B2C3D{number:016X}\x02KEYS\x01key-{number}\x02TAGS\x01A\x02WAIT\x01true\x02"
+
+
+def name_server_config() -> NameServerConfig:
+    return NameServerConfig(listen_port=0, bind_address="127.0.0.1", kv_config_path="")
+
+
+def broker_config(name_server: NameServer, **settings: object) -> BrokerConfig:
+    return BrokerConfig(
+        bind_address="127.0.0.1",
+        listen_port=0,
+        broker_name=BROKER_NAME,
+        namesrv_addr=f"127.0.0.1:{name_server.port}",
+        **settings,  # type: ignore[arg-type]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One broker, as a client and as mqadmin see it."""
+
+    client: BlockingClient
+    mqadmin: Mqadmin
+    address: str
+
+    def ask(self, code: int, body: bytes = b"", **ext: object) -> RemotingCommand:
+        told = {name: str(value) for name, value in ext.items()}
+        return self.client.request(RemotingCommand(code, ext=told, body=body), 60)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    real: Side
+    ours: Side
+
+    def run(self, *words: str) -> tuple[str, str]:
+        """What mqadmin prints of the real broker, and of ours, masked."""
+        real, ours = (
+            masked(side.mqadmin.run(*(word.format(address=side.address) for word in words)))
+            for side in (self.real, self.ours)
+        )
+        return real, ours
+
+    def same(self, *words: str) -> str:
+        """What both print, which is the same."""
+        real, ours = self.run(*words)
+        assert ours == real, words
+        return ours
+
+    def ask(self, code: int, body: bytes = b"", **ext: object) -> tuple[RemotingCommand, RemotingCommand]:
+        return self.real.ask(code, body, **ext), self.ours.ask(code, body, **ext)
+
+
+@pytest.fixture(scope="module")
+def world(distribution: Distribution, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    scratch = tmp_path_factory.mktemp("mqadmin")
+    settings = {**SMALL_FILES, "timerWheelEnable": True}  # Without it the real broker cannot delete a topic.
+    with ExitStack() as open_now:
+        cluster = open_now.enter_context(Cluster(distribution, scratch / "real", scratch / "home", settings))
+        name_server = open_now.enter_context(NameServer(name_server_config()))
+        broker = open_now.enter_context(Broker.open(scratch / "ours", config=broker_config(name_server)))
+        assert broker.registration is not None
+        assert broker.registration.wait_registered(60)
+        sides = []
+        for name, address, names in (
+            ("real", cluster.broker_address, f"127.0.0.1:{cluster._name_server_port}"),
+            ("ours", broker.address, f"127.0.0.1:{name_server.port}"),
+        ):
+            host, _, port = address.rpartition(":")
+            client = open_now.enter_context(BlockingClient(host, int(port), timeout_s=60))
+            mqadmin = open_now.enter_context(Mqadmin(distribution, scratch / f"admin-{name}", names))
+            sides.append(Side(client, mqadmin, address))
+        await_registered("127.0.0.1", cluster._name_server_port)
+        yield World(*sides)
+
+
+def await_registered(host: str, port: int) -> None:
+    """Until the name server knows the broker, and clients find it."""
+    with BlockingClient(host, port, timeout_s=60) as client:
+        while client.request(RemotingCommand(Code.GET_ROUTEINFO_BY_TOPIC, ext={"topic": CLUSTER_NAME})).code != 0:
+            pass
+
+
+def send_alike(world: World, topic: str, count: int) -> list[tuple[str, str]]:
+    """Messages with the same keys to the same queues of both; their ids."""
+    ids = []
+    for number in range(count):
+        properties = PROPERTIES.format(number=number)
+        answers = [
+            side.client.request(send_command(topic, b"body %d" % number, queue=number % 2, properties=properties), 60)
+            for side in (world.real, world.ours)
+        ]
+        assert [answer.code for answer in answers] == [0, 0]
+        ids.append((answers[0].ext["msgId"], answers[1].ext["msgId"]))
+    for side in (world.real, world.ours):  # Until they can be consumed and found.
+        for queue_id in range(2):
+            while int(side.ask(Code.GET_MAX_OFFSET, topic=topic, queueId=queue_id).ext["offset"]) < count // 2:
+                pass
+    return ids
+
+
+def test_topics_are_made_shown_and_deleted_alike(world: World) -> None:
+    assert "success" in world.same("updateTopic", "-c", CLUSTER_NAME, "-t", "orders", "-r", "2", "-w", "2")
+    world.same("updateTopic", "-b", "{address}", "-t", "fifo", "-r", "1", "-w", "1", "-a", "+message.type=FIFO")
+    for wrong in ("+message.type=FAST", "+queue.type=BatchCQ", "+nope=1"):
+        real, ours = world.run("updateTopic", "-b", "{address}", "-t", "fifo", "-a", wrong)
+        assert ("CODE: 1" in ours) == ("CODE: 1" in real), wrong
+    send_alike(world, "orders", 10)
+    assert "fifo" in (listed := world.run("topicList"))[1]
+    assert set(listed[0].splitlines()) == set(listed[1].splitlines())
+    assert "readQueueNums" in world.same("topicRoute", "-t", "orders")
+    assert "5" in world.same("topicStatus", "-t", "orders").split()
+    assert world.same("updateTopicPerm", "-c", CLUSTER_NAME, "-t", "fifo", "-p", "4")
+    assert "success" in world.same("deleteTopic", "-c", CLUSTER_NAME, "-t", "fifo")
+    assert "fifo" not in world.run("topicList")[1]
+    world.same("cleanUnusedTopic", "-c", CLUSTER_NAME)
+
+
+def test_groups_and_their_progress_are_shown_and_reset_alike(world: World) -> None:
+    world.same("updateTopic", "-c", CLUSTER_NAME, "-t", "progress", "-r", "2", "-w", "2")
+    world.same("updateSubGroup", "-c", CLUSTER_NAME, "-g", "CG", "-r", "3", "-s", "true")
+    answers = world.ask(Code.GET_SUBSCRIPTIONGROUP_CONFIG, group="CG")
+    assert decode_body(answers[1].body) == decode_body(answers[0].body)
+    send_alike(world, "progress", 10)
+    beat = json.dumps(heartbeat("CG", "*", "client-1", topic="progress")).encode()
+    assert [answer.code for answer in world.ask(Code.HEART_BEAT, beat)] == [0, 0]
+    world.ask(Code.UPDATE_CONSUMER_OFFSET, consumerGroup="CG", topic="progress", queueId=1, commitOffset=3)
+    assert "client-1" in world.same("consumerConnection", "-g", "CG")
+    assert "client-1" in world.same("producerConnection", "-g", "P", "-t", "progress")
+    assert "progress" in world.same("consumerProgress", "-g", "CG")
+    assert "7" in world.same("consumerProgress", "-g", "CG", "-t", "progress").split()
+    world.same("resetOffsetByTime", "-g", "CG", "-t", "progress", "-s", "-1")
+    progress = world.ask(Code.QUERY_CONSUMER_OFFSET, consumerGroup="CG", topic="progress", queueId=1)
+    assert [answer.ext["offset"] for answer in progress] == ["5", "5"]
+    world.same("deleteSubGroup", "-c", CLUSTER_NAME, "-g", "CG", "-r", "true")
+    listed = [decode_body(answer.body)["subscriptionGroupTable"] for answer in world.ask(201)]
+    assert listed[0].keys() == listed[1].keys()
+
+
+def test_messages_are_found_alike(world: World) -> None:
+    world.same("updateTopic", "-c", CLUSTER_NAME, "-t", "found", "-r", "2", "-w", "2")
+    ids = send_alike(world, "found", 4)
+    real, ours = (
+        masked(side.mqadmin.run("queryMsgById", "-t", "found", "-i", message_id))
+        for side, message_id in zip((world.real, world.ours), ids[3], strict=True)
+    )
+    for field in ("Topic", "Tags", "Keys", "Queue ID", "Queue Offset", "Reconsume Times", "System Flag", "Properties"):
+        lines = [next(line for line in said.splitlines() if line.startswith(field)) for said in (real, ours)]
+        assert lines[0] == lines[1]
+    assert "<id>" in world.same("queryMsgByKey", "-t", "found", "-k", "key-2")
+    by_offset = world.run("queryMsgByOffset", "-t", "found", "-b", BROKER_NAME, "-i", "1", "-o", "1")
+    assert "Queue Offset: 1" in by_offset[1]
+    assert "Queue Offset: 1" in by_offset[0]
+
+
+def test_the_state_of_clusters_and_brokers_is_shown_alike(world: World) -> None:
+    real, ours = world.run("clusterList")
+    assert [line.split()[:4] for line in real.splitlines()] == [line.split()[:4] for line in ours.splitlines()]
+    assert BROKER_NAME in ours
+    names = [
+        {line.partition(":")[0].strip() for line in said.splitlines() if ":" in line}
+        for said in world.run("brokerStatus", "-b", "{address}")
+    ]
+    measured_otherwise = {
+        "dispatchMaxBuffer", "getMessageEntireTimeMax", "remainTransientStoreBufferNumbs", "ackThreadPoolQueueCapacity",
+        "EndTransactionQueueSize", "EndTransactionThreadPoolQueueCapacity", "litePullThreadPoolQueueCapacity",
+    }  # fmt: skip
+    at_a_path = {name for each in names for name in each if name.startswith("commitLogDiskRatio_")}
+    missing = names[0] - names[1] - at_a_path - measured_otherwise
+    assert {name for name in missing if not name.startswith("timer")} == set()
+
+
+def test_settings_are_shown_and_changed_alike(world: World) -> None:
+    world.same("updateBrokerConfig", "-b", "{address}", "-k", "autoCreateTopicEnable", "-v", "false")
+    settings = [
+        dict(map(str.strip, line.split("=", 1)) for line in said.splitlines() if "=" in line)
+        for said in world.run("getBrokerConfig", "-b", "{address}")
+    ]
+    real, ours = settings
+    assert ours["autoCreateTopicEnable"] == real["autoCreateTopicEnable"] == "false"
+    assert len(ours) > 60
+    assert [code.code for code in world.ask(Code.GET_TOPIC_CONFIG, topic="not-made")] == [17, 17]
+    for side in (world.real, world.ours):
+        assert side.client.request(send_command("not-made"), 60).code == 17
+    world.same("updateBrokerConfig", "-b", "{address}", "-k", "autoCreateTopicEnable", "-v", "true")
+    same = {
+        "brokerClusterName",
+        "brokerName",
+        "brokerPermission",
+        "defaultTopicQueueNums",
+        "flushDiskType",
+        "deleteWhen",
+    }
+    assert {name: ours[name] for name in same} == {name: real[name] for name in same}
+
+
+ACCOUNTS = """
+[[accounts]]
+accessKey = "mqadmin"
+secretKey = "its secret"
+admin = true
+"""
+
+
+@pytest.mark.parametrize(("secret", "is_let_in"), [("its secret", True), ("another", False)])
+def test_mqadmin_administers_through_tls_with_its_signature(
+    distribution: Distribution, tmp_path: Path, secret: str, is_let_in: bool
+) -> None:
+    (tmp_path / "accounts.toml").write_text(ACCOUNTS)
+    accounts = AccessTable.load(tmp_path / "accounts.toml")
+    (tmp_path / "admin" / "conf").mkdir(parents=True)
+    (tmp_path / "admin" / "conf" / "tools.yml").write_text(f"accessKey: mqadmin\nsecretKey: {secret}\n")
+    tls = TlsSettings(TlsMode.ENFORCING)
+    with NameServer(name_server_config(), tls=tls) as name_server:
+        config = broker_config(name_server)
+        opened = Broker.open(
+            tmp_path / "store", config=config, tls=tls, acl=accounts, name_server_tls=trusting_client_context()
+        )
+        names = f"127.0.0.1:{name_server.port}"
+        with opened as broker, Mqadmin(distribution, tmp_path / "admin", names, "-Dtls.enable=true") as mqadmin:
+            assert broker.registration is not None
+            assert broker.registration.wait_registered(60)
+            mqadmin.run("updateTopic", "-c", CLUSTER_NAME, "-t", "orders", "-r", "2", "-w", "2")
+            assert (broker.parts.topics.get("orders") is not None) == is_let_in
+            mqadmin.run("updateSubGroup", "-c", CLUSTER_NAME, "-g", "CG")
+            assert (broker.parts.groups.get("CG") is not None) == is_let_in
+            shown = mqadmin.run("brokerStatus", "-b", broker.address)
+            assert ("bootTimestamp" in shown) == is_let_in
