@@ -98,7 +98,7 @@ def _show_outcome(outcome: RepairOutcome) -> None:
 
 
 def _show_end(report: RepairReport) -> None:
-    if report.problems_before == 0:
+    if not report.outcomes:
         click.echo(f"{report.url}: clean, there is nothing to repair")
     elif report.is_dry_run:
         click.echo(f"{report.url}: {report.problems_before:,} problems; nothing was changed")

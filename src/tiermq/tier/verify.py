@@ -52,6 +52,17 @@ def verify_tier(
     Raises what the driver raises when the tier cannot be reached; all else is in the report.
     """
     plan = plan_verify(driver, scope, metadata=metadata, with_index=with_index, task_bytes=task_bytes)
+    return verify_plan(driver, plan, threads=threads, progress=progress)
+
+
+def verify_plan(
+    driver: TierDriver,
+    plan: VerifyPlan,
+    *,
+    threads: int = DEFAULT_THREADS,
+    progress: Progress = lambda _done, _total: None,
+) -> VerifyReport:
+    """Run all tasks of a plan on threads. Raises what the driver raises when the tier cannot be reached."""
     total = plan.size_bytes
 
     def told(done: int) -> None:

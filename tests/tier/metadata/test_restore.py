@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
@@ -150,6 +151,7 @@ def test_a_future_manifest_keeps_its_queue_out_and_is_named(
     report = restore(driver, restored, clock=manual_clock)
     (remark,) = report.remarks
     assert (remark.finding, remark.where) == (Finding.FUTURE_MANIFEST, manifest_name(QUEUE))
+    assert re.search(r"nor overwrite it\. \d+ segments were left out\.$", remark.text)
     assert "4 segments were left out" in remark.text
     assert [queue.key for queue in restored.queues()] == [OTHER_QUEUE]
     assert restored.segments(QUEUE) == []

@@ -194,3 +194,19 @@ def test_a_clean_tier_has_nothing_to_repair(mended: RepairWorld) -> None:
     assert plan_repair(verify_tier(mended.world.driver)) == []
     report = mended.repair()
     assert (report.outcomes, report.is_complete) == ([], True)
+
+
+def test_a_lost_manifest_is_made_again_though_nothing_else_is_wrong(mended: RepairWorld) -> None:
+    driver = mended.world.driver
+    name = next(name for name in driver.list_objects() if name == manifest_name(QUEUE))
+    driver.delete_object(name)
+    assert verify_tier(driver).problems == []
+    planned = mended.repair(dry_run=True)
+    assert [(outcome.action.where, outcome.state) for outcome in planned.outcomes] == [
+        (QUEUE.directory, RepairState.PLANNED)
+    ]
+    assert driver.get_object(name) is None
+    report = mended.repair()
+    assert (report.is_complete, report.problems_before, report.problems_after) == (True, 0, 0)
+    assert driver.get_object(name) is not None
+    assert mended.repair().outcomes == []

@@ -201,7 +201,7 @@ def _require_readable(held: HeldBroker) -> None:
     """Raises FutureManifest: the store's own rows do not tell that somebody newer has taken the tier over."""
     newer = next((each for each in _manifests(held) if isinstance(each, FutureManifest)), None)
     if newer is not None:
-        raise FutureManifest(f"{newer} Nothing was changed")
+        raise FutureManifest(f"{newer}. Nothing was changed")
 
 
 def _manifests(held: HeldBroker) -> list[QueueManifest | TierError | None]:

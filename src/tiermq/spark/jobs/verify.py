@@ -29,15 +29,15 @@ from tiermq.spark.jobs.verify_table import queue_rows, report_rows, write_report
 from tiermq.store.read_only_store import ReadOnlyStore
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.repair.repair import run_repair
-from tiermq.tier.repair.repair_plan import plan_repair, queue_at
+from tiermq.tier.repair.repair_plan import lost_manifests, plan_repair
 from tiermq.tier.repair.repair_report import RepairAction, RepairKind, RepairOutcome
 from tiermq.tier.tier_config import TierConfig
 from tiermq.tier.tier_listing import TierScope, list_tier
 from tiermq.tier.verify import join_verify, run_verify_task
 from tiermq.tier.verify_plan import plan_verify
-from tiermq.tier.verify_report import Note, VerifyReport
+from tiermq.tier.verify_report import VerifyReport
 from tiermq.tier.verify_split import TASK_BYTES
-from tiermq.tier.verify_task import QueueTask, VerifyPlan, VerifyResult, VerifyTask
+from tiermq.tier.verify_task import VerifyPlan, VerifyResult, VerifyTask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -255,23 +255,6 @@ class _Verify:
                 repaired=sum(bool(outcome.changes) for outcome in outcomes if not report.dry_run),
                 not_repaired=sum(bool(outcome.not_possible) for outcome in outcomes),
             )
-
-
-def lost_manifests(plan: VerifyPlan, found: VerifyReport) -> list[RepairAction]:
-    """Manifests to make, of queues that have none beside others of their broker that do.
-
-    A queue is sound without one, so it is no problem; where nobody has one, RocketMQ wrote the tier, which knows none.
-    """
-    with_some = {
-        (task.key.cluster, task.key.broker) for task in plan.tasks if isinstance(task, QueueTask) and task.has_manifest
-    }
-    noted = [queue_at(note.where) for note in found.notes if note.kind == Note.NO_MANIFEST.name.lower()]
-    covered = {queue_at(problem.where) for problem in found.problems}
-    return [
-        RepairAction(RepairKind.MANIFEST, queue, None, (Note.NO_MANIFEST.name.lower(),))
-        for queue in sorted({queue for queue in noted if queue is not None} - covered)
-        if (queue.cluster, queue.broker) in with_some
-    ]
 
 
 def _home(action: RepairAction) -> tuple[str, str]:

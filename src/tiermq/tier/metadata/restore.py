@@ -107,7 +107,7 @@ def _read_manifests(
             manifest = decode_manifest(stored.data, name)
         except FutureManifest as error:
             found.left_out.add(key)
-            text = f"{error} {len(found.infos.get(key, ()))} segments were left out."
+            text = f"{error}. {len(found.infos.get(key, ()))} segments were left out."
             found.remarks.append(Remark(Finding.FUTURE_MANIFEST, name, text))
         except CorruptManifest as error:
             found.remarks.append(Remark(Finding.CORRUPT_MANIFEST, name, str(error)))

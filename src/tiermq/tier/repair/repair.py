@@ -1,6 +1,6 @@
 """Repair: verify, plan, mend, verify again. Nothing is destroyed: what is replaced is kept under another name.
 
-    verify_tier ──► plan_repair ──► run_repair for each action, in order ──► verify_tier
+    verify_plan ──► plan_repair ──► run_repair for each action, in order ──► verify_tier
 
 Each action looks for itself what is wrong and changes only that; so an interrupted repair is simply run again, and one
 that finds nothing does nothing. The broker must not write meanwhile: its lease is taken first, and a broker that holds
@@ -30,10 +30,10 @@ from tiermq.tier.repair.index_file_repair import CannotIndex, rebuild_index, wri
 from tiermq.tier.repair.log_repair import RecordSource
 from tiermq.tier.repair.log_survey import survey_log
 from tiermq.tier.repair.queue_facts import QueueFacts, read_facts
-from tiermq.tier.repair.repair_plan import plan_repair
+from tiermq.tier.repair.repair_plan import lost_manifests, plan_repair
 from tiermq.tier.repair.repair_report import RepairAction, RepairKind, RepairOutcome, RepairReport
 from tiermq.tier.tier_listing import TierScope
-from tiermq.tier.verify import run_verify_task, verify_tier
+from tiermq.tier.verify import run_verify_task, verify_plan, verify_tier
 from tiermq.tier.verify_plan import plan_verify
 from tiermq.tier.verify_task import IndexTask
 
@@ -229,11 +229,12 @@ def repair_tier(
 
     Raises LeaseHeld when a broker is at work, and what the driver raises when the tier is away: then run it again.
     """
-    before = verify_tier(driver, scope, metadata=metadata, with_index=with_index)
+    plan = plan_verify(driver, scope, metadata=metadata, with_index=with_index)
+    before = verify_plan(driver, plan)
     report = RepairReport(driver.url, dry_run, before.problem_count)
-    if before.is_clean:
+    actions = [*plan_repair(before), *lost_manifests(plan, before)]
+    if not actions:
         return report
-    actions = plan_repair(before)
     with _leases(driver, actions, dry_run=dry_run, clock=clock or SystemClock()) as leases:
         for action in actions:
             lease = leases.get((action.queue.cluster, action.queue.broker))

@@ -5,6 +5,7 @@
     about its manifest, its time index, its offsets    MANIFEST
     about an index file                                INDEX
     about anything else                                NONE
+    a queue without a manifest, beside others          MANIFEST (`lost_manifests`)
 
 A finding may have several causes (a unit that disagrees with its record, or a record with its unit), so an action looks
 for itself and does nothing where nothing is wrong. What changes a queue's segments changes its manifest.
@@ -27,7 +28,8 @@ from tiermq.tier.names import (
     segment_at,
 )
 from tiermq.tier.repair.repair_report import RepairAction, RepairKind
-from tiermq.tier.verify_report import Finding, Problem, VerifyReport
+from tiermq.tier.verify_report import Finding, Note, Problem, VerifyReport
+from tiermq.tier.verify_task import QueueTask, VerifyPlan
 
 _KINDS_IN_ORDER = (RepairKind.LOG, RepairKind.UNITS, RepairKind.MANIFEST, RepairKind.INDEX, RepairKind.NONE)
 _OF_UNITS = {
@@ -59,6 +61,23 @@ def plan_repair(report: VerifyReport) -> list[RepairAction]:
     order = {kind: number for number, kind in enumerate(_KINDS_IN_ORDER)}
     actions.sort(key=lambda action: (order[action.kind], action.queue, action.segment.base if action.segment else 0))
     return actions + lost
+
+
+def lost_manifests(plan: VerifyPlan, found: VerifyReport) -> list[RepairAction]:
+    """Manifests to make, of queues that have none beside others of their broker that do.
+
+    A queue is sound without one, so it is no problem; where nobody has one, RocketMQ wrote the tier, which knows none.
+    """
+    with_some = {
+        (task.key.cluster, task.key.broker) for task in plan.tasks if isinstance(task, QueueTask) and task.has_manifest
+    }
+    noted = [queue_at(note.where) for note in found.notes if note.kind == Note.NO_MANIFEST.name.lower()]
+    covered = {queue_at(problem.where) for problem in found.problems}
+    return [
+        RepairAction(RepairKind.MANIFEST, queue, None, (Note.NO_MANIFEST.name.lower(),))
+        for queue in sorted({queue for queue in noted if queue is not None} - covered)
+        if (queue.cluster, queue.broker) in with_some
+    ]
 
 
 def _actions_for(finding: Finding) -> Iterable[tuple[RepairKind, QueueKey, SegmentKey | None]]:
