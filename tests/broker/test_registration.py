@@ -9,16 +9,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
-
 from tiermq.broker.registration import (
     Address,
     BrokerIdentity,
     BrokerRegistration,
     TopicSnapshot,
-    parse_name_servers,
 )
-from tiermq.errors import BadConfig
 from tiermq.namesrv.kv_config import ORDER_TOPIC_CONFIG
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
@@ -199,23 +195,3 @@ def test_a_broker_without_name_servers_registers_nowhere() -> None:
         registration.topics_changed(["a"])
         assert registration.status() == []
         assert not registration.wait_registered(0)
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("", []),
-        ("a:1", [("a", 1)]),
-        (" a:1 ; b:2;", [("a", 1), ("b", 2)]),
-        ("a:1,a:1", [("a", 1)]),
-        ("[::1]:9876", [("::1", 9876)]),
-    ],
-)
-def test_addresses_of_name_servers_are_read(text: str, found: list[Address]) -> None:
-    assert parse_name_servers(text) == found
-
-
-@pytest.mark.parametrize("text", ["a", "a:", ":1", "a:0", "a:65536", "a:x", "a:1;b", "a:²"])
-def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(BadConfig, match="namesrv_addr"):
-        parse_name_servers(text)

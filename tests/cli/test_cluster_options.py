@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
-from tiermq.cli.cluster_options import Access
 from tiermq.cli.main import cli
-from tiermq.errors import BadConfig
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.remoting.tls import TlsMode, TlsSettings
 from tiermq.testing import LocalBroker
 
 LISTING = ("topic", "list", "--all")
-
-
-def test_half_of_the_credentials_is_an_error() -> None:
-    with pytest.raises(BadConfig, match="ROCKETMQ_SECRET_KEY"):
-        Access("127.0.0.1:1", access_key="key").client()
 
 
 def test_no_secret_is_shown_by_help_or_taken_from_the_command_line() -> None:

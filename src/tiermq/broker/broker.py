@@ -32,13 +32,14 @@ from tiermq.broker.http_endpoint import METRICS_TYPE, Answer, HttpEndpoint, told
 from tiermq.broker.listening import bound_socket, store_host
 from tiermq.broker.parts import BrokerParts, Store, config_directory
 from tiermq.broker.processors import PROCESSORS, Processor
-from tiermq.broker.registration import BrokerIdentity, BrokerRegistration, parse_name_servers
+from tiermq.broker.registration import BrokerIdentity, BrokerRegistration
 from tiermq.broker.topics import TopicTable
 from tiermq.clock import Clock, SystemClock
 from tiermq.consumequeue.queue_table import QueueType
 from tiermq.errors import RemotingError, StoreError
 from tiermq.metrics import Registry
 from tiermq.remoting.acl import Credentials
+from tiermq.remoting.addresses import parse_name_servers
 from tiermq.remoting.limits import ServerLimits
 from tiermq.remoting.loop_thread import LoopThread
 from tiermq.remoting.server import AccessCheck, RemotingServer

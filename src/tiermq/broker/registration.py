@@ -23,10 +23,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tiermq.errors import BadConfig, RemotingError, RequestRefused
+from tiermq.errors import RemotingError, RequestRefused
 from tiermq.namesrv.register_body import body_checksum, encode_register_body
 from tiermq.namesrv.topic_config import DataVersion, TopicConfig, text_map_in
 from tiermq.remoting.acl import Credentials
+from tiermq.remoting.addresses import Address
 from tiermq.remoting.client import RemotingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
@@ -39,7 +40,6 @@ PERIOD_S = 30.0
 TIMEOUT_S = 6.0
 REST_FIRST_S = 1.0
 CLOSE_S = 1.0
-Address = tuple[str, int]
 OrderTopics = Callable[[Mapping[str, str]], None]
 
 
@@ -87,19 +87,6 @@ class NameServerStatus:
     accepted_count: int
     failed_count: int
     last_error: str | None
-
-
-def parse_name_servers(text: str) -> list[Address]:
-    """`host:port;host:port`, as in `namesrvAddr`. Raises BadConfig."""
-    found: list[Address] = []
-    for part in filter(None, (piece.strip() for piece in text.replace(",", ";").split(";"))):
-        host, _, port = part.rpartition(":")
-        if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65_536:
-            raise BadConfig(f"namesrv_addr: expected host:port, found {part!r}")
-        address = (host.removeprefix("[").removesuffix("]"), int(port))
-        if address not in found:
-            found.append(address)
-    return found
 
 
 class BrokerRegistration:

@@ -11,50 +11,15 @@ from __future__ import annotations
 import asyncio
 import functools
 import signal
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
-from tiermq.cli.cluster_client import ClusterClient
-from tiermq.errors import BadConfig
-from tiermq.remoting.acl import Credentials
-from tiermq.remoting.tls import trusting_client_context
+from tiermq.client.access import Access
 
-T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """How the cluster is reached."""
-
-    name_servers: str
-    access_key: str | None = None
-    secret_key: str | None = None
-    tls: bool = False
-
-    def client(self) -> ClusterClient:
-        """Raises BadConfig for options that do not go together."""
-        if (self.access_key is None) != (self.secret_key is None):
-            raise BadConfig("expected both ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY, found one of them")
-        credentials = None
-        if self.access_key is not None and self.secret_key is not None:
-            credentials = Credentials(self.access_key, self.secret_key)
-        return ClusterClient(
-            self.name_servers, credentials=credentials, tls=trusting_client_context() if self.tls else None
-        )
-
-    def run(self, work: Callable[[ClusterClient], Awaitable[T]]) -> T:
-        """What the work gives, done with a client that is closed afterwards."""
-
-        async def working() -> T:
-            async with self.client() as cluster:
-                return await work(cluster)
-
-        return asyncio.run(working())
 
 
 def cluster_options(command: F) -> F:

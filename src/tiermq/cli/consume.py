@@ -11,9 +11,10 @@ from typing import Any
 
 import click
 
-from tiermq.cli.cluster_client import ClusterClient, QueuePlace
-from tiermq.cli.cluster_options import Access, cluster_options, ending_signal
+from tiermq.cli.cluster_options import cluster_options, ending_signal
 from tiermq.cli.progress_line import ProgressLine, in_words
+from tiermq.client.access import Access
+from tiermq.client.cluster_client import ClusterClient, QueuePlace
 from tiermq.errors import CorruptRecord, RemotingError
 from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage

@@ -14,9 +14,10 @@ from typing import Any, BinaryIO
 
 import click
 
-from tiermq.cli.cluster_client import ClusterClient, QueuePlace
-from tiermq.cli.cluster_options import Access, cluster_options, ending_signal
+from tiermq.cli.cluster_options import cluster_options, ending_signal
 from tiermq.cli.progress_line import ProgressLine, in_words
+from tiermq.client.access import Access
+from tiermq.client.cluster_client import ClusterClient, QueuePlace
 from tiermq.clock import SystemClock
 from tiermq.errors import RemotingError, RequestRefused
 from tiermq.message.ids import UniqueKeyGenerator

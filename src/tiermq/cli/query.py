@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
-from tiermq.cli.cluster_client import ClusterClient
-from tiermq.cli.cluster_options import Access, cluster_options
+from tiermq.cli.cluster_options import cluster_options
 from tiermq.cli.consume import described
+from tiermq.client.access import Access
+from tiermq.client.cluster_client import ClusterClient
 from tiermq.errors import TierMQError
 from tiermq.message.ids import decode_message_id
 from tiermq.message.record import decode_records

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from tiermq.cli.cluster_client import ClusterClient
-from tiermq.cli.cluster_options import Access, cluster_options
+from tiermq.cli.cluster_options import cluster_options
 from tiermq.cli.queue_keys import queue_of_key
+from tiermq.client.access import Access
+from tiermq.client.cluster_client import ClusterClient
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.json_dialect import as_int, decode_object
 

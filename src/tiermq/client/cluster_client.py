@@ -1,4 +1,4 @@
-"""ClusterClient: what the commands that talk to brokers share. It asks a name server where topics are, and goes there.
+"""ClusterClient: what everything that talks to brokers shares. It asks a name server where topics are, and goes there.
 
     async with ClusterClient("127.0.0.1:9876") as cluster:
         route = await cluster.route("orders")
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from tiermq.broker.registration import parse_name_servers
 from tiermq.errors import PeerGone, RemotingError, RequestRefused
 from tiermq.namesrv.topic_config import PERM_READ, PERM_WRITE
 from tiermq.remoting.acl import Credentials
+from tiermq.remoting.addresses import parse_name_servers
 from tiermq.remoting.client import RemotingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
@@ -121,7 +121,8 @@ class ClusterClient:
             except PeerGone as error:
                 problem = error
         raise RemotingError(
-            f"no name server can be reached, name one with --namesrv host:port; the last one said: {problem}"
+            "no name server can be reached, name one that runs by --namesrv host:port, or by the option namesrv; "
+            f"the last one said: {problem}"
         )
 
     # Where things are.

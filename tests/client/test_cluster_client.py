@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from servers.loopback import free_ports
-from tiermq.cli.cluster_client import ClusterClient
+from tiermq.client.cluster_client import ClusterClient
 from tiermq.errors import BadConfig, RemotingError, RequestRefused
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.testing import LocalBroker
