@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from tiermq import LocalStore, Message
 from tiermq.cli.main import cli
+from tiermq.spark.jobs.offload import offload
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "rocketmq-5.3.3-tier"
 URL = (GOLDEN / "tier").as_uri()
@@ -71,13 +73,13 @@ def test_cat_prints_messages_as_json_lines() -> None:
 
 
 def test_cat_finds_messages_by_key_and_by_unique_id() -> None:
-    by_key = [json.loads(line) for line in run("cat", URL, "--topic", "orders", "--key", "key-10").output.splitlines()]
+    by_key = [json.loads(line) for line in run("cat", URL, "--topic", "orders", "--key", "key-10").stdout.splitlines()]
     assert by_key
     assert all("key-10" in message["properties"]["KEYS"].split() for message in by_key)
     unique = by_key[0]["properties"]["UNIQ_KEY"]
     (found,) = run(
         "cat", URL, "--topic", "orders", "--key", unique, "--queue", str(by_key[0]["queue_id"])
-    ).output.splitlines()
+    ).stdout.splitlines()
     assert json.loads(found) == by_key[0]
 
 
@@ -128,11 +130,44 @@ def test_a_tier_that_cannot_be_reached_exits_with_2(tmp_path: Path) -> None:
     assert result.exit_code == 2
 
 
-def test_an_empty_tier_is_shown_as_such(tmp_path: Path) -> None:
-    assert values("stat", tmp_path.as_uri(), "--json")["messages"] == 0
-    assert run("stat", tmp_path.as_uri()).exit_code == 0
-    assert run("ls", tmp_path.as_uri()).exit_code == 0
-    assert run("verify", tmp_path.as_uri()).exit_code == 0
+@pytest.mark.parametrize("command", ["stat", "ls", "verify"])
+@pytest.mark.parametrize("exists", [True, False], ids=["empty", "nowhere"])
+def test_where_there_is_no_tier_that_is_said_with_exit_code_1(tmp_path: Path, command: str, exists: bool) -> None:
+    if exists:
+        (tmp_path / "tier").mkdir()
+    url = (tmp_path / "tier").as_uri()
+    result = run(command, url)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"{url}: expected a tier, found no message history there" in result.stderr
+    in_json = run(command, url, "--json")
+    assert in_json.exit_code == 1
+    assert json.loads(in_json.stdout)
+    assert (tmp_path / "tier").exists() == exists
+
+
+def test_a_broker_that_the_tier_does_not_have_is_named() -> None:
+    result = run("stat", URL, "--broker", "broker-z")
+    assert result.exit_code == 1
+    assert "expected history of */broker-z, found no message history" in result.stderr
+
+
+def test_a_look_up_by_key_says_that_the_tier_may_not_have_every_key(tmp_path: Path) -> None:
+    with LocalStore.open(tmp_path / "s") as store:
+        store.put(Message("orders", b"x", 0, keys=["order-42"]))
+    tier = (tmp_path / "t").as_uri()
+    offload([f"{tmp_path / 's'}=c/b"], tier, index="local")
+    lacking = run("cat", tier, "--topic", "orders", "--key", "order-42")
+    assert (lacking.exit_code, lacking.stdout) == (0, "")
+    assert "not known to hold every key of b orders-0" in lacking.stderr
+    assert f"tiermq pipeline reindex {tier}" in lacking.stderr
+    offload([f"{tmp_path / 's'}=c/b"], tier)
+    found = run("cat", tier, "--topic", "orders", "--key", "order-42")
+    assert (found.exit_code, found.stderr) == (0, "")
+    assert json.loads(found.stdout)["queue_offset"] == 0
+    with LocalStore.open(tmp_path / "s") as store:
+        store.put(Message("orders", b"y", 0))
+    offload([f"{tmp_path / 's'}=c/b"], tier, index="later")
+    assert "not known to hold every key" in run("cat", tier, "--topic", "orders", "--key", "order-42").stderr
 
 
 def test_a_store_that_knows_of_no_tier_is_refused(tmp_path: Path) -> None:

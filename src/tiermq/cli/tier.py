@@ -16,6 +16,7 @@ from tiermq.cli.tier_options import (
     TOPIC,
     URL,
     broker_metadata,
+    no_history,
     opened,
     print_json,
 )
@@ -73,7 +74,7 @@ def ls(url: str, cluster: str | None, broker: str | None, topic: str | None, seg
 
     The bucket alone is asked: its listing, its manifests, and the units of queues whose manifest is missing or behind.
 
-    Exit code: 0, or 2 if the tier cannot be read.
+    Exit code: 0, 1 if there is no history at all, 2 if the tier cannot be read.
 
     \b
     Examples:
@@ -85,8 +86,10 @@ def ls(url: str, cluster: str | None, broker: str | None, topic: str | None, seg
         view = _viewed(driver, TierScope(cluster, broker, topic), quiet=as_json)
     if as_json:
         print_json(view_values(view))
-    else:
+    elif view.brokers:
         show_view(view, segments)
+    if not view.brokers:
+        no_history(view.url, cluster, broker, topic)
 
 
 @tier.command()
@@ -97,7 +100,7 @@ def ls(url: str, cluster: str | None, broker: str | None, topic: str | None, seg
 def stat(url: str, cluster: str | None, broker: str | None, as_json: bool) -> None:
     """Totals of the tier at URL: brokers, topics, messages, bytes, times, gaps.
 
-    Exit code: 0, or 2 if the tier cannot be read.
+    Exit code: 0, 1 if there is no history at all, 2 if the tier cannot be read.
 
     \b
     Examples:
@@ -108,8 +111,10 @@ def stat(url: str, cluster: str | None, broker: str | None, as_json: bool) -> No
         view = _viewed(driver, TierScope(cluster, broker), quiet=as_json)
     if as_json:
         print_json(total_values(view))
-    else:
+    elif view.brokers:
         show_totals(view)
+    if not view.brokers:
+        no_history(view.url, cluster, broker)
 
 
 @tier.command()
@@ -136,7 +141,7 @@ def cat(
     """Messages of the tier at URL as JSON lines, in the order of the queue, or by key, newest index file first.
 
     A message that is missing for good is a line with "gap", a damaged one a line with "error". What a broker has not
-    uploaded of its key index yet is not found by --key.
+    uploaded of its key index yet is not found by --key; that there is such a thing is said on stderr.
 
     Exit code: 0, 1 if a message was damaged, 2 if the tier cannot be read or has no such queue.
 
@@ -155,11 +160,25 @@ def cat(
             for message in view.find_by_key(topic, key, count):
                 if queue in (None, message.queue_id):
                     print_json(message.to_dict())
+            _tell_unindexed(view, topic)
         else:
             for each in queues:
                 damaged |= _print_queue(view, each, offset, count)
     if damaged:
         raise SystemExit(EXIT_PROBLEMS)
+
+
+def _tell_unindexed(view: TierView, topic: str) -> None:
+    unindexed = view.unindexed(topic)
+    if unindexed:
+        names = ", ".join(f"{queue.key.broker} {topic}-{queue.key.queue_id}" for queue in unindexed[:5])
+        more = f" and {len(unindexed) - 5} more" if len(unindexed) > 5 else ""
+        click.echo(
+            f"Note: {view.url}: the key index in the tier is not known to hold every key of {names}{more}, so messages "
+            f"may be missing here. `tiermq pipeline reindex {view.url}` completes it; a store that still has its own "
+            "index, or `tiermq pipeline sql`, finds them now",
+            err=True,
+        )
 
 
 def _wanted(view: TierView, topic: str, queue_id: int | None) -> list[QueueView]:
@@ -206,7 +225,7 @@ def verify(
     With --store, what that broker knows of the tier is compared too. Nothing is written; a broker may be at work: what
     it adds or expires meanwhile is noted, not held against the tier. With --topic the key index is left out.
 
-    Exit code: 0 clean, 1 problems, 2 the tier cannot be read.
+    Exit code: 0 clean, 1 problems or no history at all, 2 the tier cannot be read.
 
     \b
     Examples:
@@ -226,10 +245,13 @@ def verify(
             with_index=not no_index,
             progress=progress,
         )
+    is_empty = report.is_clean and not report.counts["segments"]
     if as_json:
         print_json(report.to_dict())
-    else:
+    elif not is_empty:
         show_verification(report)
+    if is_empty:
+        no_history(report.url, cluster, broker, topic)
     if not report.is_clean:
         raise SystemExit(EXIT_PROBLEMS)
 

@@ -49,6 +49,18 @@ def fail(error: TierMQError) -> NoReturn:
     raise SystemExit(EXIT_NO_TIER) from error
 
 
+def no_history(url: str, *names: str | None) -> NoReturn:
+    """Say that there is no tier, or nothing of the cluster, broker or topic that was named. Exit code 1."""
+    wanted = "/".join(name or "*" for name in names)
+    expected = f"history of {wanted}" if any(names) else "a tier"
+    click.echo(
+        f"Error: {url}: expected {expected}, found no message history there; check the address, or copy a store into "
+        f"it: `tiermq pipeline offload --store DIR --tier {url}`",
+        err=True,
+    )
+    raise SystemExit(EXIT_PROBLEMS)
+
+
 def metadata_path(store: Path) -> Path:
     return TierConfig(store_path_root_dir=str(store)).metadata_path
 

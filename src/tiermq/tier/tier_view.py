@@ -194,6 +194,31 @@ class TierView:
                     if max_count <= 0:
                         return
 
+    def unindexed(self, topic: str) -> list[QueueView]:
+        """Queues of the topic of which the uploaded index does not say that it holds every key.
+
+        RocketMQ's index files never say. Raises what the driver raises.
+        """
+        return [
+            queue
+            for queue in self.queues
+            if queue.key.topic == topic and queue.max_offset > queue.min_offset and not self._is_indexed(queue)
+        ]
+
+    def _is_indexed(self, queue: QueueView) -> bool:
+        of_broker = [
+            row for row in self.index if (row.key.cluster, row.key.broker) == (queue.key.cluster, queue.key.broker)
+        ]
+        logs = queue.segments(SegmentType.COMMIT_LOG)
+        if not of_broker or not logs:
+            return not logs
+        try:
+            told = CompactedIndex(self._driver, max(of_broker, key=lambda row: row.key.base)).companion()
+        except CorruptSegment:
+            return False
+        known = None if told is None else told.coverage().queues.get((queue.key.topic, queue.key.queue_id))
+        return known is not None and known.is_complete and known.end >= max(row.end for row in logs)
+
 
 def view_tier(
     driver: TierDriver,
