@@ -500,7 +500,9 @@ static inline int take_record(decode_t *d, int64_t index) {
     const u8 *properties = p + topic_at + topic + 2;
     int64_t length = load16(properties - 2);
     if (length > 32767 || topic_at + topic + 2 + length != size) return T_ODD;
-    row_t row = {p, p + body_at, limit, body, length, d->log_base + start, (int64_t)load64(p + 20), 1};
+    /* INT64_MIN: the records were gathered from anywhere, and each says where it lies. */
+    int64_t log_offset = d->log_base == INT64_MIN ? (int64_t)load64(p + 28) : d->log_base + start;
+    row_t row = {p, p + body_at, limit, body, length, log_offset, (int64_t)load64(p + 20), 1};
     if ((int64_t)load64(p + 28) != row.log_offset || (int32_t)load32(p + 12) != d->queue_id) return T_ODD;
     if (!same_bytes(p + topic_at, d->topic, d->topic_length)) return T_ODD;
     if (d->first_offset >= 0 && row.queue_offset != d->first_offset + index) return T_ODD;

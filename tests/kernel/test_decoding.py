@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from kernel.kernel_world import COMPILED, KERNELS, needs_both
 from kernel.record_runs import ALL_COLUMNS, LOG_BASE, Run, messages, plain, runs
 from tiermq.kernel import Check, ColumnRequest, DecodedColumns, pure
+from tiermq.kernel.column_values import OWN_PLACES
 from tiermq.message.properties import encode_properties
 from tiermq.message.record import decode_record
 
@@ -235,3 +236,16 @@ def test_a_body_is_given_as_it_was_sent_or_as_it_is_stored(kernel: ModuleType, m
     assert whole == [None if message["compression"] == "damaged" else message["body"]]
     stored = plain(decode(kernel, run, request_for(run, ("body", "sysFlag"), decompress=False)))
     assert stored["body"] == [decode_record(run.record(0)).body]
+
+
+@needs_both
+@settings(max_examples=60)
+@given(runs, st.integers(0, 1 << 40))
+def test_records_from_anywhere_say_themselves_where_they_lie(run: Run, moved: int) -> None:
+    placed = both_alike(run, request_for(run, first_offset=-1, check=Check.BODY))
+    apart = replace(request_for(run, first_offset=-1, check=Check.BODY), log_base=OWN_PLACES)
+    gathered = both_alike(run, apart)
+    if not placed.corrupt:
+        assert seen(gathered) == seen(placed)
+    elsewhere = replace(apart, log_base=run.log_base + moved + 1)
+    assert len(both_alike(run, elsewhere).corrupt) >= len(placed.corrupt)

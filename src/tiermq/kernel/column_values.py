@@ -65,14 +65,16 @@ class Check(enum.IntEnum):
 
 TIME_MIN_MS = -(1 << 63)
 TIME_MAX_MS = (1 << 63) - 1
+OWN_PLACES = -(1 << 63)
+"""As `log_base`: the records were gathered from anywhere, and each says itself where it lies."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnRequest:
     """What is wanted of the records of one run, and what they must be.
 
-    The record at `start` must say of itself that it lies at `log_base + start`. `first_offset`: the queue offset of the
-    run's first record, the others follow one by one; -1: the records say. `tags` and `keys`: at least one of them must
+    The record at `start` must say of itself that it lies at `log_base + start`, unless that is OWN_PLACES.
+    `first_offset`: the queue offset of the run's first record, the others follow one by one; -1: the records say. `tags` and `keys`: at least one of them must
     be the record's tag, one of its keys or its unique key; empty: no restriction. Times are inclusive.
     """
 

@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tiermq.errors import CorruptRecord
-from tiermq.kernel.column_values import COLUMN_SHAPES, Check, ColumnRequest, DecodedColumns, Shape
+from tiermq.kernel.column_values import COLUMN_SHAPES, OWN_PLACES, Check, ColumnRequest, DecodedColumns, Shape
 from tiermq.message.java_hash import java_hash
-from tiermq.message.layout import RECORD_BYTES_MIN
+from tiermq.message.layout import PHYSICAL_OFFSET_AT, RECORD_BYTES_MIN
 from tiermq.message.properties import get_property
 from tiermq.message.record import CrcPropertyCheck, decode_record
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.system_flag import TransactionType
 
+_PLACE = struct.Struct(">q")
 _MICROSECONDS_OF_MS = 1000
 _TIME_MS_MAX = ((1 << 63) - 1) // _MICROSECONDS_OF_MS
 _DELAY_DIGITS_MAX = 15
@@ -85,7 +86,8 @@ def decode_columns(
 
 def take_row(view: memoryview, start: int, size: int, index: int, request: ColumnRequest) -> Row | None:
     """The record as a row, or None when it is not wanted. The compiled twin comes here for everything unusual."""
-    row = Row(index, request.log_base + start, request.first_offset + index if request.first_offset >= 0 else None)
+    place = _own_place(view, start, size) if request.log_base == OWN_PLACES else request.log_base + start
+    row = Row(index, place, request.first_offset + index if request.first_offset >= 0 else None)
     try:
         message = _message_at(view, start, size, row, request)
         properties = _valid_text(message.encoded_properties)
@@ -103,6 +105,14 @@ def take_row(view: memoryview, start: int, size: int, index: int, request: Colum
     row.message = message
     row.properties = properties
     return row
+
+
+def _own_place(view: memoryview, start: int, size: int) -> int:
+    """Where a record says that it lies; -1 when there is none."""
+    if start < 0 or size < RECORD_BYTES_MIN or start > len(view) - size:
+        return -1
+    place: int = _PLACE.unpack_from(view, start + PHYSICAL_OFFSET_AT)[0]
+    return place
 
 
 def _message_at(view: memoryview, start: int, size: int, row: Row, request: ColumnRequest) -> StoredMessage:
