@@ -69,3 +69,19 @@ def test_the_sink_stages_beside_its_store_unless_told_otherwise(tmp_path: Path) 
         SinkOptions.of({"topic": "a"})
     with pytest.raises(BadOption, match="no option subscribe; there are store, topic"):
         SinkOptions.of({"subscribe": "a"})
+
+
+def test_a_store_may_be_given_with_its_brokers_name(tmp_path: Path) -> None:
+    def places(store: str, **more: str) -> list[tuple[str, str, str]]:
+        stores = SourceOptions.of({"store": store, **more}, Use.BATCH).place.stores
+        return [(place.path, place.cluster, place.broker) for place in stores]
+
+    assert places("/a=b1,/c=east/b2") == [("/a", "", "b1"), ("/c", "east", "b2")]
+    assert places("/a=b1", clusterName="east") == [("/a", "east", "b1")]
+    assert places("/a", brokerName="b1") == [("/a", "", "b1")]
+    there = tmp_path / "day=1"
+    there.mkdir()
+    assert places(str(there)) == [(str(there), "", "")]
+    for bad in ({"store": "/a=b1,/c"}, {"store": "/a=b1", "brokerName": "b1"}):
+        with pytest.raises(BadOption, match="of every store"):
+            SourceOptions.of(bad, Use.BATCH)

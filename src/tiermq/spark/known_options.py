@@ -29,8 +29,24 @@ DEFAULT_TRIGGER_DELAY_MS = 15 * 60_000
 SOURCE_OPTIONS: tuple[Option, ...] = (
     Option("tier", "tier", "URL", read_text, None, "Where cold messages lie.", ("tierPath", "path")),
     Option(
-        "store", "stores", "directories", read_texts, (), "Where hot messages lie; several with commas.", ("storePath",)
+        "store",
+        "stores",
+        "directories",
+        read_texts,
+        (),
+        "Where hot messages lie, DIR or DIR=broker; several with commas.",
+        ("storePath",),
     ),
+    Option(
+        "namesrv",
+        "name_servers",
+        "addresses",
+        read_text,
+        None,
+        "Instead of both: ask brokers, which name servers know; `host:port;host:port`.",
+        ("nameServer",),
+    ),
+    Option("tls", "tls", "true, false", read_bool, False, "Whether to speak TLS with `namesrv` and its brokers."),
     Option(
         "brokerName",
         "broker_names",
@@ -203,6 +219,26 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
 
 SINK_OPTIONS: tuple[Option, ...] = (
     Option("store", "store", "directory", read_text, None, "The store to put into.", ("storePath", "path"), _WRITE),
+    Option(
+        "namesrv",
+        "name_servers",
+        "addresses",
+        read_text,
+        None,
+        "Instead: send to brokers, which name servers know; `host:port;host:port`.",
+        ("nameServer",),
+        _WRITE,
+    ),
+    Option(
+        "tls",
+        "tls",
+        "true, false",
+        read_bool,
+        False,
+        "Whether to speak TLS with `namesrv` and its brokers.",
+        (),
+        _WRITE,
+    ),
     Option("topic", "topic", "name", read_text, None, "The topic of rows that have no column `topic`.", (), _WRITE),
     Option(
         "staging",
@@ -259,11 +295,10 @@ SINK_OPTIONS: tuple[Option, ...] = (
     ),
 )
 
-_NO_BROKER = "messages are read from the tier or a store directory, without a broker; use tier and store"
+_NOT_KAFKA = "messages are read from a tier or a store directory (tier, store), or from RocketMQ's brokers (namesrv)"
 # What users of other sources try first.
 HINTS = {
-    "nameServer": _NO_BROKER,
-    "kafka.bootstrap.servers": _NO_BROKER,
+    "kafka.bootstrap.servers": _NOT_KAFKA,
     "subExpression": "use tags for tags, and filter the DataFrame for anything else",
     "sqlFilter": "filter the DataFrame by its columns instead; properties are the column `properties`",
     "topic": "use subscribe to choose topics of a source",

@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from tiermq.errors import BadOption
+from tiermq.client.wire_history import WirePlace
+from tiermq.errors import BadConfig, BadOption
 from tiermq.history.scan_values import HistoryPlace, StorePlace
+from tiermq.remoting.addresses import parse_name_servers
 from tiermq.spark.known_options import HINTS, SINK_OPTIONS, SOURCE_OPTIONS
 from tiermq.spark.offsets_json import Edge, EveryQueue, QueueNumber
 from tiermq.spark.option_table import Use, read_given
@@ -24,6 +26,8 @@ class SourceOptions:
 
     tier: str | None
     stores: tuple[str, ...]
+    name_servers: str | None
+    tls: bool
     broker_names: tuple[str, ...]
     cluster_name: str | None
     topics: tuple[str, ...]
@@ -67,19 +71,25 @@ class SourceOptions:
     @property
     def place(self) -> HistoryPlace:
         """Where history lies. Paths are made absolute here, as tasks run in other directories."""
+        if self.name_servers is not None:
+            return WirePlace(name_servers=self.name_servers, tls=self.tls)
         names = self.broker_names or ("",)
         brokers = names if len(names) == len(self.stores) else names[:1] * len(self.stores)
-        stores = (
-            StorePlace(os.path.abspath(os.path.expanduser(path)), self.cluster_name or "", broker)
-            for path, broker in zip(self.stores, brokers, strict=True)
-        )
+        stores = []
+        for text, broker in zip(self.stores, brokers, strict=True):
+            path, cluster, named = _named_store(text)
+            path = os.path.abspath(os.path.expanduser(path))
+            stores.append(StorePlace(path, cluster or self.cluster_name or "", named or broker))
         return HistoryPlace(self.tier, tuple(stores))
 
     def _check_place(self) -> None:
-        if self.tier is None and not self.stores:
+        _check_name_servers(self.name_servers, self.tls)
+        for name, given in (("tier", self.tier), ("store", self.stores)):
+            _at_most_one({name: given, "namesrv": self.name_servers}, "read files, or ask brokers")
+        if self.tier is None and not self.stores and self.name_servers is None:
             raise BadOption(
                 "expected to be told where messages lie: option tier (a URL such as s3://bucket/prefix or "
-                "file:///directory), option store (a store directory), or both"
+                "file:///directory), option store (a store directory), or both; or option namesrv (host:port)"
             )
         if self.tier is not None and not re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:", self.tier):
             raise BadOption(
@@ -90,6 +100,13 @@ class SourceOptions:
             raise BadOption(
                 f"option brokerName: expected one name, or one for each of the {len(self.stores)} stores, "
                 f"found {len(self.broker_names)}"
+            )
+
+        named = [bool(_named_store(text)[2]) for text in self.stores]
+        if any(named) and (not all(named) or self.broker_names):
+            raise BadOption(
+                "option store: expected the broker's name of every store (DIR=broker), or of none and then option "
+                f"brokerName, found {', '.join(self.stores)} with {len(self.broker_names)} names in brokerName"
             )
 
     def _check_topics(self) -> None:
@@ -151,7 +168,9 @@ class SourceOptions:
 class SinkOptions:
     """What a user asked of the sink."""
 
-    store: str
+    store: str  # Empty where there are name servers.
+    name_servers: str | None
+    tls: bool
     topic: str | None
     staging: str
     queue_count: int
@@ -162,17 +181,58 @@ class SinkOptions:
     def of(cls, given: Mapping[str, str]) -> Self:
         """Read what was given. Raises BadOption."""
         values: dict[str, Any] = read_given(SINK_OPTIONS, given, Use.WRITE)
-        if values["store"] is None:
-            raise BadOption("expected option store: the store directory to put messages into")
         del values["checkpoint"]
+        if values["name_servers"] is not None:
+            return cls._over_the_wire(values)
+        _check_name_servers(None, values["tls"])
+        if values["store"] is None:
+            raise BadOption(
+                "expected option store, the store directory to put messages into, or option namesrv, whose brokers to "
+                "send to"
+            )
         values["store"] = os.path.abspath(os.path.expanduser(values["store"]))
         # Beside and not inside: a broker looks at every directory of its store.
         staging = values["staging"] or values["store"].rstrip("/") + ".staging"
         values["staging"] = os.path.abspath(os.path.expanduser(staging))
         return cls(**values)
 
+    @classmethod
+    def _over_the_wire(cls, values: dict[str, Any]) -> Self:
+        _check_name_servers(values["name_servers"], values["tls"])
+        own = {"store": "store", "staging": "staging", "store_settings": "storeSettings"}
+        for field, name in own.items():
+            _at_most_one(
+                {name: values[field], "namesrv": values["name_servers"]}, "put into a store, or send to brokers"
+            )
+        return cls(**{**values, "store": "", "staging": ""})
+
+
+def _check_name_servers(given: str | None, tls: bool) -> None:
+    if given is None:
+        if tls:
+            raise BadOption("option tls is about the brokers of namesrv: give that one, too")
+        return
+    try:
+        found = parse_name_servers(given)
+    except BadConfig as error:
+        raise BadOption(f"option namesrv: {str(error).removeprefix('namesrv_addr: ')}") from None
+    if not found:
+        raise BadOption(f"option namesrv: expected host:port, found {given!r}")
+
 
 def _at_most_one(given: Mapping[str, Any], why: str) -> None:
     names = [name for name, value in given.items() if value not in (None, ())]
     if len(names) > 1:
         raise BadOption(f"options {' and '.join(names)} contradict each other: {why}")
+
+
+def _named_store(text: str) -> tuple[str, str, str]:
+    """`DIR`, `DIR=broker` or `DIR=cluster/broker`: directory, cluster and broker, empty where they are not said.
+
+    A directory that is there under the whole text is that directory.
+    """
+    path, equals, names = text.rpartition("=")
+    cluster, _, broker = names.rpartition("/")
+    if not equals or not path or not broker or "/" in cluster or os.path.isdir(os.path.expanduser(text)):
+        return text, "", ""
+    return path, cluster, broker

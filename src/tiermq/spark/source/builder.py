@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
+from tiermq.client.wire_history import open_place
 from tiermq.errors import BadOption
 from tiermq.history.losses import describe
-from tiermq.history.open_history import open_history
 from tiermq.history.planning import bundle_tasks
 from tiermq.history.scan_values import ScanCounters, ScanPlan
 from tiermq.spark.option_table import Use
@@ -44,6 +44,7 @@ def messages(
     *,
     tier: str | None = None,
     store: Path | Iterable[Path] | None = None,
+    namesrv: str | None = None,
     topic: Texts | re.Pattern[str] | None = None,
     keys: Texts | None = None,
     tags: Texts | None = None,
@@ -55,8 +56,9 @@ def messages(
     meter: ScanMeter | None = None,
     **options: Any,
 ) -> DataFrame:
-    """Messages of a tier, of stores, or of both, with one row per message.
+    """Messages of a tier, of stores, of both, or of the brokers that a name server knows, with one row per message.
 
+    A store is a directory, or `DIR=broker` with its broker's name.
     `since` is inclusive and `until` exclusive, by store time; times without a zone are of the session's zone.
     `offsets` is (from, to) for every queue, either of which may be None, or the same by topic and queue:
     `{"orders": {0: (100, 200)}}`. `options` are options of the source by name, such as `brokerName` or `minPartitions`.
@@ -65,7 +67,7 @@ def messages(
     spark.dataSource.register(TierMQDataSource)
     zone = _session_zone(spark)
     given = option_texts(
-        tier=tier, store=store, topic=topic, keys=keys, tags=tags, queues=queues, since=since, until=until,
+        tier=tier, store=store, namesrv=namesrv, topic=topic, keys=keys, tags=tags, queues=queues, since=since, until=until,
         offsets=offsets, columns=columns, zone=zone, **options,
     )  # fmt: skip
     columns_of(SourceOptions.of(given, Use.BATCH))
@@ -99,7 +101,7 @@ def explain_scan(*, show: bool = True, **arguments: Any) -> ScanExplanation:
     """
     given = {"failOnDataLoss": False, **arguments}
     options = SourceOptions.of(option_texts(**given), Use.BATCH)
-    with open_history(options.place) as history:
+    with open_place(options.place) as history:
         plan = plan_batch(history, options, columns_of(options))
     bundles = bundle_tasks(plan.tasks, max_bytes=options.partition_bytes, min_bundles=options.min_partitions)
     explanation = ScanExplanation(plan, len(bundles))
@@ -112,6 +114,7 @@ def option_texts(
     *,
     tier: str | None = None,
     store: Path | Iterable[Path] | None = None,
+    namesrv: str | None = None,
     topic: Texts | re.Pattern[str] | None = None,
     keys: Texts | None = None,
     tags: Texts | None = None,
@@ -127,6 +130,7 @@ def option_texts(
     stores = [store] if isinstance(store, str | os.PathLike) else list(store or ())
     given = {
         "tier": tier,
+        "namesrv": namesrv,
         "store": _texts(os.path.abspath(os.path.expanduser(path)) for path in stores) if stores else None,
         "subscribePattern" if isinstance(topic, re.Pattern) else "subscribe": (
             topic.pattern if isinstance(topic, re.Pattern) else _texts(topic)
