@@ -46,6 +46,7 @@ from cython.cimports.cpython.buffer import (
 )
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cython.cimports.framing import (
+    ANSWER_BYTES_MAX,
     HEADER_USUAL,
     answer_number,
     answer_t,
@@ -58,9 +59,11 @@ from cython.cimports.framing import (
     is_true,
     peek_code,
     plain_send_properties,
+    print_place,
     read_binary_header,
     read_json_header,
     unescape,
+    usual_send_key,
     wire_number,
     wire_number32,
 )
@@ -135,6 +138,7 @@ __all__ = [
     "QueueTail",
     "Refusal",
     "Segments",
+    "SendLane",
     "SendRequest",
     "Shape",
     "Stop",
@@ -176,6 +180,7 @@ from tiermq.kernel.framing import FRAME_BYTES_MAX, escaped_text, refusal  # noqa
 from tiermq.kernel.framing import pull_answer as general_pull_answer  # noqa: E402
 from tiermq.kernel.framing import send_answer as general_send_answer  # noqa: E402
 from tiermq.kernel.reasons import Disagreement, Refusal, Stop  # noqa: E402
+from tiermq.kernel.send_lane import UNUSUAL_SYS_FLAGS, plain_lane  # noqa: E402
 from tiermq.message.client_batch import decode_client_batch  # noqa: E402
 from tiermq.message.properties import join_properties  # noqa: E402
 
@@ -231,6 +236,7 @@ CHECK_TAG = cython.declare(cython.int, 6)
 assert [value.name for value in Disagreement] == ["END", "PLACE", "ROOM", "RECORD", "UNIT", "OWNER", "TAG"]
 assert [int(value) for value in Disagreement] == [0, 1, 2, 3, 4, 5, 6]
 DISAGREEMENTS = cython.declare(list, list(Disagreement))
+UNUSUAL_FLAGS = cython.declare(int32_t, UNUSUAL_SYS_FLAGS)
 
 
 def crc32(data) -> int:
@@ -715,21 +721,37 @@ class Appender:
         return clock_now_ms() if self.clock is None else self.clock()
 
     @cython.cfunc
+    @cython.inline
     @cython.exceptval(check=False)
     def write(self, h: QueueHandle, body: bytes, properties: bytes, flag: int32_t, sys_flag: int32_t, born: int64_t,
               born_host: bytes, reconsume: int32_t, prepared: int64_t, now: int64_t, count: int32_t) -> int64_t:  # fmt: skip
-        """Encode one record in place and publish it. Its physical offset, or a negative Refusal with nothing written."""
+        return self.write_joined(
+            h, body, properties, b"", flag, sys_flag, born, born_host, reconsume, prepared, now, count
+        )
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def write_joined(self, h: QueueHandle, body: bytes, properties: bytes, added: bytes, flag: int32_t,
+                     sys_flag: int32_t, born: int64_t, born_host: bytes, reconsume: int32_t, prepared: int64_t,
+                     now: int64_t, count: int32_t) -> int64_t:  # fmt: skip
+        """Encode one record in place, with `added` behind its properties, and publish it. Its physical offset, or a
+        negative Refusal with nothing written."""
         t: cython.pointer(tail_t) = self.t
         body_length: int64_t = PyBytes_GET_SIZE(body)
-        properties_length: int64_t = PyBytes_GET_SIZE(properties)
+        own_length: int64_t = PyBytes_GET_SIZE(properties)
+        added_length: int64_t = PyBytes_GET_SIZE(added)
+        properties_length: int64_t = own_length + added_length
         topic_length: int64_t = PyBytes_GET_SIZE(h.topic_bytes)
         born_length: int64_t = PyBytes_GET_SIZE(born_host)
         host_length: int64_t = PyBytes_GET_SIZE(self.host)
         source: cython.pointer(cython.const[u8]) = cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(properties))
+        more: cython.pointer(cython.const[u8]) = cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(added))
+        last: u8
         separator: int64_t = 0
         extra: int64_t = 0
         if self.crc_property:
-            separator = 1 if properties_length and source[properties_length - 1] != 2 else 0
+            last = more[added_length - 1] if added_length else source[own_length - 1] if own_length else 2
+            separator = 1 if last != 2 else 0
             extra = CRC_PROPERTY_BYTES + separator
         if properties_length + extra > 32767:
             return PROPERTIES_TOO_LARGE
@@ -783,7 +805,8 @@ class Appender:
         p += topic_length
         store16(p, properties_length + extra)
         p += 2
-        copy_short(p, source, properties_length)
+        copy_short(p, source, own_length)
+        copy_short(p + own_length, more, added_length)
         if extra:
             p += properties_length
             if separator:
@@ -3317,6 +3340,165 @@ def general_message(send: SendRequest, queue_id: int32_t, properties: bytes, bor
         send.topic, send.body, queue_id, encoded_properties=properties, flag=send.flag, sys_flag=send.sys_flag,
         born_timestamp_ms=send.born_ms, born_host=born_host, reconsume_times=send.reconsume_times,
     )  # fmt: skip
+
+
+@cython.final
+@cython.cclass
+class SendLane:
+    """See `tiermq/kernel/send_lane.py`. `out` holds the answers of one call, until they are one bytes object."""
+
+    is_open = cython.declare(cython.bint, visibility="public")
+    appender: Appender
+    added: bytes
+    head: bytes
+    region: bytes
+    trace_on: bytes
+    version: int32_t
+    topics: dict
+    plain: cython.bint
+    out: cython.pointer(u8)
+    room: int64_t
+
+    def __cinit__(self):
+        self.out = cython.NULL
+        self.room = 0
+
+    def __init__(self, appender: Appender, added: bytes, version: int32_t, region: str, trace_on: str):
+        self.appender = appender
+        self.added = added
+        self.head = appender.host.hex().upper().encode()
+        self.region = region.encode()
+        self.trace_on = trace_on.encode()
+        self.version = version
+        self.topics = {}
+        self.is_open = True
+        self.plain = plain_lane(added, region, trace_on)
+
+    def __dealloc__(self):
+        free(self.out)
+
+    def open_topic(self, topic: str, write_queues: int32_t, counts: list):
+        self.topics[topic] = (write_queues, counts)
+
+    def close_topic(self, topic: str):
+        self.topics.pop(topic, None)
+
+    def admits(self, request: SendRequest) -> bool:
+        key: cython.pointer(cython.const[u8]) = cython.NULL
+        return self.key_of(request, cython.address(key)) > 0
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def key_of(self, request: SendRequest, key: cython.pointer(cython.pointer(cython.const[u8]))) -> int64_t:
+        """The length of the unique key of a usual send, and where it lies; 0 for any other send."""
+        if not self.is_open or not self.plain or request.batch or request.sys_flag & UNUSUAL_FLAGS:
+            return 0
+        if PyBytes_GET_SIZE(request.body) == 0 or request.queue_id < 0:
+            return 0
+        return usual_send_key(
+            cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(request.properties)),
+            PyBytes_GET_SIZE(request.properties), key,
+        )  # fmt: skip
+
+    @cython.cfunc
+    def answer_to(self, request: SendRequest, born_host: bytes, place: cython.pointer(u8)) -> int64_t:
+        """Store a usual send and write its answer to `place`, which has ANSWER_BYTES_MAX bytes: the length of it, or 0
+        with nothing stored for a send that must go the general way."""
+        a: Appender = self.appender
+        key: cython.pointer(cython.const[u8]) = cython.NULL
+        key_length: int64_t
+        found = self.topics.get(request.topic)
+        if found is None or a.gate:
+            return 0
+        entry: tuple = found
+        write_queues: int32_t = entry[0]
+        if request.queue_id >= write_queues or (a.sample is not None and a.puts - a.last_sampled >= 1024):
+            return 0
+        key_length = self.key_of(request, cython.address(key))
+        h: QueueHandle = self.appender.find(request.topic, request.queue_id)
+        host_length: int64_t = PyBytes_GET_SIZE(born_host)
+        if key_length == 0 or h is None or (host_length != 8 and host_length != 20):
+            return 0
+        done: int64_t = a.write_joined(
+            h, request.body, request.properties, self.added, request.flag, request.sys_flag, request.born_ms, born_host,
+            request.reconsume_times, 0, a.now(), 1,
+        )  # fmt: skip
+        if done < 0:
+            return 0
+        counts: list = entry[1]
+        counts[0] += 1
+        counts[1] += a.last_size
+        if a.idle:
+            a.idle = False
+            a.wake()
+        return self.write_answer(request, done, h.next_offset - 1, key, key_length, place)
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def write_answer(self, request: SendRequest, physical: int64_t, queue_offset: int64_t,
+                     key: cython.pointer(cython.const[u8]), key_length: int64_t, place: cython.pointer(u8)) -> int64_t:  # fmt: skip
+        answer: answer_t
+        message_id: u8[64]
+        length: int64_t = PyBytes_GET_SIZE(self.head)
+        memcpy(cython.address(message_id[0]), PyBytes_AS_STRING(self.head), length)
+        print_place(cython.address(message_id[0]) + length, physical)
+        answer.count = 0
+        answer.header_type = request.header_type
+        answer.opaque = request.opaque
+        answer.code = 0
+        answer.version = self.version
+        answer.remark = cython.NULL
+        answer.remark_length = 0
+        answer.body_bytes = 0
+        answer_text(cython.address(answer), "msgId", cython.address(message_id[0]), length + 16)
+        answer_number(cython.address(answer), "queueId", request.queue_id)
+        answer_number(cython.address(answer), "queueOffset", queue_offset)
+        answer_text(cython.address(answer), "transactionId", key, key_length)
+        answer_text(
+            cython.address(answer), "MSG_REGION",
+            cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(self.region)), PyBytes_GET_SIZE(self.region),
+        )  # fmt: skip
+        answer_text(
+            cython.address(answer), "TRACE_ON",
+            cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(self.trace_on)),
+            PyBytes_GET_SIZE(self.trace_on),
+        )  # fmt: skip
+        return build_answer(place, cython.address(answer))
+
+    @cython.cfunc
+    def make_room(self, used: int64_t) -> cython.bint:
+        """Whether there is room for one more answer behind `used` bytes of them."""
+        if self.room - used >= ANSWER_BYTES_MAX:
+            return True
+        room: int64_t = self.room * 2 if self.room else 65536
+        grown: cython.pointer(u8) = cython.cast(cython.pointer(u8), realloc(self.out, room))
+        if grown == cython.NULL:
+            return False
+        self.out = grown
+        self.room = room
+        return True
+
+    def take(self, request: SendRequest, born_host: bytes):
+        if not self.make_room(0):
+            return None
+        length: int64_t = self.answer_to(request, born_host, self.out)
+        return PyBytes_FromStringAndSize(cython.cast(cython.p_char, self.out), length) if length > 0 else None
+
+    def take_all(self, frames: list, born_host: bytes) -> tuple:
+        used: int64_t = 0
+        length: int64_t
+        taken: cython.Py_ssize_t = 0
+        for frame in frames:
+            if type(frame) is not SendRequest or not self.make_room(used):
+                break
+            request: SendRequest = frame
+            length = self.answer_to(request, born_host, self.out + used)
+            if length <= 0:
+                break
+            taken += 1
+            if not request.is_oneway:
+                used += length
+        return taken, PyBytes_FromStringAndSize(cython.cast(cython.p_char, self.out), used) if used else b""
 
 
 def messages_of_batch(envelope: Message) -> list:

@@ -345,6 +345,50 @@ static int plain_send_properties(const u8 *p, int64_t length) {
     return 1;
 }
 
+/* Names that a broker must look at itself: what it sets, and what says that a message is stored elsewhere. */
+static int is_brokers_name(const u8 *name, int64_t n) {
+    switch (n) {
+        case 5: return memcmp(name, "DELAY", 5) == 0;
+        case 6: return memcmp(name, "POP_CK", 6) == 0;
+        case 7: return memcmp(name, "CLUSTER", 7) == 0;
+        case 8: return memcmp(name, "TRACE_ON", 8) == 0 || memcmp(name, "TRAN_MSG", 8) == 0;
+        case 10: return memcmp(name, "MSG_REGION", 10) == 0;
+        default: return 0;
+    }
+}
+
+#define SEND_KEY_BYTES_MAX 512
+
+/* The unique key of a send whose properties need nobody's look: each `name 1 value 2` with a name and a value, none of
+ * them the broker's own, one key in plain ASCII, the rest as plain_send_properties has it. Its length, 0: look. */
+static int64_t usual_send_key(const u8 *p, int64_t length, const u8 **key) {
+    const u8 *at = p, *end = p + length;
+    int64_t found = 0, i;
+    if (!plain_send_properties(p, length)) return 0;
+    while (at < end) {
+        const u8 *next = (const u8 *)memchr(at, 2, (size_t)(end - at)), *split;
+        if (!next || !(split = (const u8 *)memchr(at, 1, (size_t)(next - at)))) return 0;
+        if (split == at || split + 1 == next || memchr(split + 1, 1, (size_t)(next - split - 1))) return 0;
+        if (is_brokers_name(at, split - at) || (split - at >= 6 && memcmp(at, "TIMER_", 6) == 0)) return 0;
+        if (split - at == 8 && memcmp(at, "UNIQ_KEY", 8) == 0) {
+            if (found) return 0;
+            *key = split + 1;
+            found = next - split - 1;
+        }
+        at = next + 1;
+    }
+    if (found > SEND_KEY_BYTES_MAX) return 0;
+    for (i = 0; i < found; i++)
+        if ((*key)[i] < 0x20 || (*key)[i] > 0x7E || (*key)[i] == '"' || (*key)[i] == '\\') return 0;
+    return found;
+}
+
+/* A physical offset in the 16 digits that end a message id. */
+static void print_place(u8 *out, int64_t physical) {
+    int at;
+    for (at = 15; at >= 0; at--, physical >>= 4) out[at] = (u8)"0123456789ABCDEF"[physical & 15];
+}
+
 /* One element of a client's batch at p + at: its size, or -1 where the bytes do not add up. */
 static int64_t batch_element(const u8 *p, int64_t at, int64_t length, int32_t *flag, int64_t *body_length) {
     int64_t rest = length - at, size, body;

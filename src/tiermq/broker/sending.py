@@ -1,6 +1,7 @@
 """SendProcessor: sends (10, 310), batches (320), of producers and of consumers that give messages back by sending.
 
-    send ─► usual: topic known, queue named, plain properties ─► append ─► answer            a few steps of Python
+    reads of usual sends ─► kernel.SendLane ─► answers                          never seen here, see `lane`
+    send ─► usual, to a store that flushes first ─► append ─► answer once it is durable
         └─► otherwise: checks ─► place ─► append ─► answer
                           └─► the topic or the group must be made first: in the pool, sends wait in their topic's line
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from tiermq.broker.delay_rewrite import Place
@@ -23,7 +24,6 @@ from tiermq.broker.listening import store_host
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.put_answers import STORED, code_of, refusal_of
 from tiermq.broker.send_checks import (
-    SYS_FLAG_TRANSACTION,
     broker_properties,
     check_properties,
     check_topic,
@@ -42,11 +42,12 @@ from tiermq.broker.send_counts import SendCounts
 from tiermq.broker.topics import RETRY_PREFIX, is_sending_forbidden
 from tiermq.config import BrokerRole, FlushDiskType
 from tiermq.errors import CorruptRecord, IllegalMessage, RequestRefused
-from tiermq.kernel import Message, PutResult, SendRequest, message_of_send, send_answer
+from tiermq.kernel import Message, PutResult, SendLane, SendRequest, message_of_send, send_answer
 from tiermq.message.client_batch import decode_client_batch
 from tiermq.message.hosts import encode_host
 from tiermq.message.ids import UniqueKeyGenerator
 from tiermq.message.inner_batch import with_inner_num
+from tiermq.message.properties import UNIQ_KEY, get_property
 from tiermq.namesrv.topic_config import FILTER_SINGLE_TAG, TopicConfig
 from tiermq.remoting.codes import VERSION, ResponseCode
 from tiermq.remoting.connection import Connection
@@ -56,15 +57,11 @@ from tiermq.store.topic_attributes import ATTRIBUTE as QUEUE_TYPE
 
 _log = logging.getLogger(__name__)
 
-BORN_HOST = "born_host"
-UNUSUAL_FLAGS = SYS_FLAG_TRANSACTION | 0xC0
-"""Bits of a message's flag that the usual way does not take: transactions, batches in one record."""
 INNER_BATCH_FLAGS = 0xC0
 BATCH_QUEUE = "BatchCQ"
 DLQ_QUEUES = 1
 PLACE_CHARACTERS = 16
 """A message id is where the store is, then the physical offset in so many hexadecimal digits."""
-_KEY = b"UNIQ_KEY\x01"
 _PUT_OK = PutStatus.PUT_OK
 
 
@@ -98,19 +95,20 @@ class SendProcessor:
         self._new_key = UniqueKeyGenerator(
             store_host(config.broker_ip1, 0).rpartition(":")[0], clock=parts.clock
         ).next_key
-        self._usual: dict[str, tuple[TopicConfig, list[int]]] = {}
-        """Topics whose sends can go the usual way: the configuration that this was found of, and their counts."""
-        self._id_head = ""
-        """What all message ids of this store begin with; unknown before the first is made."""
+        self.lane = SendLane(parts.local.appender, self._added, VERSION, self._region, self._trace_on)
+        """Where usual sends to topics that were sent to before are stored, if nobody waits for the disk."""
+        self._usual: dict[str, TopicConfig] = {}
+        """Topics whose sends can go the usual way."""
         self._lines: dict[str, list[tuple[Connection, SendRequest]]] = {}
         self._in_lines = 0
         self.counts = SendCounts(parts.metrics, config, parts.topics)
         self.durable = DurableAnswers(parts.local, parts.server, parts.clock, config.send_thread_pool_queue_capacity)
         parts.is_busy.append(lambda: self.waiting > 0)
         parts.periodic.append((LOOK_S, self._look_for_late))
+        parts.topics.listeners.append(self._forget)
 
     def register(self, server: RemotingServer) -> None:
-        server.register_send(self.send)
+        server.register_send(self.send, None if self._sync else self.lane)
 
     @property
     def waiting(self) -> int:
@@ -124,49 +122,30 @@ class SendProcessor:
 
     def send(self, connection: Connection, request: SendRequest) -> bytes | None:
         """The answer, or None when it comes later. Raises RequestRefused."""
-        topic = request.topic
-        properties = request.properties
-        usual = self._usual.get(topic)
-        at = properties.find(_KEY)
-        end = properties.find(b"\x02", at + 9)
-        if (
-            usual is None
-            or usual[0] is not self._find(topic)
-            or not 0 <= request.queue_id < usual[0].write_queues
-            or request.batch
-            or not request.body
-            or request.sys_flag & UNUSUAL_FLAGS
-            or at < 0
-            or end < 0
-            or (at > 0 and properties[at - 1] != 2)
-            or properties[-1] != 2
-            or b"DELAY" in properties
-            or b"MSG_REGION" in properties
-            or b"TRAN_MSG" in properties
-            or b"TIMER_" in properties
-            or b"POP_CK" in properties
-            or self._lines
-            or not self._id_head
-        ):
+        born_host = connection.born_host or born_host_of(connection)
+        if not self._sync:
+            answer = self.lane.take(request, born_host)
+            return self._send_otherwise(connection, request) if answer is None else answer
+        usual = self._usual.get(request.topic)
+        if usual is None or request.queue_id >= usual.write_queues or not self.lane.admits(request):
             return self._send_otherwise(connection, request)
-        born_host = connection.attributes.get(BORN_HOST) or born_host_of(connection)
-        try:
-            message = message_of_send(request, request.queue_id, properties + self._added, born_host)
-        except IllegalMessage as error:
-            raise RequestRefused(str(error), ResponseCode.MESSAGE_ILLEGAL) from error
-        if self._sync:
-            self._require_room()
-        result = self._append(message)
-        key = properties[at + 9 : end].decode("utf-8", "replace")
-        if self._sync or result.status is not _PUT_OK:
-            return self._answered(connection, request, result, message.waits_for_store, request.queue_id, key)
-        counted = usual[1]
-        counted[0] += 1
-        counted[1] += result.size
-        return send_answer(
-            request.header_type, request.opaque, 0, VERSION, f"{self._id_head}{result.physical_offset:016X}",
-            request.queue_id, result.queue_offset, key, self._region, self._trace_on,
-        )  # fmt: skip
+        self._require_room()
+        message = message_of_send(request, request.queue_id, request.properties + self._added, born_host)
+        key = get_property(request.properties, UNIQ_KEY.encode()) or b""
+        return self._answered(connection, request, self._append(message), True, request.queue_id, key.decode())
+
+    def _remember(self, topic: str, config: TopicConfig) -> None:
+        """Let sends to a topic go the usual way from now on."""
+        self._usual[topic] = config
+        self.lane.open_topic(topic, config.write_queues, self.counts.entry(topic))
+        if self._find(topic) is not config:  # It was changed in another thread, which may have told so before.
+            self._forget((topic,))
+
+    def _forget(self, topics: Iterable[str]) -> None:
+        """Topics were changed or deleted; any thread tells it."""
+        for topic in topics:
+            self.lane.close_topic(topic)
+            self._usual.pop(topic, None)
 
     # Otherwise.
 
@@ -185,7 +164,7 @@ class SendProcessor:
         if not request.body:
             raise RequestRefused("the message is illegal: it has no body", ResponseCode.MESSAGE_ILLEGAL)
         if _is_usual(config):
-            self._usual[topic] = (config, self.counts.entry(topic))
+            self._remember(topic, config)
         if request.batch:
             return self._send_batch(connection, request, config)
         if topic.startswith(RETRY_PREFIX):
@@ -273,7 +252,6 @@ class SendProcessor:
             code, remark = code_of(result.status)
             self.counts.refused += 1
             raise RequestRefused(remark or result.status.name, code)
-        self._id_head = (result.message_id or "")[:-PLACE_CHARACTERS]
         stored = _Stored(result.message_id or "", result.queue_offset, result.end_offset, result.size, result.count)
         return self._answered_stored(connection, request, stored, waits, queue_id, key)
 
@@ -327,10 +305,12 @@ class SendProcessor:
         self._require_room()
         self._lines.setdefault(request.topic, []).append((connection, request))
         self._in_lines += 1
+        self.lane.is_open = False  # Or a send could overtake one that waits.
 
     def _made(self, topic: str, made: object, error: Exception | None, missing: RequestRefused) -> None:
         line = self._lines.pop(topic)
         self._in_lines -= len(line)
+        self.lane.is_open = not self._lines
         refused = missing if made is None else None
         if error is not None:
             _log.error("topic %s: what a send needs could not be made", topic, exc_info=error)
@@ -385,11 +365,9 @@ def message_to_store(connection: Connection, request: SendRequest, place: Place,
 
 def born_host_of(connection: Connection) -> bytes:
     """The peer's address as a record keeps it."""
-    found = connection.attributes.get(BORN_HOST)
-    if found is None:
+    if not connection.born_host:
         host, port = connection.peer
         # A socket for both families tells an IPv4 peer as ::ffff:1.2.3.4; a link-local one has a scope behind %.
         host = host.removeprefix("::ffff:").partition("%")[0]
-        found = connection.attributes[BORN_HOST] = encode_host(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-    made: bytes = found
-    return made
+        connection.born_host = encode_host(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    return connection.born_host

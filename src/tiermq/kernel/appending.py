@@ -127,6 +127,11 @@ class Appender:
         self.tail: Tail | None = None
 
     @property
+    def host(self) -> bytes:
+        """Where the store is, as records say it."""
+        return self._host
+
+    @property
     def puts(self) -> int:
         """Records put by every handle that is bound."""
         return sum(handle.puts for handle in self.handles())
@@ -183,6 +188,21 @@ class Appender:
             self.idle = False
             self._wake()
         return result  # type: ignore[return-value]
+
+    def put_usual(self, message: Message) -> PutResult | None:
+        """Store one message without `slow` and without a sample; None, with nothing stored, when either is due."""
+        handle = self.handle(message.topic, message.queue_id)
+        if self.gate or message.special or handle is None:
+            return None
+        if handle.puts & SAMPLE_MASK == SAMPLE_MASK and self._sample is not None:
+            return None
+        result = self._write(handle, message, NOW, -1, 1)
+        if isinstance(result, Refusal):
+            return None
+        if self.idle:
+            self.idle = False
+            self._wake()
+        return result
 
     def _put_sampled(self, message: Message) -> PutResult:
         assert self._sample is not None

@@ -28,6 +28,7 @@ from tiermq.kernel.framing import (
 )
 from tiermq.kernel.gathering import GetPage, TransferLimits, read_page
 from tiermq.kernel.reasons import Disagreement, Refusal, Stop
+from tiermq.kernel.send_lane import SendLane
 from tiermq.kernel.tails import QueueTail, Segments, Tail
 from tiermq.kernel.tier_pages import TierPage, WindowPages
 from tiermq.kernel.tiering import (
@@ -65,6 +66,7 @@ __all__ = [
     "QueueTail",
     "Refusal",
     "Segments",
+    "SendLane",
     "SendRequest",
     "Shape",
     "Stop",

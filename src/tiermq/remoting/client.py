@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from tiermq.errors import PeerGone
-from tiermq.kernel import SendRequest
+from tiermq.kernel import SendLane, SendRequest
 from tiermq.remoting.acl import Credentials
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.command import HeaderType, RemotingCommand
@@ -35,6 +35,7 @@ class RemotingClient:
 
     tls_context: ssl.SSLContext | None = None  # The transport does it; the connection sees plain bytes.
     plain_allowed = True
+    send_lane: SendLane | None = None
 
     def __init__(self, header_type: int = HeaderType.JSON, credentials: Credentials | None = None) -> None:
         self.limits = ServerLimits()

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from tiermq.errors import BadFrame, PeerGone, RemotingError, RequestTimedOut
-from tiermq.kernel import Frame, FrameReader, SendRequest
+from tiermq.kernel import Frame, FrameReader, SendLane, SendRequest
 from tiermq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from tiermq.remoting.frame import encode_frame
 from tiermq.remoting.limits import ServerLimits
@@ -38,6 +38,7 @@ class ConnectionOwner(Protocol):
     limits: ServerLimits
     tls_context: ssl.SSLContext | None
     plain_allowed: bool
+    send_lane: SendLane | None
 
     def now_s(self) -> float: ...
 
@@ -72,6 +73,7 @@ class Connection(asyncio.Protocol):
         "_transport",
         "_write_is_paused",
         "attributes",
+        "born_host",
         "closing",
         "id",
         "last_active_s",
@@ -87,6 +89,7 @@ class Connection(asyncio.Protocol):
         self.peer: tuple[str, int] = ("", 0)
         self.local: tuple[str, int] = ("", 0)
         self.attributes: dict[str, Any] = {}
+        self.born_host = b""
         self.on_close: list[Callable[[Connection], None]] = []
         self.closing = False
         self.last_active_s = 0.0
@@ -138,9 +141,17 @@ class Connection(asyncio.Protocol):
             self._owner.partial_changed(self, self._reader.pending_bytes - self._partial_bytes)
             self._partial_bytes = self._reader.pending_bytes
         if frames:
+            lane = self._owner.send_lane
+            if lane is not None and self.born_host and not self._frames and not self._write_is_paused:
+                taken, answers = lane.take_all(frames, self.born_host)
+                if answers:
+                    self._out.append(answers)
+                    self._out_bytes += len(answers)
+                if taken:
+                    del frames[:taken]
             if self._frames:
                 self._frames.extend(frames)
-            else:
+            elif frames:
                 self._frames = deque(frames)
             self._take_frames()
         if self._tls is not None and self._tls.ended and not self.closing:

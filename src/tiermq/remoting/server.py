@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import RemotingError, RequestRefused
-from tiermq.kernel import SendRequest
+from tiermq.kernel import SendLane, SendRequest
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from tiermq.remoting.connection import Connection
@@ -77,6 +77,7 @@ class RemotingServer:
         self._handlers: dict[int, Handler] = {}
         self._blocking: dict[int, Handler] = {}
         self._send_handler: SendHandler | None = None
+        self.send_lane: SendLane | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._waiting_blocking = 0
         self._partial_bytes = 0
@@ -102,9 +103,14 @@ class RemotingServer:
         self._handlers.pop(int(code), None)
         self._blocking[int(code)] = handler
 
-    def register_send(self, handler: SendHandler) -> None:
-        """Sends (10, 310, 320) go to `handler`, on the loop, ready parsed. It returns the bytes of the answer."""
+    def register_send(self, handler: SendHandler, lane: SendLane | None = None) -> None:
+        """Sends (10, 310, 320) go to `handler`, on the loop, ready parsed. It returns the bytes of the answer.
+
+        With a lane, sends that it takes never reach the handler, once that has said where a connection's messages are
+        born (`Connection.born_host`), and unless somebody must be asked who may send.
+        """
         self._send_handler = handler
+        self.send_lane = lane if self.acl is None else None
 
     @property
     def codes(self) -> frozenset[int]:

@@ -24,6 +24,7 @@ from tiermq.consumequeue.queue_table import Queue, QueueType
 from tiermq.consumequeue.unit import UNIT, UNIT_BYTES, is_real
 from tiermq.errors import IllegalMessage, StoreClosed, StoreError
 from tiermq.kernel import (
+    Appender,
     Collected,
     GetPage,
     Message,
@@ -202,6 +203,11 @@ class LocalStore(StoreLife):
                 return handle.next_offset
         queue = self._queue(topic, queue_id)
         return 0 if queue is None else queue.max_offset
+
+    @property
+    def appender(self) -> Appender:
+        """The writing end of the log, for a kernel's lane; a put through it waits for no flush."""
+        return self._parts.log.appender
 
     @property
     def min_physical_offset(self) -> int:

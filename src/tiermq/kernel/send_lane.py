@@ -1,0 +1,133 @@
+"""SendLane: usual sends, from what a client asked to what it is answered, in one step.
+
+    topic open here ─► queue below its count ─► plain properties, one key ─► append ─► answer
+         └──────────────────┴──────────────────────┴──────────────────────────┴─► None: the general way, nothing stored
+
+Usual is a message of its own, with a body, without transaction and delay, for a queue that was put to before; its
+properties are whole (`name 1 value 2`), hold a unique key in plain ASCII, and none that a broker sets or acts on.
+
+Contract of both twins: what is stored and what is answered is what the general way stores and answers, byte for byte;
+whatever is not certain is refused before anything is written. The answer says SUCCESS once the record is in the log:
+a lane is for stores that do not flush before they answer. Who made it opens and closes topics, from any thread, and
+takes from one thread only.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tiermq.kernel.appending import Appender
+from tiermq.kernel.framing import Frame, SendRequest, message_of_send, send_answer
+from tiermq.kernel.message_values import offset_message_id
+
+UNUSUAL_SYS_FLAGS = 0xCC
+"""Bits of a message's flag that a lane does not take: transactions, batches in one record."""
+KEY_BYTES_MAX = 512
+REGION_BYTES_MAX = 512
+_KEY_NAME = b"UNIQ_KEY"
+_WAIT_NAME = b"WAIT"
+_BROKERS_NAMES = frozenset((b"DELAY", b"POP_CK", b"CLUSTER", b"TRACE_ON", b"TRAN_MSG", b"MSG_REGION"))
+_PLAIN_KEY = re.compile(rb"[ !#-\[\]-~]{1,%d}\Z" % KEY_BYTES_MAX)
+
+
+def plain_lane(added: bytes, region: str, trace_on: str) -> bool:
+    """Whether what a broker adds to every message and every answer is such that a lane can add it."""
+    if usual_key(_KEY_NAME + b"\x01K\x02" + re.sub(b"MSG_REGION|TRACE_ON|CLUSTER", b"x", added)) is None:
+        return False
+    return all(
+        _PLAIN_KEY.match(text.encode()) is not None and len(text) <= REGION_BYTES_MAX for text in (region, trace_on)
+    )
+
+
+def usual_key(properties: bytes) -> bytes | None:
+    """The unique key among properties that need nobody's look; None for all others."""
+    if not properties.endswith(b"\x02") or b"\0" in properties or b"INNER_" in properties or b"__CRC32#" in properties:
+        return None
+    key = None
+    waits = 0
+    for each in properties[:-1].split(b"\x02"):
+        name, split, value = each.partition(b"\x01")
+        if not name or not split or not value or b"\x01" in value:
+            return None
+        if name in _BROKERS_NAMES or name.startswith(b"TIMER_"):
+            return None
+        if name == _KEY_NAME:
+            if key is not None or _PLAIN_KEY.match(value) is None:
+                return None
+            key = value
+        elif name == _WAIT_NAME:
+            waits += 1
+            if waits > 1 or value != b"true":
+                return None
+    return key
+
+
+class SendLane:
+    """See the module. While `is_open` is False nothing is taken."""
+
+    __slots__ = ("_added", "_appender", "_is_plain", "_region", "_topics", "_trace_on", "_version", "is_open")
+
+    def __init__(self, appender: Appender, added: bytes, version: int, region: str, trace_on: str) -> None:
+        """`added` are encoded properties that every message gets; the others stand in every answer."""
+        self.is_open = True
+        self._appender = appender
+        self._added = added
+        self._version = version
+        self._region = region
+        self._trace_on = trace_on
+        self._topics: dict[str, tuple[int, list[int]]] = {}
+        self._is_plain = plain_lane(added, region, trace_on)
+
+    def open_topic(self, topic: str, write_queues: int, counts: list[int]) -> None:
+        """Take sends to queues below `write_queues` of a topic; messages and bytes are added to `counts`."""
+        self._topics[topic] = (write_queues, counts)
+
+    def close_topic(self, topic: str) -> None:
+        """Take no sends to a topic. One that is not open is no error."""
+        self._topics.pop(topic, None)
+
+    def admits(self, request: SendRequest) -> bool:
+        """Whether a send is a usual one, as far as the send itself tells."""
+        return self._key_of(request) is not None
+
+    def _key_of(self, request: SendRequest) -> bytes | None:
+        if not self.is_open or not self._is_plain or request.batch or request.sys_flag & UNUSUAL_SYS_FLAGS:
+            return None
+        return usual_key(request.properties) if request.body and request.queue_id >= 0 else None
+
+    def take(self, request: SendRequest, born_host: bytes) -> bytes | None:
+        """Store a usual send and give its answer; None, with nothing stored, for one that must go the general way.
+
+        `born_host` is the client's address in its stored form of 8 or 20 bytes.
+        """
+        found = self._topics.get(request.topic)
+        if found is None or request.queue_id >= found[0] or len(born_host) not in (8, 20):
+            return None
+        key = self._key_of(request)
+        if key is None:
+            return None
+        properties = request.properties + self._added
+        result = self._appender.put_usual(message_of_send(request, request.queue_id, properties, born_host))
+        if result is None:
+            return None
+        counts = found[1]
+        counts[0] += 1
+        counts[1] += result.size
+        return send_answer(
+            request.header_type, request.opaque, 0, self._version,
+            offset_message_id(self._appender.host, result.physical_offset), request.queue_id, result.queue_offset,
+            key.decode(), self._region, self._trace_on,
+        )  # fmt: skip
+
+    def take_all(self, frames: list[Frame | SendRequest], born_host: bytes) -> tuple[int, bytes]:
+        """Take the usual sends at the head of `frames`: how many, and their answers joined (one-way ones have none)."""
+        answers: list[bytes] = []
+        taken = 0
+        for frame in frames:
+            answer = self.take(frame, born_host) if type(frame) is SendRequest else None
+            if answer is None:
+                break
+            taken += 1
+            if not frame.is_oneway:  # type: ignore[union-attr]
+                answers.append(answer)
+        return taken, b"".join(answers)

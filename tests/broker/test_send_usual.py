@@ -1,0 +1,117 @@
+"""The lane for usual sends against the general way: the same records, the same answers, over the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from broker.brokers import Producer, running, send_command, stored
+from tiermq.broker.broker import Broker
+from tiermq.broker.sending import SendProcessor
+from tiermq.kernel import KERNEL
+from tiermq.message.ids import decode_message_id
+from tiermq.namesrv.topic_config import TopicConfig
+from tiermq.remoting.codes import RequestCode
+from tiermq.remoting.command import HeaderType, RemotingCommand
+
+NAMES = st.sampled_from(
+    ["UNIQ_KEY", "WAIT", "TAGS", "KEYS", "DELAY", "POP_CK", "CLUSTER", "TRACE_ON", "TRAN_MSG", "MSG_REGION",
+     "TIMER_DELAY_MS", "INNER_NUM", "__CRC32#", "TIMER", "é", ""]
+)  # fmt: skip
+VALUES = st.sampled_from(["true", "false", "K1", "a b", "", "0", "3", "é", 'q"', "\\", "\x7f", "x\x01y", "x" * 600])
+PROPERTIES = st.lists(st.tuples(NAMES, VALUES), max_size=5).map(
+    lambda pairs: "UNIQ_KEY\x01KEY1\x02" + "".join(f"{name}\x01{value}\x02" for name, value in pairs)
+) | st.text("\x01\x02abUNIQ_KEY", max_size=30)
+SENDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "properties": PROPERTIES,
+        "queue": st.sampled_from([0, 1, 3, 4]),
+        "body": st.sampled_from([b"", b"x", b"x" * 5000]),
+        "sys_flag": st.sampled_from([0, 1, 2, 0x30, 4, 8]),
+        "reconsume": st.sampled_from([0, 3, -1]),
+        "code": st.sampled_from([RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2]),
+    },
+)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running(tmp_path_factory.mktemp("lane")) as made:
+        made.parts.topics.put(TopicConfig("T", 4, 4))
+        yield made
+
+
+def lane_of(broker: Broker) -> Any:
+    return next(each for each in broker.processors if isinstance(each, SendProcessor)).lane
+
+
+def outcome(broker: Broker, producer: Producer, command: RemotingCommand) -> tuple[Any, ...]:
+    """What was answered, without what differs from one message to the next, and the record that was stored."""
+    puts = broker.parts.local.put_count
+    answer = producer.client.request(command)
+    ext = dict(answer.ext)
+    if (place := ext.pop("msgId", None)) is None:
+        assert broker.parts.local.put_count == puts
+        return answer.code, answer.remark, ext
+    assert broker.parts.local.put_count == puts + 1
+    record = broker.parts.local.message_at(decode_message_id(place).physical_offset)
+    assert record is not None
+    if record.topic == "T":
+        assert ext.pop("queueOffset") == str(record.queue_offset)
+    ext.pop("queueOffset", None)
+    properties = dict(record.properties)
+    if ext["transactionId"] not in command.ext.get("i", "") + command.ext.get("properties", ""):  # The broker's own.
+        assert ext.pop("transactionId") == properties.pop("UNIQ_KEY")
+    values = (record.topic, record.queue_id, record.body, record.flag, record.sys_flag, record.born_timestamp_ms)
+    return answer.code, answer.remark, ext, values, properties, record.born_host, record.reconsume_times, record.size
+
+
+@pytest.mark.parametrize("header_type", list(HeaderType))
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(SENDS, min_size=1, max_size=3))
+def test_a_send_that_the_lane_takes_is_stored_and_answered_as_the_general_way_does(
+    broker: Broker, header_type: int, sends: list[dict[str, Any]]
+) -> None:
+    lane = lane_of(broker)
+    with Producer(broker, header_type) as producer:
+        for queue in range(4):
+            producer.send(queue=queue)
+        for fields in sends:
+            quick = outcome(broker, producer, send_command(**fields))
+            lane.is_open = False
+            try:
+                assert outcome(broker, producer, send_command(**fields)) == quick
+            finally:
+                lane.is_open = True
+
+
+@pytest.mark.skipif(KERNEL == "pure", reason="its frames reach the lane by the handler")
+def test_a_usual_send_goes_by_the_lane_and_the_broker_counts_it(broker: Broker) -> None:
+    processor = next(each for each in broker.processors if isinstance(each, SendProcessor))
+    seen: list[object] = []
+    with Producer(broker) as producer:
+        producer.send()
+        before = processor.counts.of("T")
+        handler, broker.parts.server._send_handler = broker.parts.server._send_handler, lambda *call: seen.append(call)
+        try:
+            assert producer.send().ext["transactionId"] == "KEY1"
+        finally:
+            broker.parts.server._send_handler = handler
+        size = stored(broker)[-1].size
+    assert seen == []
+    assert processor.counts.of("T") == (before[0] + 1, before[1] + size)
+
+
+def test_a_topic_with_fewer_queues_refuses_what_it_took_before(broker: Broker) -> None:
+    broker.parts.topics.put(TopicConfig("Shrinks", 4, 4))
+    with Producer(broker) as producer:
+        assert [producer.send("Shrinks", queue=3).code for _ in range(3)] == [0, 0, 0]
+        broker.parts.topics.put(TopicConfig("Shrinks", 2, 2))
+        assert producer.send("Shrinks", queue=3).code == 29
+        broker.parts.topics.delete(["Shrinks"])
+        assert producer.send("Shrinks", queue=0, default_topic="None").code == 17

@@ -1,0 +1,236 @@
+"""Usual sends, stored and answered in one step: in both kernels, and whatever is not usual left alone."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernel.kernel_world import COMPILED, KERNELS, World, needs_both
+from tiermq.kernel import pure
+from tiermq.message.properties import decode_properties, encode_properties
+from tiermq.message.record import decode_record
+from tiermq.remoting.command import HeaderType
+from tiermq.remoting.frame import decode_frame
+
+ADDED = encode_properties({"MSG_REGION": "R", "TRACE_ON": "true", "CLUSTER": "C"})
+BORN = bytes((10, 0, 0, 1, 0, 0, 4, 0))
+USUAL = b"UNIQ_KEY\x01K1\x02TAGS\x01a\x02WAIT\x01true\x02"
+I32 = st.integers(-(1 << 31), (1 << 31) - 1)
+NAMES = st.sampled_from(
+    ["UNIQ_KEY", "WAIT", "TAGS", "KEYS", "DELAY", "POP_CK", "CLUSTER", "TRACE_ON", "TRAN_MSG", "MSG_REGION", "TIMER_X",
+     "INNER_NUM", "xINNER_", "__CRC32#", "DELAYED", "xWAIT", "UNIQ_KEYS", "", "TIMER", "é"]
+)  # fmt: skip
+VALUES = st.sampled_from(["true", "false", "K1", "a b", "", "é", 'q"', "\\", "\x7f", "~", "\x1f", "x" * 512, "x" * 513])
+PROPERTIES = st.one_of(
+    st.just(USUAL),
+    st.lists(st.tuples(NAMES, VALUES), max_size=4).map(
+        lambda pairs: USUAL[:12] + "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()
+    ),
+    st.lists(st.sampled_from([b"UNIQ_KEY", b"\x01", b"\x02", b"K", b"\0", b"WAIT", b"true"]), max_size=9).map(b"".join),
+)
+
+
+def request_in(kernel: Any, **fields: Any) -> Any:
+    """A usual send, but for `fields`."""
+    values = {
+        "code": 310, "opaque": 7, "producer_group": "G", "topic": "T", "default_topic": "D",
+        "default_topic_queue_nums": 4, "queue_id": 0, "sys_flag": 0, "born_ms": 5, "flag": 1, "properties": USUAL,
+        "body": b"body", "header_type": 0,
+    }  # fmt: skip
+    return kernel.SendRequest(**{**values, **fields})
+
+
+def opaques_of(answers: bytes) -> list[int]:
+    """Which requests a run of answers belongs to."""
+    found = []
+    while answers:
+        end = 4 + int.from_bytes(answers[:4], "big")
+        found.append(decode_frame(answers[:end]).opaque)
+        answers = answers[end:]
+    return found
+
+
+class Lane:
+    """A lane over a log in memory, with queue 0 and 1 of topic T known and four of its queues open."""
+
+    def __init__(self, kernel: Any, added: bytes = ADDED, region: str = "R", **options: Any) -> None:
+        self.world = World(kernel, **options)
+        self.world.roll()
+        for queue_id in (0, 1):
+            self.world.bind("T", queue_id)
+        self.lane = kernel.SendLane(self.world.appender, added, 477, region, "true")
+        self.counts = [0, 0]
+        self.lane.open_topic("T", 4, self.counts)
+
+
+requests = st.fixed_dictionaries(
+    {},
+    optional={
+        "topic": st.sampled_from(["T", "U"]),
+        "queue_id": st.sampled_from([0, 1, 2, 4, -1, -(2**31)]),
+        "sys_flag": st.sampled_from([0, 1, 2, 0x10, 0x30, 4, 8, 0x40, 0x80, -1]),
+        "properties": PROPERTIES,
+        "body": st.sampled_from([b"", b"x", b"x" * 100, b"x" * 1051]),
+        "header_type": st.sampled_from([0, 1]),
+        "batch": st.booleans(),
+        "is_oneway": st.booleans(),
+        "opaque": I32,
+        "flag": I32,
+        "born_ms": st.sampled_from([0, 1, -5, 2**62]),
+        "reconsume_times": I32,
+    },
+)
+born_hosts = st.sampled_from([BORN, bytes(16) + b"\0\0\4\0", b"", b"xx"])
+
+
+@needs_both
+@settings(max_examples=200)
+@given(
+    st.lists(requests, max_size=6),
+    born_hosts,
+    st.fixed_dictionaries(
+        {
+            "host": st.sampled_from(["127.0.0.1:10911", "[::1]:10911"]),
+            "crc_property": st.booleans(),
+            "max_body_bytes": st.just(1050),
+        }
+    ),
+)
+def test_both_kernels_take_the_same_sends_and_give_the_same_bytes(
+    batch: list[dict[str, Any]], born_host: bytes, options: dict[str, Any]
+) -> None:
+    first, second = Lane(pure, **options), Lane(COMPILED, **options)
+    for fields in batch:
+        answers = [each.lane.take(request_in(each.world.kernel, **fields), born_host) for each in (first, second)]
+        assert answers[0] == answers[1]
+        assert first.lane.admits(request_in(pure, **fields)) is second.lane.admits(request_in(COMPILED, **fields))
+    together = [
+        each.lane.take_all([request_in(each.world.kernel, **fields) for fields in batch], born_host)
+        for each in (first, second)
+    ]
+    assert together[0] == together[1]
+    assert first.world.log() == second.world.log()
+    assert first.counts == second.counts
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("header_type", list(HeaderType))
+def test_a_usual_send_is_stored_and_answered_with_its_place(kernel: ModuleType, header_type: int) -> None:
+    made = Lane(kernel)
+    assert made.lane.take(request_in(kernel, header_type=header_type), BORN) is not None
+    answer = made.lane.take(request_in(kernel, header_type=header_type, body=b"second", opaque=-9), BORN)
+    first = decode_record(made.world.log(), 0)
+    second = decode_record(made.world.log(), first.size)
+    assert (second.body, second.queue_offset, second.physical_offset) == (b"second", 1, first.size)
+    assert second.encoded_properties == USUAL + ADDED
+    assert decode_properties(second.encoded_properties)["MSG_REGION"] == "R"
+    assert (second.born_host, second.flag, second.born_timestamp_ms) == ("10.0.0.1:1024", 1, 5)
+    command = decode_frame(answer)
+    assert (command.code, command.opaque, command.is_response, command.version) == (0, -9, True, 477)
+    assert command.ext == {
+        "msgId": f"7F00000100002A9F{first.size:016X}",
+        "queueId": "0",
+        "queueOffset": "1",
+        "transactionId": "K1",
+        "MSG_REGION": "R",
+        "TRACE_ON": "true",
+    }
+    assert made.counts == [2, first.size + second.size]
+
+
+UNUSUAL: list[dict[str, Any]] = [
+    {"topic": "Unknown"},
+    {"queue_id": 4},
+    {"queue_id": -1},
+    {"queue_id": 2},  # Open, but not put to before.
+    {"body": b""},
+    {"body": b"x" * 5000},  # It does not fit into the file.
+    {"batch": True},
+    {"sys_flag": 4},
+    {"sys_flag": 0x80},
+    {"properties": b""},
+    {"properties": USUAL[:-1]},
+    {"properties": b"UNIQ_KEY\x01\x02"},
+    {"properties": USUAL + b"UNIQ_KEY\x01K2\x02"},
+    {"properties": USUAL + b"DELAY\x013\x02"},
+    {"properties": USUAL + b"CLUSTER\x01mine\x02"},
+    {"properties": USUAL + b"TIMER_DELAY_MS\x015\x02"},
+    {"properties": b"UNIQ_KEY\x01K\x02WAIT\x01false\x02"},
+    {"properties": USUAL + b"INNER_NUM\x013\x02"},
+    {"properties": USUAL + b"a\0\x01b\x02"},
+    {"properties": b"UNIQ_KEY\x01\xc3\xa9\x02"},
+]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("fields", UNUSUAL, ids=lambda fields: str(fields)[:40])
+def test_an_unusual_send_is_left_alone_and_nothing_is_stored(kernel: ModuleType, fields: dict[str, Any]) -> None:
+    made = Lane(kernel)
+    before = made.world.log()
+    assert made.lane.take(request_in(kernel, **fields), BORN) is None
+    assert made.lane.take_all([request_in(kernel, **fields), request_in(kernel)], BORN) == (0, b"")
+    assert made.world.log() == before
+    assert (made.counts, made.world.refusals, made.world.tails[0].position) == ([0, 0], [], 0)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_sends_are_taken_up_to_the_first_that_must_wait_for_its_turn(kernel: ModuleType) -> None:
+    made = Lane(kernel, file_size=1 << 16)
+    frames = [
+        request_in(kernel, opaque=1),
+        request_in(kernel, opaque=2, is_oneway=True),
+        request_in(kernel, opaque=3),
+        kernel.Frame(0, b"{}", b""),
+        request_in(kernel, opaque=4),
+    ]
+    taken, answers = made.lane.take_all(frames, BORN)
+    assert (taken, made.counts[0]) == (3, 3)
+    assert opaques_of(answers) == [1, 3]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_thousand_answers_of_one_read_are_joined(kernel: ModuleType) -> None:
+    made = Lane(kernel, file_size=1 << 20)
+    taken, answers = made.lane.take_all([request_in(kernel, opaque=number) for number in range(1000)], BORN)
+    assert (taken, opaques_of(answers)) == (1000, list(range(1000)))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_nothing_is_taken_while_the_lane_the_topic_or_the_gate_is_closed(kernel: ModuleType) -> None:
+    made = Lane(kernel)
+    made.lane.is_open = False
+    assert made.lane.take(request_in(kernel), BORN) is None
+    made.lane.is_open = True
+    made.world.appender.gate = True
+    assert made.lane.take(request_in(kernel), BORN) is None
+    made.world.appender.gate = False
+    made.lane.close_topic("T")
+    made.lane.close_topic("T")
+    assert made.lane.take(request_in(kernel), BORN) is None
+    made.lane.open_topic("T", 1, made.counts)
+    assert made.lane.take(request_in(kernel, queue_id=1), BORN) is None
+    assert made.lane.take(request_in(kernel), BORN) is not None
+    assert made.world.tails[0].position == made.counts[1]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("region", ["", 'a"b', "é", "x" * 513])
+def test_a_region_that_must_be_escaped_leaves_every_send_to_the_general_way(kernel: ModuleType, region: str) -> None:
+    made = Lane(kernel, region=region)
+    assert made.lane.take(request_in(kernel), BORN) is None
+    assert made.counts == [0, 0]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_put_that_is_to_be_timed_goes_the_general_way_and_dispatch_is_woken(kernel: ModuleType) -> None:
+    timed: list[Any] = []
+    made = Lane(kernel, file_size=1 << 20, sample=lambda message: timed.append(message))
+    made.world.appender.idle = True
+    while made.lane.take(request_in(kernel), BORN) is not None:
+        assert made.counts[0] < 3000
+    assert (timed, made.world.wakes) == ([], 1)
+    assert 1023 <= made.counts[0] <= 1024
