@@ -69,6 +69,16 @@ TARGETS: Mapping[str, Target] = {
     "export_vs_write_parquet": Target(2.0, 2.8),
     "idle_batch_half_second_vs_taken": Target(1.0),
     "memory_1x_vs_16x": Target(0.8),
+    "send_128_vs_rocketmq": Target(1.0, 1.5),
+    "send_1024_vs_rocketmq": Target(1.0, 1.5),
+    "batch_vs_rocketmq": Target(1.0, 2.0),
+    "consume_vs_rocketmq": Target(1.0, 1.5),
+    "send_128_cpu_vs_rocketmq": Target(1.0, 2.0),
+    "send_1024_cpu_vs_rocketmq": Target(1.0, 2.0),
+    "batch_cpu_vs_rocketmq": Target(1.0, 2.0),
+    "consume_cpu_vs_rocketmq": Target(1.0, 2.0),
+    "idle_connections_vs_10000": Target(1.0),
+    "hot_with_cold_vs_alone": Target(0.9),
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,18 +40,31 @@ class JavaClient:
             yield self._events(process)
 
     def load(self, **job: Any) -> Event:
-        """Messages, failed, seconds, averageMs, maxMs."""
-        with self._started("Load", job) as process:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            assert line, f"the load ended early: {self._errors()}"
-            told: Event = json.loads(line)
-            return told
+        """One job of the load: messages, failed, seconds, averageMs, maxMs."""
+        with self.loading() as load:
+            return load(**job)
 
     @contextmanager
-    def _started(self, main_class: str, job: dict[str, Any]) -> Iterator[subprocess.Popen[str]]:
-        told = json.dumps({"nameServer": self._name_server, **job})
-        command = self._distribution.java(self._scratch, main_class, told, heap="256m")
+    def loading(self) -> Iterator[Callable[..., Event]]:
+        """The same for many jobs, done by one JVM that stays warm."""
+        with self._started("Load") as process:
+
+            def load(**job: Any) -> Event:
+                assert process.stdin is not None
+                assert process.stdout is not None
+                process.stdin.write(json.dumps({"nameServer": self._name_server, **job}) + "\n")
+                process.stdin.flush()
+                line = process.stdout.readline()
+                assert line, f"the load ended early: {self._errors()}"
+                told: Event = json.loads(line)
+                return told
+
+            yield load
+
+    @contextmanager
+    def _started(self, main_class: str, job: dict[str, Any] | None = None) -> Iterator[subprocess.Popen[str]]:
+        told = [] if job is None else [json.dumps({"nameServer": self._name_server, **job})]
+        command = self._distribution.java(self._scratch, main_class, *told, heap="256m")
         with (self._scratch / "client.errors").open("ab") as errors:
             process = subprocess.Popen(
                 command,

@@ -21,6 +21,7 @@ NAMES = (
     "verify",
     "spark",
     "wire",
+    "broker",
 )
 
 
@@ -41,8 +42,8 @@ def checkout_root() -> Path:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def bench(ctx: click.Context, name: str | None, as_json: bool, arguments: tuple[str, ...]) -> None:
-    """Run the benchmark NAME: put, get, dispatch, recover, index, tier, coldread, tierindex, columns, verify, spark or
-    wire.
+    """Run the benchmark NAME: put, get, dispatch, recover, index, tier, coldread, tierindex, columns, verify, spark,
+    wire or broker.
 
     Results are ratios first: against Java reference loops and against what the machine can do at all, measured in the
     same run. More arguments go to the benchmark; `tiermq bench put --help` lists them.

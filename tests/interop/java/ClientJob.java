@@ -37,7 +37,17 @@ public final class ClientJob {
     private static final int PATIENCE_MS = 60_000;
     private static PrintStream events;
 
-    public static void main(String[] arguments) throws Exception {
+    public static void main(String[] arguments) {
+        try {
+            work(arguments);
+            System.exit(0);
+        } catch (Throwable error) {
+            error.printStackTrace();
+            System.exit(1); // The client's own threads would keep the process alive.
+        }
+    }
+
+    private static void work(String[] arguments) throws Exception {
         events = new PrintStream(System.out, true, "UTF-8");
         System.setOut(System.err);
         JSONObject job = JSON.parseObject(arguments[0]);
@@ -49,7 +59,6 @@ public final class ClientJob {
             consume(job);
         }
         tell("done", true);
-        System.exit(0);
     }
 
     private static void send(JSONObject job) throws Exception {

@@ -1,6 +1,9 @@
 import com.alibaba.fastjson2.JSON;
 import com.alibaba.fastjson2.JSONObject;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -10,6 +13,7 @@ import java.util.concurrent.atomic.LongAdder;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -22,29 +26,45 @@ import org.apache.rocketmq.common.message.Message;
  * threads that share one producer and wait for each answer, no compression; batches of 16; a push consumer of 20
  * threads that takes messages one by one.
  *
- * Told by one JSON object: kind (send, batch, consume), nameServer, topic, threads, bytes, messages, batch, group.
- * Tells {"messages", "failed", "seconds", "averageMs", "maxMs"} when all messages were sent or received.
+ * A job is one JSON object on one line of its input: kind (send, batch, consume), nameServer, topic, threads, bytes,
+ * messages, batch, group. It tells {"messages", "failed", "seconds", "averageMs", "maxMs"} when all messages were sent or
+ * received, and takes the next job, so that its compiled code stays warm.
  */
 public final class Load {
     private static final LongAdder FAILED = new LongAdder();
     private static final LongAdder TAKEN_NS = new LongAdder();
     private static final AtomicLong LONGEST_NS = new AtomicLong();
 
-    public static void main(String[] arguments) throws Exception {
+    public static void main(String[] arguments) {
+        try {
+            work();
+            System.exit(0);
+        } catch (Throwable error) {
+            error.printStackTrace();
+            System.exit(1); // The client's own threads would keep the process alive.
+        }
+    }
+
+    private static void work() throws Exception {
         System.setProperty("rocketmq.serialize.type", "ROCKETMQ");
         PrintStream events = new PrintStream(System.out, true, "UTF-8");
         System.setOut(System.err);
-        JSONObject job = JSON.parseObject(arguments[0]);
-        double seconds = "consume".equals(job.getString("kind")) ? consume(job) : produce(job);
-        long messages = job.getLongValue("messages");
-        JSONObject told = new JSONObject();
-        told.put("messages", messages);
-        told.put("failed", FAILED.sum());
-        told.put("seconds", seconds);
-        told.put("averageMs", TAKEN_NS.sum() / 1e6 / messages);
-        told.put("maxMs", LONGEST_NS.get() / 1e6);
-        events.println(told.toJSONString());
-        System.exit(0);
+        BufferedReader jobs = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = jobs.readLine(); line != null; line = jobs.readLine()) {
+            FAILED.reset();
+            TAKEN_NS.reset();
+            LONGEST_NS.set(0);
+            JSONObject job = JSON.parseObject(line);
+            double seconds = "consume".equals(job.getString("kind")) ? consume(job) : produce(job);
+            long messages = job.getLongValue("messages");
+            JSONObject told = new JSONObject();
+            told.put("messages", messages);
+            told.put("failed", FAILED.sum());
+            told.put("seconds", seconds);
+            told.put("averageMs", TAKEN_NS.sum() / 1e6 / messages);
+            told.put("maxMs", LONGEST_NS.get() / 1e6);
+            events.println(told.toJSONString());
+        }
     }
 
     private static double produce(JSONObject job) throws Exception {
@@ -59,8 +79,7 @@ public final class Load {
         int batch = "batch".equals(job.getString("kind")) ? job.getIntValue("batch") : 1;
         AtomicLong left = new AtomicLong(job.getLongValue("messages") / batch);
         CountDownLatch ended = new CountDownLatch(threads);
-        // The route and the connection are there before the time begins.
-        producer.fetchPublishMessageQueues(job.getString("topic"));
+        awaitRoute(producer, job.getString("topic"));
         long began = System.nanoTime();
         for (int i = 0; i < threads; i++) {
             new Thread(() -> {
@@ -74,6 +93,21 @@ public final class Load {
         double seconds = (System.nanoTime() - began) / 1e9;
         producer.shutdown();
         return seconds;
+    }
+
+    /** A broker that has just started may not have told its name server of its topics yet. */
+    private static void awaitRoute(DefaultMQProducer producer, String topic) throws Exception {
+        for (int tries = 0; ; tries++) {
+            try {
+                producer.fetchPublishMessageQueues(topic);
+                return;
+            } catch (MQClientException error) {
+                if (tries == 100) {
+                    throw error;
+                }
+                Thread.sleep(100);
+            }
+        }
     }
 
     private static void send(DefaultMQProducer producer, String topic, byte[] body, int batch) {

@@ -1,0 +1,192 @@
+"""Brokers, measured: RocketMQ's and ours as processes of their own, loaded by one and the same Java client.
+
+The load is `tests/interop/java/Load.java`: RocketMQ's own client in the shape of its benchmark programs, which no Maven
+repository has. Both brokers have the same settings (asynchronous flush, files of RocketMQ's own sizes), stores on the
+same file system and a topic of eight queues. Processor time is the broker's process alone, all its threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import process_tree
+from benchmarks.report import Round
+
+TOPIC = "Load"
+BATCH_TOPIC = "LoadBatch"
+BACKLOG_TOPIC = "LoadBacklog"
+HISTORY = "History"
+QUEUES = 8
+THREADS = 64
+CONSUMER_THREADS = 20
+BATCH = 16
+HISTORY_BODY_BYTES = 1024
+SLOW_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""What suits a test that starts many short-lived JVMs, and no benchmark."""
+
+
+def add_tests_to_path() -> None:
+    """The servers of the tests are used here too."""
+    root = str(Path(__file__).resolve().parent.parent / "tests")
+    if root not in sys.path:
+        sys.path.append(root)
+
+
+def distribution() -> Any:
+    """RocketMQ's jars, run as a server is run. Ends the program with one line where they cannot be had."""
+    add_tests_to_path()
+    from interop.rocketmq import Distribution, Unavailable, fetch
+
+    class Served(Distribution):
+        def java(self, home: Path, main_class: str, *arguments: str, heap: str = "512m") -> list[str]:
+            heap = "2g" if main_class.endswith("BrokerStartup") else heap
+            command = super().java(home, main_class, *arguments, heap=heap)
+            return [word for word in command if word not in SLOW_JAVA]
+
+    try:
+        found = fetch()
+    except Unavailable as reason:
+        raise SystemExit(f"the real RocketMQ cannot be run here: {reason}") from reason
+    return Served(found.version, found.lib, found.classes)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A broker that runs, its load, and its process."""
+
+    name: str
+    load: Callable[..., dict[str, Any]]
+    pid: int
+    name_server: str
+    port: int
+
+    def round(self, **job: Any) -> Round:
+        """One job. Ends the program when a message failed: the rate would be of something else."""
+        before = process_tree.cpu_seconds(self.pid)
+        told = self.load(**job)
+        if told["failed"]:
+            raise SystemExit(f"{self.name}: {told['failed']} of {told['messages']} messages failed")
+        spent = process_tree.cpu_seconds(self.pid) - before
+        return Round(told["messages"], told["messages"] * job.get("bytes", 0), told["seconds"], spent)
+
+
+@contextlib.contextmanager
+def rocketmq(jars: Any, directory: Path) -> Iterator[Loaded]:
+    from interop.java_client import JavaClient
+    from interop.rocketmq import Cluster
+
+    class Measured(Cluster):
+        @property
+        def pid(self) -> int:
+            assert self._broker is not None
+            return self._broker.process.pid
+
+        @property
+        def port(self) -> int:
+            return self._broker_port
+
+        @property
+        def name_server(self) -> str:
+            return f"127.0.0.1:{self._name_server_port}"
+
+    store = directory / "rocketmq-store"
+    _make_topics(store)
+    settings = {"flushDiskType": "ASYNC_FLUSH"}
+    with (
+        Measured(jars, store, directory / "rocketmq", settings) as cluster,
+        JavaClient(jars, cluster.name_server, directory).loading() as load,
+    ):
+        yield Loaded("rocketmq", load, cluster.pid, cluster.name_server, cluster.port)
+
+
+@contextlib.contextmanager
+def tiermq(jars: Any, directory: Path, *words: str, **settings: object) -> Iterator[Loaded]:
+    from interop.java_client import JavaClient
+    from servers.serving import SIZES, Serving
+    from tiermq.config import StoreConfig
+
+    store = directory / "tiermq-store"
+    if not store.exists():
+        _make_topics(store)
+    sizes = {name: getattr(StoreConfig(), name) for name in SIZES}
+    with (
+        Serving(store, *words, **{**sizes, "flush_disk_type": "ASYNC_FLUSH", **settings}) as served,
+        JavaClient(jars, served.name_server, directory).loading() as load,
+    ):
+        assert served.process is not None
+        yield Loaded("tiermq", load, served.process.pid, served.name_server, served.port)
+
+
+def _make_topics(store: Path) -> None:
+    """Both read this file when they start."""
+    from tiermq.broker.topics import FILE, encode_topics
+    from tiermq.namesrv.topic_config import NO_VERSION, TopicConfig
+
+    (store / "config").mkdir(parents=True)
+    table = {name: TopicConfig(name, QUEUES, QUEUES) for name in (TOPIC, BATCH_TOPIC, BACKLOG_TOPIC, HISTORY)}
+    (store / "config" / FILE).write_bytes(encode_topics(table, NO_VERSION.next(1)))
+
+
+def make_history(directory: Path, messages: int) -> str:
+    """A store whose history is in a tier, wholly; gives the tier's address."""
+    from tiermq import Message, TieredStore
+
+    store, tier = directory / "tiermq-store", f"file://{directory}/tier"
+    _make_topics(store)
+    body = b"h" * HISTORY_BODY_BYTES
+    with TieredStore.open(store, tier=tier, broker_name="b1") as filled:
+        for start in range(0, messages, 1_000):
+            filled.put_many(Message(HISTORY, body, number % QUEUES) for number in range(start, start + 1_000))
+        filled.tier_now()
+    return tier
+
+
+@contextlib.contextmanager
+def cold_consumer(name_server: str) -> Iterator[None]:
+    """A consumer that reads all of history from its beginning, and again, in a process of its own."""
+    loop = (
+        "import sys\n"
+        "from tiermq.cli.main import cli\n"
+        "while True:\n"
+        "    cli(['consume', sys.argv[1], '-n', sys.argv[2], '--quiet'], standalone_mode=False)\n"
+        "    print('all of it', flush=True)\n"
+    )
+    command = [sys.executable, "-c", loop, HISTORY, name_server]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    try:
+        process.stdout.readline()  # It has read everything once, so it is known to read at all.
+        yield
+        if process.poll() is not None:
+            raise SystemExit("the cold consumer ended before the measurement did")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def hold_idle(port: int, count: int) -> int:
+    """Connect so many peers that then are silent; how many of them are still served after that."""
+    peers = Path(__file__).resolve().parent.parent / "tests" / "remoting" / "idle_peers.py"
+    command = [sys.executable, str(peers), str(port), str(count)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        if process.stdout.readline().strip() != "ready":
+            return 0
+        process.stdin.write(_heartbeat().hex() + "\n")
+        process.stdin.flush()
+        return count if process.stdout.readline().strip() == "served" else 0
+
+
+def _heartbeat() -> bytes:
+    from tiermq.remoting.codes import RequestCode
+    from tiermq.remoting.command import RemotingCommand
+    from tiermq.remoting.frame import encode_frame
+
+    return encode_frame(RemotingCommand(RequestCode.GET_MAX_OFFSET, ext={"topic": TOPIC, "queueId": "0"}))
