@@ -35,7 +35,6 @@ CHANGEABLE_OF_BROKER = frozenset(
         "broker_permission",
         "channel_expired_timeout",
         "enable_property_filter",
-        "enable_retry_topic_v2",
         "long_polling_enable",
         "notify_consumer_ids_changed_enable",
         "short_polling_time_mills",

@@ -49,6 +49,8 @@ class ConsumerOffsets:
         self._changed = False
         self.on_reset: list[Callable[[str, str, int], None]] = []
         """Told (group, topic, queue id) of each reset, in the thread that made it."""
+        self.before_write: list[Callable[[], None]] = []
+        """Called by a flush before it writes: what these offsets say was done must be on disk first."""
         self.data_version = NO_VERSION
         if (found := self._access.read_config(self.path, decode_offsets)) is not None:
             self._table, self.data_version = found
@@ -200,9 +202,11 @@ class ConsumerOffsets:
                 return False
             self._changed = False
             try:
-                version = self.data_version.next(self._clock.now_ms())
+                version, table = self.data_version.next(self._clock.now_ms()), self.snapshot()
+                for call in self.before_write:
+                    call()
                 self._access.make_directories(os.path.dirname(self.path))
-                self._access.write_config(self.path, encode_offsets(self.snapshot(), version))
+                self._access.write_config(self.path, encode_offsets(table, version))
                 self.data_version = version
             except BaseException:
                 self._changed = True

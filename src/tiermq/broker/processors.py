@@ -10,6 +10,7 @@ from typing import Protocol
 from tiermq.broker.admin_groups import GroupAdminProcessor
 from tiermq.broker.admin_offsets import OffsetAdminProcessor
 from tiermq.broker.admin_topics import TopicAdminProcessor
+from tiermq.broker.assignments import AssignmentProcessor
 from tiermq.broker.broker_settings import SettingsProcessor
 from tiermq.broker.client_relays import RelayProcessor
 from tiermq.broker.client_requests import ClientProcessor
@@ -17,6 +18,7 @@ from tiermq.broker.delivering import DeliveryProcessor
 from tiermq.broker.offset_requests import OffsetProcessor
 from tiermq.broker.ordering import LockProcessor
 from tiermq.broker.parts import BrokerParts
+from tiermq.broker.popping import PopProcessor
 from tiermq.broker.pulling import PullProcessor
 from tiermq.broker.querying import QueryProcessor
 from tiermq.broker.replying import ReplyProcessor
@@ -33,12 +35,14 @@ class Processor(Protocol):
 
 
 PROCESSORS: tuple[Callable[[BrokerParts], Processor], ...] = (
+    AssignmentProcessor,
     ClientProcessor,
     DeliveryProcessor,
     GroupAdminProcessor,
     LockProcessor,
     OffsetAdminProcessor,
     OffsetProcessor,
+    PopProcessor,
     PullProcessor,
     QueryProcessor,
     RelayProcessor,

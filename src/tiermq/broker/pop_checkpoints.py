@@ -1,0 +1,173 @@
+"""CheckPoint: some messages of a queue that one pop gave to a group, and which of them were acknowledged.
+
+    CheckPoints     those that are not done, in memory: by what receipts say, and by when they are due
+
+Invariants: a check point is there until all its messages are acknowledged, or were given back; it is due when the time
+that the group asked for is over; it is taken by at most one who gives back. On disk it is a record of the revive topic,
+in RocketMQ's words (`to_json`), and so is each acknowledgement (`pop_log`). Any thread may call.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tiermq.errors import RequestRefused
+from tiermq.namesrv.topic_config import int32_in, int64_in, text_in
+from tiermq.remoting.json_dialect import as_int
+
+
+class Popped(NamedTuple):
+    """What identifies a check point."""
+
+    group: str
+    topic: str
+    queue_id: int
+    start_offset: int
+    pop_ms: int
+
+
+@dataclass(slots=True)
+class CheckPoint:
+    """See the module. Changed under the lock of the table that it is in."""
+
+    popped: Popped
+    invisible_ms: int
+    offsets: tuple[int, ...]
+    revive_queue: int
+    log_offset: int = -1
+    """Where it lies in its revive queue."""
+    open: set[int] = field(default_factory=set)
+    """Offsets that nobody has acknowledged."""
+
+    def __post_init__(self) -> None:
+        self.open = set(self.offsets)
+
+    @property
+    def due_ms(self) -> int:
+        return self.popped.pop_ms + self.invisible_ms
+
+    def to_json(self, broker: str) -> dict[str, Any]:
+        start = self.popped.start_offset
+        return {
+            "bm": 0,
+            "bn": broker,
+            "c": self.popped.group,
+            "d": [offset - start for offset in self.offsets],
+            "it": self.invisible_ms,
+            "n": len(self.offsets),
+            "pt": self.popped.pop_ms,
+            "q": self.popped.queue_id,
+            "ro": 0,
+            "so": start,
+            "t": self.popped.topic,
+        }
+
+    @classmethod
+    def from_json(cls, table: dict[str, Any], revive_queue: int, log_offset: int) -> CheckPoint:
+        """Raises RequestRefused."""
+        popped = popped_in(table)
+        gaps = table.get("d")
+        if not isinstance(gaps, list) or not gaps:  # RocketMQ leaves them out when there are no holes.
+            gaps = range(int32_in(table, "n"))
+        offsets = tuple(popped.start_offset + as_int(gap) for gap in gaps)
+        found = cls(popped, int64_in(table, "it"), offsets, revive_queue, log_offset)
+        bits = int32_in(table, "bm")
+        found.open -= {offset for at, offset in enumerate(offsets) if bits >> at & 1}
+        return found
+
+
+def popped_in(table: dict[str, Any]) -> Popped:
+    """What a record of the revive topic is about. Raises RequestRefused."""
+    found = Popped(
+        text_in(table.get("c"), "c"),
+        text_in(table.get("t"), "t"),
+        int32_in(table, "q"),
+        int64_in(table, "so"),
+        int64_in(table, "pt"),
+    )
+    if not found.group or not found.topic:
+        raise RequestRefused("expected a check point of a group and a topic, found one without")
+    return found
+
+
+class CheckPoints:
+    """See the module."""
+
+    def __init__(self, revive_queues: int) -> None:
+        self._lock = threading.Lock()
+        self._table: dict[Popped, CheckPoint] = {}
+        self._due: list[tuple[int, int, CheckPoint]] = []
+        self._numbers = itertools.count()
+        # In the order of the log, since each is added right after its record was appended to it, under a lock there.
+        self._logged: dict[int, dict[int, CheckPoint]] = {queue: {} for queue in range(revive_queues)}
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __iter__(self) -> Iterator[CheckPoint]:
+        with self._lock:
+            return iter(tuple(self._table.values()))
+
+    def add(self, point: CheckPoint) -> None:
+        with self._lock:
+            self._table[point.popped] = point
+            self._logged.setdefault(point.revive_queue, {})[point.log_offset] = point
+            heapq.heappush(self._due, (point.due_ms, next(self._numbers), point))
+
+    def find(self, popped: Popped) -> CheckPoint | None:
+        return self._table.get(popped)
+
+    def acknowledge(self, popped: Popped, offsets: Collection[int]) -> set[int]:
+        """Those of `offsets` that were open until now. A check point without any is forgotten."""
+        with self._lock:
+            point = self._table.get(popped)
+            if point is None:
+                return set()
+            closed = point.open.intersection(offsets)
+            point.open -= closed
+            if not point.open:
+                self._forget(point)
+            return closed
+
+    def _forget(self, point: CheckPoint) -> None:
+        self._table.pop(point.popped, None)
+        self._logged.get(point.revive_queue, {}).pop(point.log_offset, None)
+
+    def next_due_ms(self) -> int | None:
+        """When the next one is due; None when there is none."""
+        with self._lock:
+            while self._due and not self._due[0][2].open:
+                heapq.heappop(self._due)
+            return self._due[0][0] if self._due else None
+
+    def take_due(self, now_ms: int) -> CheckPoint | None:
+        """One that is due and has open messages. It stays in the table until these are acknowledged: `put_off` it,
+        or acknowledge them.
+        """
+        with self._lock:
+            while self._due and self._due[0][0] <= now_ms:
+                point = heapq.heappop(self._due)[2]
+                if point.open:
+                    return point
+            return None
+
+    def put_off(self, point: CheckPoint, until_ms: int) -> None:
+        """One that was taken and could not be given back: try again then."""
+        with self._lock:
+            heapq.heappush(self._due, (until_ms, next(self._numbers), point))
+
+    def oldest_logged(self, revive_queue: int) -> int | None:
+        """The place in the log of the oldest one that is not done; None when all are."""
+        with self._lock:
+            return next(iter(self._logged.get(revive_queue, {})), None)
+
+    def forget_group(self, group: str) -> None:
+        with self._lock:
+            for point in [each for each in self._table.values() if each.popped.group == group]:
+                point.open.clear()
+                self._forget(point)

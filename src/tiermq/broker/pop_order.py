@@ -1,0 +1,198 @@
+"""OrderInfos: what groups that pop in order have of each queue, kept in RocketMQ's `consumerOrderInfo.json`.
+
+    {"table":{"orders@CG":{0:{"popTime":…,"i":60000,"o":[12,1,2],"oc":{12:1},"cm":1,"l":…,"a":"…"}}}}
+
+`o` is the first offset and the distances of the others from it, `cm` has a bit for each that was acknowledged, `oc`
+says how often one was given out before, `ot` when one may be given out again that was asked more time for.
+
+Invariants: while a message of a queue is neither acknowledged nor past its time, nobody gets more of that queue, except
+the attempt that got it, which gets the same again; the group's offset follows the acknowledged ones without a hole, so
+what is not acknowledged is given out again, in order. Any thread may call. The file is written now and then: after a
+crash a queue may be free before its time, and counts may be lower; no message is lost for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tiermq.clock import Clock
+from tiermq.files.os_file_access import OsFileAccess
+from tiermq.namesrv.topic_config import int64_in, object_in, text_in
+from tiermq.remoting.json_dialect import as_int, decode_object
+
+FILE = "consumerOrderInfo.json"
+QueueOfGroup = tuple[str, str, int]
+"""Topic, group, queue id."""
+
+
+@dataclass(slots=True)
+class OrderInfo:
+    """The messages of one queue that a group has now."""
+
+    offsets: tuple[int, ...]
+    pop_ms: int
+    invisible_ms: int
+    attempt_id: str = ""
+    counts: dict[int, int] = field(default_factory=dict)
+    visible_ms: dict[int, int] = field(default_factory=dict)
+    acked: set[int] = field(default_factory=set)
+
+    def free_ms(self, offset: int) -> int:
+        """When a message may be given out again."""
+        return self.visible_ms.get(offset, self.pop_ms + self.invisible_ms)
+
+    @property
+    def next_offset(self) -> int:
+        """Up to where everything is acknowledged."""
+        return next((offset for offset in self.offsets if offset not in self.acked), self.offsets[-1] + 1)
+
+    def to_json(self) -> dict[str, Any]:
+        first = self.offsets[0]
+        bits = sum(1 << at for at, offset in enumerate(self.offsets) if offset in self.acked)
+        return {
+            "popTime": self.pop_ms,
+            "i": self.invisible_ms,
+            "o": [first, *(offset - first for offset in self.offsets[1:])],
+            "ot": self.visible_ms,
+            "oc": self.counts,
+            "l": self.pop_ms,
+            "cm": bits,
+            "a": self.attempt_id,
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> OrderInfo | None:
+        """None for one without messages. Raises RequestRefused."""
+        table = object_in(value, "an order info")
+        told = [as_int(each) for each in table.get("o") or []]
+        if not told:
+            return None
+        offsets = (told[0], *(told[0] + each for each in told[1:]))
+        bits = int64_in(table, "cm")
+        return cls(
+            offsets,
+            int64_in(table, "popTime"),
+            int64_in(table, "i"),
+            text_in(table.get("a"), "a"),
+            _numbers(table.get("oc")),
+            _numbers(table.get("ot")),
+            {offset for at, offset in enumerate(offsets) if bits >> at & 1},
+        )
+
+
+def _numbers(value: object) -> dict[int, int]:
+    return {as_int(key): as_int(each) for key, each in object_in(value or {}, "a map of offsets").items()}
+
+
+class OrderInfos:
+    """See the module."""
+
+    def __init__(self, directory: str, clock: Clock) -> None:
+        """Reads the file in `directory` if there is one. Raises StoreDamaged when it cannot be read."""
+        self.path = os.path.join(directory, FILE)
+        self._clock = clock
+        self._access = OsFileAccess()
+        self._lock = threading.Lock()
+        self._table: dict[QueueOfGroup, OrderInfo] = self._access.read_config(self.path, decode_order_infos) or {}
+        self._changed = False
+
+    def blocked_until_ms(self, queue: QueueOfGroup, attempt_id: str = "") -> int | None:
+        """When somebody may get more of a queue at the latest; None when now."""
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            info = self._table.get(queue)
+            if info is None or (attempt_id and attempt_id == info.attempt_id):
+                return None
+            waits = [info.free_ms(each) for each in info.offsets if each not in info.acked]
+            return max((each for each in waits if each > now_ms), default=None)
+
+    def popped(
+        self, queue: QueueOfGroup, offsets: tuple[int, ...], pop_ms: int, invisible_ms: int, attempt_id: str
+    ) -> dict[int, int]:
+        """Somebody got these; how often each was given out before, of those that were."""
+        with self._lock:
+            before = self._table.get(queue)
+            counts: dict[int, int] = {}
+            if before is not None:
+                again = set(before.offsets).intersection(offsets)
+                counts = {offset: before.counts.get(offset, 0) + 1 for offset in sorted(again)}
+            self._table[queue] = OrderInfo(offsets, pop_ms, invisible_ms, attempt_id, counts)
+            self._changed = True
+            return dict(counts)
+
+    def acknowledge(self, queue: QueueOfGroup, offset: int, pop_ms: int) -> int | None:
+        """The group's offset from now on; None when that receipt is no longer good."""
+        with self._lock:
+            info = self._table.get(queue)
+            if info is None or info.pop_ms != pop_ms or offset not in info.offsets:
+                return None
+            info.acked.add(offset)
+            self._changed = True
+            return info.next_offset
+
+    def change_time(self, queue: QueueOfGroup, offset: int, pop_ms: int, visible_ms: int) -> bool:
+        """A message may be given out again at another time. False when that receipt is no longer good."""
+        with self._lock:
+            info = self._table.get(queue)
+            if info is None or info.pop_ms != pop_ms or offset not in info.offsets:
+                return False
+            info.visible_ms[offset] = visible_ms
+            self._changed = True
+            return True
+
+    def clear(self, queue: QueueOfGroup) -> None:
+        """The group was sent elsewhere: whatever it has does not hold it up."""
+        with self._lock:
+            self._changed = self._table.pop(queue, None) is not None or self._changed
+
+    def flush(self) -> bool:
+        """Write the file if anything changed. Raises OSError."""
+        with self._lock:
+            if not self._changed:
+                return False
+            self._changed = False
+            data = encode_order_infos(self._table)
+        try:
+            self._access.make_directories(os.path.dirname(self.path))
+            self._access.write_config(self.path, data)
+        except BaseException:
+            self._changed = True
+            raise
+        return True
+
+
+def encode_order_infos(table: Mapping[QueueOfGroup, OrderInfo]) -> bytes:
+    """Numbers that are keys stand without quotes, as in RocketMQ's files."""
+    groups: dict[str, dict[int, Any]] = {}
+    for (topic, group, queue_id), info in sorted(table.items()):
+        groups.setdefault(f"{topic}@{group}", {})[queue_id] = info.to_json()
+    return f'{{"table":{_text(groups)}}}'.encode()
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{_text(key)}:{_text(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_text, value)) + "]"
+    return _quoted(value) if isinstance(value, str) else str(value)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def decode_order_infos(data: bytes) -> dict[QueueOfGroup, OrderInfo]:
+    """Raises RequestRefused for what is no such file."""
+    found: dict[QueueOfGroup, OrderInfo] = {}
+    for key, queues in object_in(decode_object(data).get("table"), "table").items():
+        topic, _, group = key.partition("@")
+        for queue_id, value in object_in(queues, key).items():
+            info = OrderInfo.from_json(value)
+            if info is not None:
+                found[topic, group, as_int(queue_id)] = info
+    return found

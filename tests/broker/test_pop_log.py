@@ -1,0 +1,106 @@
+"""The log of POP: what a broker that died had given out is known to the next one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from broker.consuming import put, running
+from broker.popping_peer import MINUTE_MS, PopPeer, pops, revive
+from tiermq import Message
+from tiermq.broker.pop_log import REVIVE_GROUP
+from tiermq.clock import ManualClock
+from tiermq.errors import RequestRefused
+from tiermq.status import PutStatus
+
+REVIVE_TOPIC = "rmq_sys_REVIVE_LOG_DefaultCluster"
+
+
+def test_what_a_killed_broker_had_given_out_comes_back_and_what_was_acknowledged_does_not(
+    tmp_path: Path, manual_clock: ManualClock
+) -> None:
+    with running(tmp_path / "alive", clock=manual_clock, revive_queue_num=2) as broker, PopPeer(broker) as peer:
+        for queue_id in range(4):
+            put(broker, *(f"{queue_id}-{number}" for number in range(5)), queue_id=queue_id)
+        got = peer.pop(maxMsgNums=7) + peer.pop()
+        assert len(got) == 20
+        for each in got[::2]:
+            assert peer.ack(each).code == 0
+        broker.parts.offsets.flush()
+        shutil.copytree(tmp_path / "alive", tmp_path / "died")  # What is in files when the process is killed now.
+    (tmp_path / "died" / "lock").unlink(missing_ok=True)
+    with running(tmp_path / "died", clock=manual_clock, revive_queue_num=2) as broker, PopPeer(broker) as peer:
+        manual_clock.advance_ms(MINUTE_MS)
+        revive(broker)
+        again = {each.body: each.message.reconsume_times for each in peer.pop()}
+        assert again == {each.body: 1 for each in got[1::2]}
+
+
+def test_offsets_are_written_after_the_check_points_that_they_rely_on(
+    tmp_path: Path, manual_clock: ManualClock
+) -> None:
+    """Or a power cut would lose messages: popped by the offset, in no check point."""
+    with running(tmp_path, clock=manual_clock) as broker, PopPeer(broker) as peer:
+        put(broker, "one")
+        peer.pop()
+        broker.parts.offsets.flush()
+        assert broker.parts.local.flushed_where == broker.parts.local.max_physical_offset
+
+
+def test_the_log_is_needed_from_the_oldest_open_check_point_on(tmp_path: Path, manual_clock: ManualClock) -> None:
+    with running(tmp_path, clock=manual_clock, revive_queue_num=1) as broker, PopPeer(broker) as peer:
+        put(broker, "one", "two", "three")
+        got = [peer.pop(maxMsgNums=1)[0] for _ in range(3)]
+        log = pops(broker).log
+        peer.ack(got[0])
+        log.commit()
+        assert broker.parts.offsets.query(REVIVE_GROUP, REVIVE_TOPIC, 0) == 1
+        for each in got[1:]:
+            peer.ack(each)
+        log.commit()
+        assert broker.parts.offsets.query(REVIVE_GROUP, REVIVE_TOPIC, 0) == 6
+        broker.parts.local.dispatch_now()
+        assert broker.parts.local.max_offset(REVIVE_TOPIC, 0) == 6
+
+
+def test_records_are_rocketmq_s(tmp_path: Path, manual_clock: ManualClock) -> None:
+    with running(tmp_path, clock=manual_clock, revive_queue_num=1) as broker, PopPeer(broker) as peer:
+        put(broker, "one")
+        (got,) = peer.pop()
+        peer.ack(got)
+        broker.parts.local.dispatch_now()
+        point, ack = broker.parts.local.get(REVIVE_TOPIC, 0, 0).messages
+    now_ms = manual_clock.now_ms()
+    assert point.tags == "ck"
+    assert point.body == (
+        b'{"bm":0,"bn":"b","c":"G","d":[0],"it":60000,"n":1,"pt":%d,"q":0,"ro":0,"so":0,"t":"T"}' % now_ms
+    )
+    assert (ack.tags, ack.body) == ("ack", b'{"ao":0,"bn":"b","c":"G","pt":%d,"q":0,"so":0,"t":"T"}' % now_ms)
+
+
+def test_records_that_nobody_understands_are_passed_over(tmp_path: Path, manual_clock: ManualClock) -> None:
+    with running(tmp_path, clock=manual_clock, revive_queue_num=1) as broker, PopPeer(broker) as peer:
+        for body in (b"no json", b"{}", b"[1]"):
+            broker.parts.local.put(Message(REVIVE_TOPIC, body, 0, tags="ck"))
+        put(broker, "one")
+        peer.pop()
+    with running(tmp_path, clock=manual_clock, revive_queue_num=1) as broker:
+        assert len(pops(broker).log.points) == 1
+
+
+def test_nothing_is_given_out_that_cannot_be_remembered(
+    tmp_path: Path, manual_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path, clock=manual_clock) as broker, PopPeer(broker) as peer:
+        put(broker, "one")
+        log = pops(broker).log
+
+        def refuse(*_arguments: object) -> None:
+            raise RequestRefused(f"the store does not take it: {PutStatus.SERVICE_NOT_AVAILABLE.name}", 2)
+
+        monkeypatch.setattr(log, "_append", refuse)
+        assert peer.pop_raw().code == 2
+        monkeypatch.undo()
+        assert [got.body for got in peer.pop()] == ["one"]
