@@ -74,16 +74,3 @@ def test_a_message_that_is_gone_is_passed_over(broker: Broker, peer: PopPeer, ma
     manual_clock.advance_ms(MINUTE_MS)
     revive(broker)
     assert (pops(broker).revive.gone_count, len(pops(broker).log.points)) == (1, 0)
-
-
-def test_the_newer_retry_topic_is_used_when_it_is_wanted(tmp_path: Path, manual_clock: ManualClock) -> None:
-    with running(tmp_path, clock=manual_clock, enable_retry_topic_v2=True) as broker, PopPeer(broker) as peer:
-        put(broker, "one")
-        peer.pop()
-        manual_clock.advance_ms(MINUTE_MS)
-        revive(broker)
-        (again,) = peer.pop()
-        assert again.receipt.split(" ")[4] == "2"
-        assert peer.ack(again).code == 0
-        assert broker.parts.topics.get("%RETRY%G+T") is not None
-        assert len(pops(broker).log.points) == 0

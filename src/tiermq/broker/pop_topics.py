@@ -1,7 +1,7 @@
 """Names of the topics to which messages come back that a POP consumer was given and did not acknowledge.
 
 %RETRY%group_topic      RocketMQ's usual name: ambiguous, since groups and topics may have underscores
-%RETRY%group+topic      the newer one (`enableRetryTopicV2`)
+%RETRY%group+topic      the newer one, which no store of ours takes: it is read where a broker of RocketMQ left it
 """
 
 from __future__ import annotations
