@@ -231,6 +231,33 @@ def test_a_notification_says_whether_there_is_something_and_takes_nothing(broker
     assert len(peer.pop()) == 1
 
 
+def test_nothing_of_a_deleted_topic_comes_back_to_the_one_that_is_made_after_it(
+    broker: Broker, peer: PopPeer, manual_clock: ManualClock
+) -> None:
+    put(broker, "old")
+    put(broker, "old in order", queue_id=1)
+    peer.pop(queueId=0)
+    peer.pop(queueId=1, order="true")
+    assert peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T").code == 0
+    broker.parts.topics.put(TopicConfig("T", 4, 4))
+    put(broker, "new")
+    put(broker, "new in order", queue_id=1)
+    (got,) = peer.pop(queueId=0)
+    assert peer.ack(got).code == 0
+    manual_clock.advance_ms(MINUTE_MS)
+    revive(broker)
+    assert [each.body for each in peer.pop(queueId=1, order="true")] == ["new in order"]
+    assert peer.pop(queueId=0) == []
+
+
+def test_binary_headers_whose_codes_are_cut_off_are_understood(broker: Broker) -> None:
+    put(broker, "one")
+    with PopPeer(broker, header_type=1) as peer:
+        (got,) = peer.pop()
+        assert peer.change_time(got, 2 * MINUTE_MS).code == 0
+        assert len(pops(broker).log.points) == 1
+
+
 def test_what_was_given_out_is_counted(broker: Broker, peer: PopPeer) -> None:
     put(broker, "one", "two")
     peer.pop()

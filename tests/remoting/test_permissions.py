@@ -109,6 +109,16 @@ def test_bodies_are_looked_into(table: AccessTable) -> None:
     assert refused(table, RemotingCommand(RequestCode.LOCK_BATCH_MQ, body=encode_body(lock))) is not None
 
 
+def test_batches_of_acknowledgements_are_looked_into() -> None:
+    body = encode_body({"acks": [{"c": "G", "t": "T"}, {"c": "H", "t": "%RETRY%H"}]})
+    assert list(touched_by(RemotingCommand(RequestCode.BATCH_ACK_MESSAGE, body=body))) == [
+        ("group", "G", Permission.SUB),
+        ("topic", "T", Permission.SUB),
+        ("group", "H", Permission.SUB),
+        ("group", "H", Permission.SUB),
+    ]
+
+
 def test_administration_is_for_administrators(table: AccessTable) -> None:
     create = {"topic": "orders"}
     for code in (RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER, RequestCode.REGISTER_TOPIC_IN_NAMESRV):

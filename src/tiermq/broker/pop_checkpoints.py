@@ -166,8 +166,9 @@ class CheckPoints:
         with self._lock:
             return next(iter(self._logged.get(revive_queue, {})), None)
 
-    def forget_group(self, group: str) -> None:
+    def forget_topic(self, topic: str) -> None:
+        """Its messages are deleted: nothing of it can come back, least of all what is stored under its name later."""
         with self._lock:
-            for point in [each for each in self._table.values() if each.popped.group == group]:
+            for point in [each for each in self._table.values() if each.popped.topic == topic]:
                 point.open.clear()
                 self._forget(point)

@@ -150,6 +150,12 @@ class OrderInfos:
         with self._lock:
             self._changed = self._table.pop(queue, None) is not None or self._changed
 
+    def forget_topic(self, topic: str) -> None:
+        with self._lock:
+            kept = {queue: info for queue, info in self._table.items() if queue[0] != topic}
+            self._changed = self._changed or len(kept) != len(self._table)
+            self._table = kept
+
     def flush(self) -> bool:
         """Write the file if anything changed. Raises OSError."""
         with self._lock:

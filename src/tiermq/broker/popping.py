@@ -13,6 +13,7 @@ Invariants: the loop never waits for the tier; each pop is answered once, a one-
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 
 from tiermq.broker.parts import BrokerParts, config_directory
@@ -58,6 +59,7 @@ class PopProcessor:
         self.acks = PopAcks(parts, self.log, self.orders, self._queue_freed)
         self._cold = ThreadPoolExecutor(COLD_THREADS, thread_name_prefix="cold-pop")
         self.log.recover()
+        parts.topics.listeners.append(self._topics_changed)
         parts.local.add_arrival_listener(self.waiting.arrived)
         parts.offsets.on_reset.append(self._was_reset)
         parts.given.append(lambda: dict(self._given))
@@ -196,6 +198,13 @@ class PopProcessor:
         """In any thread: those who wait on that queue are asked again."""
         if self.waiting.held:
             self._server.call_threadsafe(self._queue_freed, topic, queue_id)
+
+    def _topics_changed(self, names: Collection[str]) -> None:
+        """In the thread of the change: of a topic that was deleted nothing comes back."""
+        for name in names:
+            if self._parts.topics.get(name) is None:
+                self.log.points.forget_topic(name)
+                self.orders.forget_topic(name)
 
     def _end_overdue(self) -> None:
         self.waiting.end_overdue()
