@@ -153,7 +153,12 @@ def _compile_client(root: Path, lib: Path) -> Path:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise AssertionError(f"our Java client does not compile against {lib}:\n{done.stderr}")
-        partial.rename(classes)
+        try:
+            partial.rename(classes)
+        except OSError:
+            if not classes.is_dir():
+                raise
+            shutil.rmtree(partial)  # Another run was faster, and has made the same.
     return classes
 
 

@@ -15,6 +15,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -27,7 +28,7 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
  * RocketMQ's own client does one job, told by one JSON object, and tells what happened as JSON lines.
  *
  * nameServer, topic, group, and either
- *   bodies; optional tag, key, properties, delay, batch, orderly, async, oneway     →  {"sent": {…}} for each
+ *   bodies; optional tag, key, properties, delay, batch, orderly, async, oneway, awaitRoute →  {"sent": {…}} for each
  *   receive: how many; optional tag, sql, orderly, broadcast, lite, failures        →  {"received": {…}} for each
  * and {"done": true} at the end. With "standing" a consumer goes on after that, until its input ends.
  */
@@ -67,6 +68,9 @@ public final class ClientJob {
         producer.setSendMsgTimeout(PATIENCE_MS);
         producer.setMqClientApiTimeout(PATIENCE_MS);
         producer.start();
+        if (job.getBooleanValue("awaitRoute")) {
+            awaitRoute(producer, job.getString("topic"));
+        }
         List<Message> messages = new ArrayList<>();
         for (Object body : job.getJSONArray("bodies")) {
             messages.add(message(job, (String) body));
@@ -101,6 +105,21 @@ public final class ClientJob {
             }
         }
         producer.shutdown();
+    }
+
+    /** A broker that has just started may not have told its name server of its topics yet. */
+    private static void awaitRoute(DefaultMQProducer producer, String topic) throws Exception {
+        for (int tries = 0; ; tries++) {
+            try {
+                producer.fetchPublishMessageQueues(topic);
+                return;
+            } catch (MQClientException error) {
+                if (tries == 100) {
+                    throw error;
+                }
+                Thread.sleep(100);
+            }
+        }
     }
 
     private static void one(JSONObject job, DefaultMQProducer producer, Message message) throws Exception {
