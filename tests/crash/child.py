@@ -68,6 +68,10 @@ class SelfKillingAccess(OsFileAccess):
         self._count()
         return super().create(path, size)
 
+    def create_unsynced(self, path: str, size: int) -> Any:
+        self._count()
+        return super().create_unsynced(path, size)
+
     def open(self, path: str, size: int, writable: bool = True) -> Any:
         self._count()
         return super().open(path, size, writable)

@@ -7,23 +7,33 @@ import pytest
 from tiermq.errors import ReadOnlyStore, StoreClosed, StoreDamaged, StoreLocked
 
 
-def test_a_created_file_has_its_full_size_and_reads_as_zero(world):
-    region = world.access.create(f"{world.root}/a/b/file", 10_000)
+@pytest.mark.parametrize("how", ["create", "create_unsynced"])
+def test_a_created_file_has_its_full_size_and_reads_as_zero(world, how):
+    region = getattr(world.access, how)(f"{world.root}/a/b/file", 10_000)
     assert (region.size, len(region.buffer), bytes(region.buffer)) == (10_000, 10_000, bytes(10_000))
     assert [info.size for info in world.access.list_files(f"{world.root}/a/b")] == [10_000]
     region.close()
 
 
-def test_creating_a_file_that_exists_opens_it_as_it_is_or_refuses_another_size(world):
+@pytest.mark.parametrize("how", ["create", "create_unsynced"])
+def test_creating_a_file_that_exists_opens_it_as_it_is_or_refuses_another_size(world, how):
     path = f"{world.root}/file"
-    first = world.access.create(path, 4096)
+    create = getattr(world.access, how)
+    first = create(path, 4096)
     first.write(10, b"kept")
-    again = world.access.create(path, 4096)
+    again = create(path, 4096)
     assert bytes(again.buffer[10:14]) == b"kept"
     with pytest.raises(StoreDamaged, match=r"file: expected a file of 8192 bytes, found 4096"):
-        world.access.create(path, 8192)
+        create(path, 8192)
     first.close()
     again.close()
+
+
+@pytest.mark.parametrize("how", ["create", "create_unsynced"])
+def test_a_file_is_not_made_below_a_file(world, how):
+    world.access.write_bytes(f"{world.root}/file", b"abc")
+    with pytest.raises(StoreDamaged, match="expected a directory or nothing, found a file"):
+        getattr(world.access, how)(f"{world.root}/file/sub", 4096)
 
 
 def test_opening_refuses_a_missing_file_and_a_wrong_size(world):

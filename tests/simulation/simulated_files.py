@@ -1,8 +1,10 @@
 """SimulatedFileAccess: a file system in memory that obeys `tiermq.files.file_access`, and can lose its power.
 
 Every file has its current bytes and the bytes of its last sync. A power cut leaves, for each 512-byte page on its own,
-one of the two; that is everything a disk may do, so whatever survives all choices survives a real one. Removals and
-renames that no `sync_directory` followed are kept in order, each as one atomic step that the cut may undo.
+one of the two; that is everything a disk may do, so whatever survives all choices survives a real one. Removals,
+renames and unsynced creations that no `sync_directory` followed are kept in order, each as one atomic step that the cut
+may undo; a file that was created so and never synced may also be empty. Directories stay, which is more than a disk
+promises: one without files is all that such a cut leaves here of a queue, and reads as none.
 
 It also catches what would kill a real process: bytes stored into the map where no block was reserved are found at the
 next sync or crash, and raise.
@@ -26,6 +28,7 @@ Decoded = TypeVar("Decoded")
 
 BLOCK_BYTES = 4096  # What `reserve` allocates.
 CRASH_PAGE_BYTES = 512  # What a disk writes or does not write.
+LENGTH = -2  # The page number by which `crash` asks about the length of a file that was never synced.
 ENTRY = -1  # The page number by which `crash` asks about a directory entry.
 
 ChoosePage = Callable[[str, int], bool]
@@ -40,15 +43,17 @@ class SimulatedFile:
     synced: bytearray
     modified_ms: int
     blocks: set[int] = field(default_factory=set)
+    has_length: bool = True  # Whether its length is durable.
     checked: bool = True  # Mapped files must reserve before they write; small whole files are written by calls.
 
 
 @dataclass(frozen=True)
 class EntryStep:
-    """A removal (`new` is None) or a rename that is not durable yet."""
+    """A removal (`new` is None), a rename, or the creation of `made` that is not durable yet."""
 
     old: str
     new: str | None
+    made: SimulatedFile | None = None
 
 
 class SimulatedRegion:
@@ -77,6 +82,7 @@ class SimulatedRegion:
             self._sync_failed = True
             raise
         self._access.check_blocks(self.path, self._file)
+        self._file.has_length = True
         if self._file.current != self._file.synced:
             self._file.modified_ms = self._access.clock.now_ms()
             self._file.synced[:] = self._file.current
@@ -191,10 +197,15 @@ class SimulatedFileAccess:
             after._directories = set(self._directories)
             entries = dict(self._durable)
             for step in self._steps:
-                if step.old in entries and choose_page(step.old, ENTRY):
+                if (step.made is not None or step.old in entries) and choose_page(step.old, ENTRY):
                     _apply(entries, step)
             for path, file in entries.items():
                 self.check_blocks(path, file)
+                if not file.has_length and not choose_page(path, LENGTH):
+                    after._entries[path] = after._durable[path] = SimulatedFile(
+                        bytearray(), bytearray(), file.modified_ms
+                    )
+                    continue
                 survived = _survivor(path, file, choose_page)
                 after._entries[path] = after._durable[path] = survived
             return after
@@ -211,6 +222,18 @@ class SimulatedFileAccess:
             self.sync_directory(os.path.dirname(path))
             file = SimulatedFile(bytearray(size), bytearray(size), self.clock.now_ms())
             self._entries[path] = self._durable[path] = file
+            return SimulatedRegion(self, path, file, writable=True)
+
+    def create_unsynced(self, path: str, size: int) -> SimulatedRegion:
+        path = _clean(path)
+        self.fault("create_unsynced", path)
+        self.make_directories(os.path.dirname(path))
+        with self._lock:
+            if path in self._entries:
+                return self.open(path, size)
+            file = SimulatedFile(bytearray(size), bytearray(size), self.clock.now_ms(), has_length=False)
+            self._entries[path] = file
+            self._steps.append(EntryStep(path, path, file))
             return SimulatedRegion(self, path, file, writable=True)
 
     def open(self, path: str, size: int, writable: bool = True) -> SimulatedRegion:
@@ -341,7 +364,7 @@ def _clean(path: str) -> str:
 
 
 def _apply(entries: dict[str, SimulatedFile], step: EntryStep) -> None:
-    file = entries.pop(step.old, None)
+    file = entries.pop(step.old, None) if step.made is None else step.made
     if file is not None and step.new is not None:
         entries[step.new] = file
 

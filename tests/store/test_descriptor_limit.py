@@ -48,6 +48,7 @@ def test_without_descriptors_puts_go_on_and_dispatch_waits(tmp_path: Path) -> No
     with on_disk(tmp_path / "store", mapped_file_size_commit_log=1 << 20) as store:
         assert store.put(Message("T", body(0), 0)).ok
         store.dispatch_now()
+        store.flush_queues()  # A queue's first flush makes its name durable, which takes a descriptor.
         store.pause_dispatch()  # The error comes to this thread then.
         with descriptors_left(0):
             for queue_id in range(3):
@@ -62,6 +63,18 @@ def test_without_descriptors_puts_go_on_and_dispatch_waits(tmp_path: Path) -> No
         assert [bodies_of(store, queue_id) for queue_id in range(3)] == [[body(0), body(1)], [body(1)], [body(1)]]
     with on_disk(tmp_path / "store", mapped_file_size_commit_log=1 << 20) as store:
         assert [len(bodies_of(store, queue_id)) for queue_id in range(3)] == [2, 1, 1]
+
+
+def test_the_first_flush_of_a_queue_waits_for_a_descriptor_and_the_checkpoint_with_it(tmp_path: Path) -> None:
+    with on_disk(tmp_path / "store", mapped_file_size_commit_log=1 << 20) as store:
+        assert store.put(Message("T", body(0), 0)).ok
+        store.dispatch_now()
+        vouched_ms = store._parts.checkpoint.logics_msg_timestamp_ms
+        with descriptors_left(0), pytest.raises(TooManyOpenFiles, match="ulimit -n"):
+            store.flush_queues()
+        assert store._parts.checkpoint.logics_msg_timestamp_ms == vouched_ms
+        store.flush_queues()
+        assert store._parts.checkpoint.logics_msg_timestamp_ms > vouched_ms
 
 
 @pytest.mark.parametrize("left", range(1, 5))

@@ -49,6 +49,7 @@ def test_what_when_durable_has_called_back_for_survives_a_power_cut(flush: str) 
         assert bodies(after) == [b"first", b"0", b"1"]
         assert after.message_at(first.physical_offset) is not None
     assert statuses == [PutStatus.PUT_OK]
+    store.close()  # Its thread would be found by tests that count threads.
 
 
 def test_appends_are_refused_like_puts() -> None:

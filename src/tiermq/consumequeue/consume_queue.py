@@ -46,6 +46,7 @@ from tiermq.errors import IllegalMessage, IllegalTransition
 from tiermq.files.file_access import FileAccess
 from tiermq.files.mapped_file import MappedFile
 from tiermq.files.mapped_file_queue import MappedFileQueue
+from tiermq.files.new_names import NewNames
 from tiermq.kernel import QueueTail
 
 RESERVE_BYTES = 1 << 16
@@ -78,6 +79,7 @@ class ConsumeQueue:
         file_size: int,
         clock: Clock,
         ext: ConsumeQueueExt | None = None,
+        names: NewNames | None = None,
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
@@ -89,6 +91,7 @@ class ConsumeQueue:
             clock=clock,
             reserve_bytes=RESERVE_BYTES,
             keep_descriptors=False,  # A store may have ten thousand queues, and only so many descriptors.
+            names=names,
         )
         self._units = QueueUnits(self.files)
         self.queue_tail = QueueTail(topic, queue_id)
@@ -323,6 +326,8 @@ class ConsumeQueue:
             self._cut(cut, erase=True)
         self.min_logic_offset = min(self.min_logic_offset, self.max_logic_offset)
         self._settle()
+        if self.queue_tail.max_physical_offset < 0:
+            self.files.doubt_names()  # Nothing in it was ever flushed, as far as anybody knows.
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
         """Let the queue begin at the first message whose record is at or behind `min_physical_offset`.

@@ -24,6 +24,7 @@ from tiermq.consumequeue.consume_queue import ConsumeQueue
 from tiermq.consumequeue.consume_queue_ext import ConsumeQueueExt
 from tiermq.errors import IllegalMessage, StoreDamaged
 from tiermq.files.file_access import FileAccess
+from tiermq.files.new_names import NewNames
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class QueueTable:
         self._ext_file_size = ext_file_size
         self._batch_file_size = batch_file_size
         self._enable_ext = enable_ext
+        self._names = NewNames(access, root)
         self._lock = threading.Lock()
         self._topics: dict[str, dict[int, Queue]] = {}
 
@@ -153,7 +155,7 @@ class QueueTable:
         if self._enable_ext:
             ext_directory = os.path.join(self._root, EXT_DIRECTORY, topic, str(queue_id))
             ext = ConsumeQueueExt(self._access, ext_directory, self._ext_file_size, self._clock)
-        return ConsumeQueue(self._access, directory, topic, queue_id, self._file_size, self._clock, ext)
+        return ConsumeQueue(self._access, directory, topic, queue_id, self._file_size, self._clock, ext, self._names)
 
     def recover_all(self, last_exit_ok: bool = False) -> int | None:
         """Find the end of every queue. Returns from which physical offset on records must be dispatched again.

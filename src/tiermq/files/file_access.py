@@ -6,6 +6,8 @@ power. Both pass the same conformance suite (`tests/files/test_file_access.py`).
 What is durable when:
 
 * `create`, `make_directories`, `write_bytes`, `write_config`: on return.
+* what `create_unsynced` made: its length when a later `sync` of the region returns, its name when a later
+  `sync_directory` of its directory does, and of every directory above that was not there before.
 * bytes written to a region (through its buffer or by `write`): when a later `sync` returns.
 * `remove`, `rename`: when a later `sync_directory` of the parent returns; until then a power cut may undo them.
 """
@@ -97,6 +99,9 @@ class FileAccess(Protocol):
 
         A file of that size that exists already is opened as it is; another size raises StoreDamaged.
         """
+
+    def create_unsynced(self, path: str, size: int) -> Region:
+        """The same without waiting for the disk: a power cut may leave no file, an empty one, or no directory."""
 
     def open(self, path: str, size: int, writable: bool = True) -> Region:
         """Map an existing file. Raises StoreDamaged when it is missing or has another size."""

@@ -24,6 +24,7 @@ from tiermq.clock import Clock
 from tiermq.errors import DiskFull, StoreClosed
 from tiermq.files.file_access import PAGE_BYTES, FileAccess, Region
 from tiermq.files.file_names import offset_of_path
+from tiermq.files.new_names import NewNames
 from tiermq.files.references import References, ReferenceState
 from tiermq.files.selected_buffer import SelectedBuffer
 from tiermq.files.transient_pool import TransientPool
@@ -53,6 +54,7 @@ class MappedFile:
         "_doomed",
         "_flushed",
         "_keep_descriptor",
+        "_names",
         "_pool",
         "_references",
         "_region",
@@ -61,6 +63,7 @@ class MappedFile:
         "_unlink_lock",
         "_unlinked",
         "from_offset",
+        "name_is_due",
         "path",
         "size",
         "store_timestamp_ms",
@@ -77,12 +80,16 @@ class MappedFile:
         reserve_bytes: int = RESERVE_BYTES,
         keep_descriptor: bool = True,
         loaded: bool = False,
+        names: NewNames | None = None,
     ) -> None:
+        """`names`: who makes the file's name durable when it is due."""
         self._access = access
         self._region = region
         self._clock = clock
         self._reserve_bytes = max(1, reserve_bytes)
         self._keep_descriptor = keep_descriptor
+        self._names = names
+        self.name_is_due = names is not None and not loaded
         self._references = References()
         self._commit_lock = threading.RLock()  # Re-entered when a commit's release is the last one.
         self._unlink_lock = threading.Lock()
@@ -112,11 +119,14 @@ class MappedFile:
         clock: Clock,
         reserve_bytes: int = RESERVE_BYTES,
         keep_descriptor: bool = True,
+        names: NewNames | None = None,
     ) -> Self:
-        """A new file, empty, durable in its directory."""
+        """A new file, empty, durable in its directory; with `names` it is so after the first flush."""
         offset_of_path(path)  # Refuse a wrong name before anything is created.
-        region = access.create(path, size)
-        return cls(access, region, clock=clock, reserve_bytes=reserve_bytes, keep_descriptor=keep_descriptor)
+        region = access.create(path, size) if names is None else names.create(path, size)
+        return cls(
+            access, region, clock=clock, reserve_bytes=reserve_bytes, keep_descriptor=keep_descriptor, names=names
+        )
 
     @classmethod
     def load(
@@ -129,12 +139,19 @@ class MappedFile:
         reserve_bytes: int = RESERVE_BYTES,
         keep_descriptor: bool = True,
         writable: bool = True,
+        names: NewNames | None = None,
     ) -> Self:
         """An existing file. It counts as full, committed and flushed until recovery sets its positions."""
         offset_of_path(path)
         region = access.open(path, size, writable)
         return cls(
-            access, region, clock=clock, reserve_bytes=reserve_bytes, keep_descriptor=keep_descriptor, loaded=True
+            access,
+            region,
+            clock=clock,
+            reserve_bytes=reserve_bytes,
+            keep_descriptor=keep_descriptor,
+            loaded=True,
+            names=names,
         )
 
     # Positions
@@ -281,8 +298,10 @@ class MappedFile:
             return self._flushed
         try:
             end = self.read_position
-            if is_due(self._flushed, end, least_pages, full=end == self.size):
-                self._region.sync()
+            if is_due(self._flushed, end, least_pages, full=end == self.size) or (
+                self.name_is_due and least_pages <= 0
+            ):
+                self._sync()
                 self._flushed = max(self._flushed, end)
                 if self._flushed == self.size:
                     self._region.close_descriptor()
@@ -296,9 +315,21 @@ class MappedFile:
 
         A loaded file counts as flushed, and this is what makes it true.
         """
-        self._region.sync()
+        self._sync()
         if self.tail.limit == 0:
             self._region.close_descriptor()
+
+    def _sync(self) -> None:
+        self._region.sync()
+        if self.name_is_due and self._names is not None:
+            self._names.sync(self.path)
+            self.name_is_due = False
+
+    def doubt_name(self) -> None:
+        """A process that died may have left the file without a durable name: the next flush makes it so."""
+        if self._names is not None:
+            self._names.doubt(self.path)
+            self.name_is_due = True
 
     # Reading
 

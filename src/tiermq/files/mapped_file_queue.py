@@ -26,6 +26,7 @@ from tiermq.files.expiry import Sleep, expired_by_offset, expired_by_time, sleep
 from tiermq.files.file_access import FileAccess, FileInfo
 from tiermq.files.file_names import name_of_offset, offset_of_path
 from tiermq.files.mapped_file import RESERVE_BYTES, MappedFile
+from tiermq.files.new_names import NewNames
 from tiermq.kernel import Segments
 
 RESET_BACK_FILES_MAX = 2  # RocketMQ refuses to throw away more than this many files of data by a reset.
@@ -46,7 +47,9 @@ class MappedFileQueue:
         keep_descriptors: bool = True,
         writable: bool = True,
         sleep: Sleep = sleep_seconds,
+        names: NewNames | None = None,
     ) -> None:
+        """With `names` the first file is durable in its directory when it is flushed, not when it is made."""
         if file_size <= 0:
             raise ValueError(f"{directory}: expected a positive file size, found {file_size}")
         self.directory = directory
@@ -61,6 +64,7 @@ class MappedFileQueue:
         self._keep_descriptors = keep_descriptors
         self._writable = writable
         self._sleep = sleep
+        self._names = names
         self._lock = threading.RLock()
         self._files: tuple[MappedFile, ...] = ()
         self._segments = Segments((), file_size)
@@ -110,6 +114,7 @@ class MappedFileQueue:
             reserve_bytes=self._reserve_bytes,
             keep_descriptor=self._keep_descriptors,
             writable=self._writable,
+            names=self._names,
         )
 
     def _check(self, paths: list[str], sizes: list[int]) -> None:
@@ -201,7 +206,8 @@ class MappedFileQueue:
     def create_next(self, start_offset: int = 0) -> MappedFile:
         """The file after the last one, which must be full; in an empty queue the one that covers `start_offset`.
 
-        Durable in its directory on return. Raises DiskFull, or StoreError when the allocator takes too long.
+        Durable in its directory on return, but for the first one with `names`. Raises DiskFull, or StoreError when
+        the allocator takes too long.
         """
         last = self.last()
         if last is None:
@@ -235,6 +241,9 @@ class MappedFileQueue:
         path = self._path_of(offset)
         if self._allocator is not None:
             return self._allocator.take(path, self._path_of(offset + self.file_size), self.file_size)
+        last = self.last()
+        if last is not None and last.name_is_due:
+            last.sync_whole()  # Or a power cut could take it, and leave the one behind it.
         return MappedFile.create(
             self._access,
             path,
@@ -242,7 +251,13 @@ class MappedFileQueue:
             clock=self._clock,
             reserve_bytes=self._reserve_bytes,
             keep_descriptor=self._keep_descriptors,
+            names=self._names if last is None else None,
         )
+
+    def doubt_names(self) -> None:
+        """A process that died may have left the files without durable names: the next flush makes them so."""
+        for file in self._files:
+            file.doubt_name()
 
     def last_or_create(self, start_offset: int = 0) -> MappedFile:
         """The file to write to: the last one, or a new one when that is full or missing."""

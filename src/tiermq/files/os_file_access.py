@@ -26,8 +26,22 @@ class OsFileAccess:
     __slots__ = ()
 
     def create(self, path: str, size: int) -> OsRegion:
+        self.make_directories(_parent(path))
+        return self._create(path, size, durable=True)
+
+    def create_unsynced(self, path: str, size: int) -> OsRegion:
         directory = _parent(path)
-        self.make_directories(directory)
+        try:
+            with translated("make a directory", directory):
+                os.makedirs(directory, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            self.make_directories(directory)  # Which tells what is in the way.
+        region = self._create(path, size, durable=False)
+        # The first store to a new page would read ahead, megabytes of nothing: milliseconds for each of many files.
+        system_calls.advise(region.buffer, 0, size, system_calls.MADV_RANDOM)
+        return region
+
+    def _create(self, path: str, size: int, durable: bool) -> OsRegion:
         with translated("create a file", path):
             try:
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
@@ -35,8 +49,9 @@ class OsFileAccess:
                 return self.open(path, size)
             try:
                 os.ftruncate(descriptor, size)
-                os.fsync(descriptor)  # The length first: a power cut may leave an empty file, never a short one.
-                self.sync_directory(directory)
+                if durable:
+                    os.fsync(descriptor)  # The length first: a power cut may leave an empty file, never a short one.
+                    self.sync_directory(_parent(path))
             except BaseException:
                 os.close(descriptor)
                 os.unlink(path)

@@ -14,6 +14,7 @@ import os
 import sys
 from typing import Any
 
+MADV_RANDOM = 1
 MADV_WILLNEED = 3
 MADV_POPULATE_WRITE = 23  # Linux 5.14; older kernels answer EINVAL.
 
