@@ -78,7 +78,12 @@ def session_defaults(master: str) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
     }
     if _HERE.fullmatch(master):
-        defaults |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+        defaults |= {
+            "spark.driver.host": LOOPBACK,
+            "spark.driver.bindAddress": LOOPBACK,
+            # Not on other machines: there the package may come with the job, which is too late for a daemon.
+            "spark.python.daemon.module": "tiermq.spark.worker_daemon",
+        }
     cores = known_cores(master)
     if cores is not None:
         defaults["spark.sql.shuffle.partitions"] = str(cores)
