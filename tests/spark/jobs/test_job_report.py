@@ -36,3 +36,14 @@ def test_a_dry_run_says_that_nothing_was_written_and_problems_are_shown() -> Non
 def test_a_report_can_be_written_as_json() -> None:
     report = JobReport("verify", "memory://a", details={"rows": [1, 2]})
     assert json.loads(json.dumps(report.as_dict()))["details"] == {"rows": [1, 2]}
+
+
+def test_a_run_that_found_nothing_to_do_says_so() -> None:
+    idle = JobReport("compact", "memory://a", planned={"segments": 0}, done={"bytes": 0})
+    assert "  nothing to do" in idle.lines()
+    for busy in (
+        JobReport("compact", "memory://a", done={"bytes": 1}),
+        JobReport("compact", "memory://a", dry_run=True),
+        JobReport("compact", "memory://a", problems=["one is damaged"]),
+    ):
+        assert "  nothing to do" not in busy.lines()

@@ -27,7 +27,7 @@ def test_every_column_may_be_of_each_of_its_types(spark: SparkSession, choice: i
         ("body int", "column body: expected binary or string, found int; cast it"),
         ("body binary, queueId string", "column queueId: expected int or bigint, found string"),
         ("body binary, tag string", "no column tag; did you mean tags?"),
-        ("body binary, price double", "no column price; Select some of body, topic"),
+        ("body binary, price double", "no column price. Select some of body, topic"),
         ("topic string", "expected a column body, found topic"),
         ("body binary, properties map<string,int>", "expected map<string,string>, found map<string,int>"),
     ],

@@ -57,6 +57,8 @@ class JobReport:
         for title, numbers in (("planned", self.planned), ("done", self.done)):
             if numbers:
                 lines.append(f"  {title}: " + ", ".join(f"{shown(number)} {name}" for name, number in numbers.items()))
+        if not self.dry_run and self.is_clean and not any((*self.planned.values(), *self.done.values())):
+            lines.append("  nothing to do")
         lines.extend(f"  problem: {problem}" for problem in self.problems)
         rate = self.done.get("bytes", 0) / self.took_s if self.took_s else 0
         lines.append(f"  took {self.took_s:.1f} s" + (f", {rate / 1e6:,.0f} MB/s" if rate else ""))

@@ -38,9 +38,9 @@ def check_sink_schema(schema: StructType, options: SinkOptions) -> None:
         kinds = SINK_COLUMNS.get(field.name)
         if kinds is None:
             near = difflib.get_close_matches(field.name, SINK_COLUMNS, n=1, cutoff=0.65)
-            hint = f"did you mean {near[0]}? " if near else ""
+            hint = f"; did you mean {near[0]}?" if near else "."
             raise BadSchema(
-                f"a message to write has no column {field.name}; {hint}Select some of {', '.join(SINK_COLUMNS)}, "
+                f"a message to write has no column {field.name}{hint} Select some of {', '.join(SINK_COLUMNS)}, "
                 "and put anything else into properties"
             )
         found = field.dataType.simpleString()
