@@ -45,7 +45,12 @@ def test_a_place_has_absolute_paths_and_names_for_its_stores(tmp_path: Path, mon
         ({"tier": "s3://b", "columns": "headers", "includeProperties": "false"}, "asks for headers"),
         ({"tier": "s3://b", "columns": "body", "kafkaColumns": "true"}, "columns and kafkaColumns"),
         ({"tier": "s3://b", "startingOffsets": '{"a":'}, "option startingOffsets: expected JSON (Expecting value"),
-        ({"tier": "s3://b", "nameServer": "x"}, "without a broker; use tier and store"),
+        ({"tier": "s3://b", "kafka.bootstrap.servers": "x"}, "tier, store"),
+        ({"tier": "s3://b", "namesrv": "a:1"}, "tier and namesrv contradict"),
+        ({"store": "s", "nameServer": "a:1"}, "store and namesrv contradict"),
+        ({"namesrv": "nowhere"}, "option namesrv: expected host:port, found 'nowhere'"),
+        ({"namesrv": ";"}, "expected host:port"),
+        ({"tier": "s3://b", "tls": "true"}, "brokers of namesrv"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(given: dict[str, str], expected: str) -> None:
@@ -67,8 +72,20 @@ def test_the_sink_stages_beside_its_store_unless_told_otherwise(tmp_path: Path) 
     assert SinkOptions.of({"path": "/s", "staging": "/t"}).staging == "/t"
     with pytest.raises(BadOption, match="expected option store"):
         SinkOptions.of({"topic": "a"})
-    with pytest.raises(BadOption, match="no option subscribe; there are store, topic"):
+    with pytest.raises(BadOption, match="no option subscribe; there are store, namesrv"):
         SinkOptions.of({"subscribe": "a"})
+
+
+def test_the_sink_puts_into_a_store_or_sends_to_brokers() -> None:
+    options = SinkOptions.of({"namesrv": "a:1;b:2", "topic": "t", "tls": "true"})
+    assert (options.name_servers, options.tls, options.store, options.staging) == ("a:1;b:2", True, "", "")
+    for wrong in ("store", "staging", "storeSettings"):
+        with pytest.raises(BadOption, match=f"{wrong} and namesrv contradict"):
+            SinkOptions.of({"namesrv": "a:1", wrong: "/x"})
+    with pytest.raises(BadOption, match="found 'nowhere'"):
+        SinkOptions.of({"namesrv": "nowhere"})
+    with pytest.raises(BadOption, match="brokers of namesrv"):
+        SinkOptions.of({"store": "/s", "tls": "true"})
 
 
 def test_a_store_may_be_given_with_its_brokers_name(tmp_path: Path) -> None:

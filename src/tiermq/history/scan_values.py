@@ -27,6 +27,7 @@ class Side(enum.StrEnum):
 
     HOT = "hot"
     COLD = "cold"
+    WIRE = "wire"  # A broker gave it, from wherever it had it.
 
 
 @dataclass(frozen=True, slots=True)

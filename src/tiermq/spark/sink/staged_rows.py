@@ -82,7 +82,7 @@ def stage_rows(
     with pa.ipc.new_stream(sink, STAGED_SCHEMA) as writer:
         for batch in batches:
             staged = [
-                _staged(row, name.mark(partition, rows + at), partition + rows + at, options, now_ms)
+                staged_row(row, name.mark(partition, rows + at), partition + rows + at, options, now_ms)
                 for at, row in enumerate(batch.to_pylist())
             ]
             rows += len(staged)
@@ -129,7 +129,8 @@ def message_of(row: dict[str, Any]) -> Message:
     )  # fmt: skip
 
 
-def _staged(row: dict[str, Any], mark: str, turn: int, options: SinkOptions, now_ms: int) -> dict[str, Any]:
+def staged_row(row: dict[str, Any], mark: str, turn: int, options: SinkOptions, now_ms: int) -> dict[str, Any]:
+    """A row as it is staged. Raises IllegalMessage for one that cannot be a message."""
     topic = row.get("topic") or options.topic
     body = row.get("body")
     if topic is None or body is None:

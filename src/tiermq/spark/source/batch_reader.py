@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from tiermq.client.wire_history import WireCatalog, open_place
 from tiermq.history.catalog import Catalog
-from tiermq.history.open_history import OpenHistory, open_history
+from tiermq.history.open_history import OpenHistory
 from tiermq.history.planning import KeyLookup, plan_scan
 from tiermq.history.scan_values import ScanCounters, ScanPlan, ScanRequest
 from tiermq.spark.options import SourceOptions
@@ -31,7 +32,7 @@ class TierMQReader(DataSourceReader):  # type: ignore[misc] # PySpark is not fol
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan. Raises BadHistory, DataLoss, and what the tier raises."""
-        with open_history(self.options.place) as history:
+        with open_place(self.options.place) as history:
             return list(partitions_of(plan_batch(history, self.options, self.columns), self.columns, self.options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -61,8 +62,8 @@ def plan_with(catalog: Catalog, options: SourceOptions, request: ScanRequest) ->
 
 
 def key_lookup(catalog: Catalog, request: ScanRequest) -> KeyLookup | None:
-    """How keys become places; None when no key is asked for."""
-    if not request.keys:
+    """How keys become places; None when no key is asked for, and over the wire, where every row is looked at."""
+    if not request.keys or isinstance(catalog, WireCatalog):
         return None
     from tiermq.history.key_lookup import KeyIndex
 

@@ -67,8 +67,8 @@ def messages(
     spark.dataSource.register(TierMQDataSource)
     zone = _session_zone(spark)
     given = option_texts(
-        tier=tier, store=store, namesrv=namesrv, topic=topic, keys=keys, tags=tags, queues=queues, since=since, until=until,
-        offsets=offsets, columns=columns, zone=zone, **options,
+        tier=tier, store=store, namesrv=namesrv, topic=topic, keys=keys, tags=tags, queues=queues, since=since,
+        until=until, offsets=offsets, columns=columns, zone=zone, **options,
     )  # fmt: skip
     columns_of(SourceOptions.of(given, Use.BATCH))
     if meter is not None:

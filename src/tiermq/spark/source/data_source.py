@@ -17,6 +17,7 @@ from tiermq.spark.option_table import Use
 from tiermq.spark.options import SinkOptions, SourceOptions
 from tiermq.spark.sink.sink_schema import check_sink_schema
 from tiermq.spark.sink.sink_store import given_settings, require_free
+from tiermq.spark.sink.wire_writers import TierMQWireStreamWriter, TierMQWireWriter
 from tiermq.spark.sink.writers import TierMQStreamWriter, TierMQWriter
 from tiermq.spark.source.batch_reader import TierMQReader
 from tiermq.spark.source.scan_request import columns_of
@@ -27,7 +28,7 @@ FORMAT = "tiermq"
 
 
 class TierMQDataSource(DataSource):  # type: ignore[misc] # PySpark is not followed by the checker.
-    """Messages of a tier, of store directories, or of both as one table; and a store directory to write into."""
+    """Messages of a tier, of store directories, of both as one table, or of brokers; a store or brokers to write to."""
 
     @classmethod
     def name(cls) -> str:
@@ -46,10 +47,12 @@ class TierMQDataSource(DataSource):  # type: ignore[misc] # PySpark is not follo
         return TierMQStreamReader(options, columns_of_schema(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        return TierMQWriter(self._sink_options(schema, overwrite))
+        options = self._sink_options(schema, overwrite)
+        return TierMQWriter(options) if options.name_servers is None else TierMQWireWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        return TierMQStreamWriter(self._sink_options(schema, overwrite))
+        options = self._sink_options(schema, overwrite)
+        return TierMQStreamWriter(options) if options.name_servers is None else TierMQWireStreamWriter(options)
 
     def _sink_options(self, schema: StructType, overwrite: bool) -> SinkOptions:
         """What can be known to be wrong before a task runs is told here."""
@@ -57,6 +60,7 @@ class TierMQDataSource(DataSource):  # type: ignore[misc] # PySpark is not follo
         if overwrite:
             raise BadOption("expected mode append, found overwrite: messages are only ever appended to a store")
         check_sink_schema(schema, options)
-        given_settings(options)
-        require_free(options.store)
+        if options.name_servers is None:
+            given_settings(options)
+            require_free(options.store)
         return options

@@ -15,11 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
+from tiermq.client.wire_history import worker_place
+from tiermq.client.wire_reading import read_placed_task
 from tiermq.history.arrow_batch import OnCorrupt, decode_run
 from tiermq.history.losses import describe
-from tiermq.history.open_history import OpenHistory, worker_history
+from tiermq.history.open_history import OpenHistory
 from tiermq.history.planning import bundle_tasks
-from tiermq.history.reading import read_task
 from tiermq.history.scan_values import Loss, ScanBundle, ScanCounters, ScanPlan
 from tiermq.spark.options import SourceOptions
 
@@ -62,8 +63,8 @@ def read_partition(
         columns.append(CORRUPT)
         drops_damage = True
     for task in partition.bundle.tasks:
-        opened = worker_history(task.place) if history is None else history
-        for run in read_task(opened, task, counters, on_loss=lambda loss: _count_loss(loss, counters)):
+        opened = worker_place(task.place) if history is None else history
+        for run in read_placed_task(opened, task, counters, on_loss=lambda loss: _count_loss(loss, counters)):
             for decoded in decode_run(
                 run, columns, task.request, decompress=partition.decompress, on_corrupt=on_corrupt
             ):

@@ -9,10 +9,11 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tiermq.client.wire_history import WireCatalog, catalog_of
 from tiermq.errors import BadHistory, BadOption
 from tiermq.history.arrow_batch import decode_run
 from tiermq.history.arrow_schema import COLUMNS, check_columns
-from tiermq.history.catalog import Catalog, QueueHistory, read_catalog
+from tiermq.history.catalog import Catalog, QueueHistory
 from tiermq.history.open_history import OpenHistory
 from tiermq.history.planning import plan_scan
 from tiermq.history.reading import read_task
@@ -58,7 +59,7 @@ def open_catalog(history: OpenHistory, options: SourceOptions, request: ScanRequ
 
     Also for topics that cannot be read as history.
     """
-    catalog = read_catalog(history, request)
+    catalog = catalog_of(history, request)
     catalog.require_readable()
     check_topics(catalog, request)
     for each in options.assigned or ():
@@ -73,7 +74,7 @@ def check_topics(catalog: Catalog, request: ScanRequest) -> None:
         raise BadHistory(f"there is no broker {broker!r} in the history; there are {_listed(brokers)}")
     missing = sorted(request.topics - set(catalog.topics()))
     if missing:
-        everything = read_catalog(catalog.history).topics()
+        everything = catalog_of(catalog.history).topics()
         near = difflib.get_close_matches(missing[0], everything, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         where = f" (with queues {_listed(sorted(request.queue_ids))})" if request.queue_ids else ""
@@ -154,6 +155,8 @@ def _named_queue(each: QueueNumber, option: str, catalog: Catalog) -> QueueHisto
 
 def first_offset_at(catalog: Catalog, queue: QueueHistory, moment_ms: int) -> int:
     """The first message of a queue that was stored at this time or later; its end when there is none."""
+    if isinstance(catalog, WireCatalog):
+        return catalog.offset_at(queue, moment_ms)
     request = ScanRequest(
         topics=frozenset({queue.key.topic}),
         brokers=frozenset({queue.key.broker}),

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from tiermq.client.wire_history import WirePlace
 from tiermq.errors import ForeignCheckpoint
 from tiermq.history.scan_values import HistoryPlace
 from tiermq.tier.names import QueueKey
@@ -22,7 +23,12 @@ VERSION_NAME = "version"
 
 
 def source_name(place: HistoryPlace) -> str:
-    """Which history this is. With a tier it is the tier's: stores come and go with machines, the tier stays."""
+    """Which history this is. With a tier it is the tier's: stores come and go with machines, the tier stays.
+
+    A cluster has no name that is its own, and its name servers come and go: queues are told apart by their brokers.
+    """
+    if isinstance(place, WirePlace):
+        return "brokers"
     if place.tier is not None:
         return f"tier {place.tier.rstrip('/')}"
     return "store " + ", ".join(sorted(store.path for store in place.stores))

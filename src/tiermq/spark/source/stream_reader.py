@@ -27,10 +27,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from tiermq.client.wire_history import WireHistory, open_place
 from tiermq.history.catalog import Catalog, QueueHistory, queue_filter
 from tiermq.history.log_places import LogPlaces
 from tiermq.history.losses import data_loss
-from tiermq.history.open_history import OpenHistory, open_history
+from tiermq.history.open_history import OpenHistory
 from tiermq.history.planning import plan_scan
 from tiermq.history.scan_values import Loss, LossReason, OffsetBounds
 from tiermq.spark.known_options import DEFAULT_TRIGGER_DELAY_MS
@@ -44,6 +45,9 @@ from tiermq.tier.names import QueueKey
 
 REMOTE_LOOK_S = 1.0
 """Spark asks a hundred times a second when nothing comes; a bucket is listed at most this often."""
+
+BROKER_LOOK_S = 0.1
+"""The same for brokers, which have better things to do, too."""
 
 Offsets = dict[QueueKey, int]
 
@@ -150,7 +154,7 @@ class TierMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
     def _fresh(self) -> Catalog:
         """The catalogue as things are now."""
         if self._history is None:
-            self._history = open_history(self.options.place)
+            self._history = open_place(self.options.place)
         if self._catalog is None:
             self._catalog = open_catalog(self._history, self.options, self.request)
         else:
@@ -162,9 +166,12 @@ class TierMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         """The catalogue, looked at again unless that would ask a bucket too often."""
         if self._catalog is None or self._history is None:
             return self._fresh()
-        is_remote = self._history.has_tier and self._history.reads_ahead
-        is_due = self._now_s() - self._looked_s >= REMOTE_LOOK_S
-        return self._fresh() if is_due or not is_remote else self._catalog
+        pause_s = 0.0
+        if isinstance(self._history, WireHistory):
+            pause_s = BROKER_LOOK_S
+        elif self._history.has_tier and self._history.reads_ahead:
+            pause_s = REMOTE_LOOK_S
+        return self._fresh() if self._now_s() - self._looked_s >= pause_s else self._catalog
 
     def _covering(self, ends: Offsets) -> Catalog:
         """A catalogue that has everything up to these ends, if anyone has: a repeated batch comes before any look."""

@@ -1,0 +1,189 @@
+"""Producer: messages to brokers, each of which can be asked for afterwards by its unique key.
+
+Whether a send that was not answered was done is open. So what failed is asked for by key before it is sent again:
+`send_all` stores each message at least once, and once unless the broker's key index is behind by more than the rest
+before the question, or a send that was given up arrives even later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tiermq.client.cluster_client import ClusterClient, QueuePlace
+from tiermq.client.queue_access import BUSY, patiently
+from tiermq.errors import PeerGone, RemotingError, RequestRefused, RequestTimedOut
+from tiermq.message.client_batch import BatchElement, encode_client_batch
+from tiermq.message.properties import UNIQ_KEY, get_property
+from tiermq.message.record import decode_records
+from tiermq.message.topic_name import AUTO_CREATE_TOPIC
+from tiermq.remoting.codes import RequestCode, ResponseCode
+
+DEFAULT_QUEUES = 4
+BATCH_BYTES = 512 << 10
+BATCH_MESSAGES = 256
+IN_FLIGHT = 8
+QUESTIONS = 32
+TRIES = 8
+FIRST_REST_S = 0.2
+EVER_MS = (1 << 63) - 1
+STORED = (ResponseCode.SUCCESS, ResponseCode.SLAVE_NOT_AVAILABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message on its way. `encoded_properties` hold `unique_key`; `alone`: not in a batch, as it is delayed."""
+
+    topic: str
+    place: QueuePlace
+    body: bytes
+    encoded_properties: bytes
+    unique_key: str
+    born_ms: int
+    alone: bool = False
+
+
+class Producer:
+    """Used on the client's loop."""
+
+    def __init__(self, client: ClusterClient, group: str) -> None:
+        self._client = client
+        self._group = group
+
+    async def places(self, topic: str) -> list[QueuePlace]:
+        """The queues that a topic can be sent to, in order; of a topic that nobody has yet, those that it will have.
+
+        Raises RequestRefused when there is none.
+        """
+        route = await self._client.find_route(topic)
+        found = list(route.writable) if route is not None else []
+        if route is None:
+            pattern = await self._client.find_route(AUTO_CREATE_TOPIC)
+            found = [each for each in pattern.writable if each.queue_id < DEFAULT_QUEUES] if pattern else []
+        if not found:
+            raise RequestRefused(
+                f"expected a topic {topic} with queues to write to, found none, and no broker makes topics by itself: "
+                f"`tiermq topic create {topic}` makes it",
+                ResponseCode.TOPIC_NOT_EXIST,
+            )
+        return sorted(found, key=lambda place: (place.broker_name, place.queue_id))
+
+    async def send(self, messages: Sequence[Outgoing]) -> None:
+        """Store messages of one queue, all or none. Raises RemotingError: then whether it was done may be open."""
+        first = messages[0]
+        is_batch = len(messages) > 1
+        body, properties = first.body, first.encoded_properties.decode()
+        if is_batch:
+            body = encode_client_batch(BatchElement(0, each.body, each.encoded_properties) for each in messages)
+            properties = ""
+        await self._client.ask(
+            first.place.address,
+            RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2,
+            body,
+            expected=STORED,
+            a=self._group,
+            b=first.topic,
+            c=AUTO_CREATE_TOPIC,
+            d=DEFAULT_QUEUES,
+            e=first.place.queue_id,
+            f=0,
+            g=first.born_ms,
+            h=0,
+            i=properties,
+            j=0,
+            k=False,
+            m=is_batch,
+            n=first.place.broker_name,
+        )
+
+    async def is_stored(self, topic: str, unique_key: str) -> bool:
+        """Whether any broker of the topic has a message with this key."""
+        route = await self._client.find_route(topic)
+        addresses = sorted(set(route.addresses.values())) if route is not None else []
+        for address in addresses:
+            answer = await patiently(
+                lambda address=address: self._client.ask(  # type: ignore[misc] # As lambdas cannot say.
+                    address,
+                    RequestCode.QUERY_MESSAGE,
+                    expected=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
+                    topic=topic,
+                    key=unique_key,
+                    maxNum=32,
+                    beginTimestamp=0,
+                    endTimestamp=EVER_MS,
+                    _UNIQUE_KEY_QUERY=True,
+                )
+            )
+            if answer.code == ResponseCode.SUCCESS:
+                wanted = unique_key.encode()
+                for message in decode_records(bytes(answer.body)):
+                    if get_property(message.encoded_properties, UNIQ_KEY.encode()) == wanted:
+                        return True
+        return False
+
+    async def missing(self, messages: Sequence[Outgoing]) -> list[Outgoing]:
+        """Those that no broker has yet."""
+        room = asyncio.Semaphore(QUESTIONS)
+
+        async def ask(message: Outgoing) -> bool:
+            async with room:
+                return await self.is_stored(message.topic, message.unique_key)
+
+        found = await asyncio.gather(*(ask(message) for message in messages))
+        return [message for message, there in zip(messages, found, strict=True) if not there]
+
+    async def send_all(self, messages: Sequence[Outgoing], *, ask_first: bool = False) -> int:
+        """Store all of them; how many were sent now. With `ask_first`, those that are there already are not sent.
+
+        Raises RemotingError when a broker refuses one, or cannot be reached for about a minute.
+        """
+        left = await self.missing(messages) if ask_first else list(messages)
+        count = len(left)
+        rest_s = FIRST_REST_S
+        for _ in range(TRIES):
+            left, problem = await self._send_some(left)
+            if problem is None:
+                return count
+            await asyncio.sleep(rest_s)
+            rest_s *= 2
+            left = await self.missing(left)
+        raise RemotingError(f"expected {count} messages stored, found {len(left)} that are not: {problem}") from problem
+
+    async def _send_some(self, messages: Sequence[Outgoing]) -> tuple[list[Outgoing], RemotingError | None]:
+        """Send each once: those of which nobody knows, and why."""
+        room = asyncio.Semaphore(IN_FLIGHT)
+        open_ones: list[Outgoing] = []
+        problems: list[RemotingError] = []
+
+        async def send(batch: list[Outgoing]) -> None:
+            async with room:
+                try:
+                    await self.send(batch)
+                except (PeerGone, RequestTimedOut) as error:
+                    open_ones.extend(batch)
+                    problems.append(error)
+                except RequestRefused as error:
+                    if error.code not in BUSY:
+                        raise
+                    open_ones.extend(batch)
+                    problems.append(error)
+
+        await asyncio.gather(*(send(batch) for batch in batches_of(messages)))
+        return open_ones, problems[0] if problems else None
+
+
+def batches_of(messages: Sequence[Outgoing]) -> list[list[Outgoing]]:
+    """Messages of one queue together, in their order, as many as one send may have."""
+    made: list[list[Outgoing]] = []
+    growing: dict[tuple[str, QueuePlace], tuple[list[Outgoing], int]] = {}
+    for message in messages:
+        name = (message.topic, message.place)
+        size = len(message.body) + len(message.encoded_properties)
+        batch, taken = growing.get(name, ([], 0))
+        if not batch or message.alone or taken + size > BATCH_BYTES or len(batch) >= BATCH_MESSAGES:
+            batch, taken = [], 0
+            made.append(batch)
+        batch.append(message)
+        growing[name] = (batch, taken + size) if not message.alone else ([], 0)
+    return made

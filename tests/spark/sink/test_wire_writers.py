@@ -1,0 +1,78 @@
+"""`df.write` and `df.writeStream` to brokers, and back by `spark.read` and `spark.readStream`, by Spark itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tiermq.spark.source.data_source import FORMAT, TierMQDataSource
+from tiermq.testing import LocalBroker
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[LocalBroker]:
+    with LocalBroker(tmp_path / "store", tier=(tmp_path / "tier").as_uri()) as made:
+        made.create_topic("orders", queues=3)
+        made.create_topic("copies", queues=2)
+        yield made
+
+
+def numbers(spark: SparkSession, count: int) -> DataFrame:
+    spark.dataSource.register(TierMQDataSource)
+    return spark.range(count).selectExpr("cast(id as string) as body", "'t' as tags", "concat('k', id) as keys")
+
+
+def stored(broker: LocalBroker, topic: str = "orders") -> list[int]:
+    return sorted(int(message.body) for message in broker.messages(topic))
+
+
+def test_a_named_batch_is_written_once_and_read_back_hot_and_cold(spark: SparkSession, broker: LocalBroker) -> None:
+    wire = {"namesrv": broker.name_server}
+    rows = numbers(spark, 1000)
+    for _ in range(2):
+        rows.write.format(FORMAT).mode("append").options(**wire, topic="orders", batchName="b1").save()
+        broker.broker.parts.local.dispatch_now()
+    assert stored(broker) == list(range(1000))
+    broker.broker.parts.store.tier_now()  # type: ignore[union-attr] # It has a tier.
+    rows.limit(10).write.format(FORMAT).mode("append").options(**wire, topic="orders").save()
+    frame = spark.read.format(FORMAT).options(**wire, subscribe="orders", minPartitions="4").load()
+    assert frame.count() == 1010
+    assert frame.selectExpr("sum(int(string(body)))").first()[0] == sum(range(1000)) + sum(range(10))
+    assert {row["tier"] for row in frame.select("tier").distinct().collect()} == {"wire"}
+    one = spark.read.format(FORMAT).options(**wire, subscribe="orders", keys="k777").load()
+    assert [row["body"] for row in one.collect()] == [b"777"]
+
+
+def test_a_stream_from_brokers_to_brokers_goes_on_and_repeats_nothing(
+    spark: SparkSession, broker: LocalBroker, tmp_path: Path
+) -> None:
+    wire = {"namesrv": broker.name_server}
+    numbers(spark, 100).write.format(FORMAT).mode("append").options(**wire, topic="orders").save()
+    source = (
+        spark.readStream.format(FORMAT)
+        .options(**wire, subscribe="orders", startingOffsets="earliest", maxOffsetsPerTrigger="40")
+        .load()
+        .selectExpr("body", "tags")
+    )
+
+    def run() -> None:
+        query = (
+            source.writeStream.format(FORMAT)
+            .options(**wire, topic="copies", checkpointLocation=str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+
+    run()
+    assert stored(broker, "copies") == list(range(100))
+    # Spark forgets that the last batch was done, as when its driver dies before it wrote so down.
+    last = max((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    for path in (last, last.with_name(f".{last.name}.crc")):
+        path.unlink(missing_ok=True)
+    numbers(spark, 7).write.format(FORMAT).mode("append").options(**wire, topic="orders").save()
+    run()
+    assert stored(broker, "copies") == sorted([*range(100), *range(7)])
