@@ -1,0 +1,43 @@
+"""A client that others wrote reads history that is in the tier, through `tiermq serve`, and does not notice."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from clients.conftest import QUEUES, made_store
+from clients.environments import ForeignClient
+from servers.serving import SIZES, Serving
+from tiermq import Message, TieredStore
+
+pytestmark = pytest.mark.xdist_group("third-party-clients")
+
+TOPIC = "Orders-0"
+MESSAGES = 400
+
+
+def served_by_the_tier(broker: Serving) -> int:
+    """How many messages the broker has given from its tier so far."""
+    with urllib.request.urlopen(f"http://{broker.ready['metrics']}/metrics") as page:
+        text = page.read().decode()
+    found = re.findall(rf'^rocketmq_tiered_store_messages_out_total{{.*topic="{TOPIC}".*}} (\S+)$', text, re.MULTILINE)
+    return round(sum(float(value) for value in found))
+
+
+def test_history_comes_from_the_tier_and_the_present_from_the_disk(cpp_client: ForeignClient, tmp_path: Path) -> None:
+    store, tier = made_store(tmp_path), f"file://{tmp_path}/tier"
+    with TieredStore.open(store, tier=tier, broker_name="b1", **SIZES) as filled:
+        for number in range(MESSAGES):
+            assert filled.put(Message(TOPIC, b"past %d" % number, number % QUEUES)).ok
+        filled.tier_now()
+    words = ("--tier", tier, "--metrics-port", "0")
+    with Serving(store, *words, tiered_storage_level="FORCE") as broker:
+        place = {"nameServer": broker.name_server, "topic": TOPIC}
+        cpp_client.run(tmp_path, **place, group="producers", bodies=["present"])
+        got = cpp_client.run(tmp_path, **place, group="consumers", receive=MESSAGES + 1)
+        expected = sorted([*(f"past {number}" for number in range(MESSAGES)), "present"])
+        assert sorted(event["received"]["body"] for event in got) == expected
+        assert served_by_the_tier(broker) >= MESSAGES
