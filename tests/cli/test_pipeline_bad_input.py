@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
 
 from spark.jobs.job_world import tiered
 from tier.tier_world import BROKER, CLUSTER
@@ -167,7 +168,9 @@ def test_a_replay_to_where_nothing_can_be_written(tmp_path: Path, name: str) -> 
 
 
 @pytest.mark.parametrize("job", ["compact", "verify", "reindex", "export", "replay", "offload"])
-def test_a_master_that_is_none_or_does_not_answer(place: Place, job: str) -> None:
+def test_a_master_that_is_none_or_does_not_answer(place: Place, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A test before this one may have left its session to others: a session that runs is used, whatever master is named.
+    monkeypatch.setattr(SparkSession, "getActiveSession", classmethod(lambda _cls: None))
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # Not listening: whoever connects is refused.
         silent = f"spark://127.0.0.1:{bound.getsockname()[1]}"
