@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,10 +92,10 @@ def test_a_send_that_the_lane_takes_is_stored_and_answered_as_the_general_way_do
 
 
 @pytest.mark.skipif(KERNEL == "pure", reason="its frames reach the lane by the handler")
-def test_a_usual_send_goes_by_the_lane_and_the_broker_counts_it(broker: Broker) -> None:
-    processor = next(each for each in broker.processors if isinstance(each, SendProcessor))
+def test_a_usual_send_goes_by_the_lane_and_the_broker_counts_it(tmp_path: Path) -> None:
     seen: list[object] = []
-    with Producer(broker) as producer:
+    with running(tmp_path) as broker, Producer(broker) as producer:
+        processor = next(each for each in broker.processors if isinstance(each, SendProcessor))
         producer.send()
         before = processor.counts.of("T")
         handler, broker.parts.server._send_handler = broker.parts.server._send_handler, lambda *call: seen.append(call)
