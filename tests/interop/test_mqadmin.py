@@ -146,7 +146,8 @@ def test_topics_are_made_shown_and_deleted_alike(world: World) -> None:
     assert world.same("updateTopicPerm", "-c", CLUSTER_NAME, "-t", "fifo", "-p", "4")
     assert "success" in world.same("deleteTopic", "-c", CLUSTER_NAME, "-t", "fifo")
     assert "fifo" not in world.run("topicList")[1]
-    world.same("cleanUnusedTopic", "-c", CLUSTER_NAME)
+    for command in ("cleanUnusedTopic", "cleanExpiredCQ", "deleteExpiredCommitLog"):
+        world.same(command, "-c", CLUSTER_NAME)
 
 
 def test_groups_and_their_progress_are_shown_and_reset_alike(world: World) -> None:
@@ -165,6 +166,15 @@ def test_groups_and_their_progress_are_shown_and_reset_alike(world: World) -> No
     world.same("resetOffsetByTime", "-g", "CG", "-t", "progress", "-s", "-1")
     progress = world.ask(Code.QUERY_CONSUMER_OFFSET, consumerGroup="CG", topic="progress", queueId=1)
     assert [answer.ext["offset"] for answer in progress] == ["5", "5"]
+    world.same("updateSubGroup", "-c", CLUSTER_NAME, "-g", "CH", "-r", "1", "-s", "true")
+    world.same("cloneGroupOffset", "-s", "CG", "-d", "CH", "-t", "progress", "-o", "false")
+    cloned = world.ask(Code.QUERY_CONSUMER_OFFSET, consumerGroup="CH", topic="progress", queueId=1)
+    assert [answer.ext["offset"] for answer in cloned] == ["5", "5"]
+    world.same("setConsumeMode", "-c", CLUSTER_NAME, "-t", "progress", "-g", "CG", "-m", "POP", "-q", "0")
+    asked = {"topic": "progress", "consumerGroup": "CG", "clientId": "client-1", "strategyName": "AVG"}
+    body = json.dumps({**asked, "messageModel": "CLUSTERING"}).encode()
+    modes = [decode_body(answer.body)["messageQueueAssignments"] for answer in world.ask(Code.QUERY_ASSIGNMENT, body)]
+    assert [{name: each[name] for name in ("messageQueue", "mode")} for each in modes[0]] == modes[1]
     world.same("deleteSubGroup", "-c", CLUSTER_NAME, "-g", "CG", "-r", "true")
     listed = [decode_body(answer.body)["subscriptionGroupTable"] for answer in world.ask(201)]
     assert listed[0].keys() == listed[1].keys()
