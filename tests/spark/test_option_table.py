@@ -26,13 +26,13 @@ def test_an_unknown_option_is_told_the_nearest_one(given: str, near: str) -> Non
 
 
 def test_an_option_like_no_other_is_told_all_there_are() -> None:
-    with pytest.raises(BadOption, match="there is no option zzz; there are tier, store, brokerName"):
+    with pytest.raises(BadOption, match="there is no option zzz; there are tier, store, namesrv, tls, brokerName"):
         read_given(SOURCE_OPTIONS, {"zzz": "x"}, Use.BATCH)
 
 
 def test_an_option_of_another_program_gets_its_own_answer() -> None:
-    with pytest.raises(BadOption, match="there is no option NAMESERVER: use tier"):
-        read_given(SOURCE_OPTIONS, {"NAMESERVER": "x"}, Use.BATCH, {"nameServer": "use tier"})
+    with pytest.raises(BadOption, match="there is no option BOOTSTRAP: use tier"):
+        read_given(SOURCE_OPTIONS, {"BOOTSTRAP": "x"}, Use.BATCH, {"bootStrap": "use tier"})
 
 
 def test_an_option_for_another_use_is_refused() -> None:
