@@ -27,17 +27,19 @@ def served_by_the_tier(broker: Serving) -> int:
     return round(sum(float(value) for value in found))
 
 
-def test_history_comes_from_the_tier_and_the_present_from_the_disk(cpp_client: ForeignClient, tmp_path: Path) -> None:
+def test_everything_that_a_client_receives_comes_from_the_tier(cpp_client: ForeignClient, tmp_path: Path) -> None:
     store, tier = made_store(tmp_path), f"file://{tmp_path}/tier"
     with TieredStore.open(store, tier=tier, broker_name="b1", **SIZES) as filled:
         for number in range(MESSAGES):
             assert filled.put(Message(TOPIC, b"past %d" % number, number % QUEUES)).ok
         filled.tier_now()
     words = ("--tier", tier, "--metrics-port", "0")
-    with Serving(store, *words, tiered_storage_level="FORCE") as broker:
+    # Everything is read from the tier, also what was sent just now: it goes there at once.
+    settings = {"tiered_storage_level": "FORCE", "tiered_store_group_commit_timeout": 1}
+    with Serving(store, *words, **settings) as broker:
         place = {"nameServer": broker.name_server, "topic": TOPIC}
         cpp_client.run(tmp_path, **place, group="producers", bodies=["present"])
         got = cpp_client.run(tmp_path, **place, group="consumers", receive=MESSAGES + 1)
         expected = sorted([*(f"past {number}" for number in range(MESSAGES)), "present"])
         assert sorted(event["received"]["body"] for event in got) == expected
-        assert served_by_the_tier(broker) >= MESSAGES
+        assert served_by_the_tier(broker) >= MESSAGES + 1
