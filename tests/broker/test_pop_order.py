@@ -88,14 +88,14 @@ def test_what_is_not_acknowledged_in_time_comes_again_in_order_and_counted(
     manual_clock.advance_ms(MINUTE_MS)
     again = peer.pop_raw(**ORDER)
     assert [got.body for got in got_of(again)] == ["two"]
-    assert again.ext["orderCountInfo"] == "0 0 1"
+    assert again.ext["orderCountInfo"] == "0 qo0%1 1;0 0 1"
     assert peer.ack(first[1]).code == 0, "a receipt that is over does nothing"
     assert peer.pop(**ORDER) == []
     manual_clock.advance_ms(MINUTE_MS)
     put(broker, "three")
     third = peer.pop_raw(**ORDER)
     assert [got.body for got in got_of(third)] == ["two", "three"]
-    assert third.ext["orderCountInfo"] == "0 qo0%1 2"
+    assert third.ext["orderCountInfo"] == "0 qo0%1 2;0 0 0"
 
 
 def test_a_waiting_pop_goes_on_when_the_queue_is_free(broker: Broker, peer: PopPeer, manual_clock: ManualClock) -> None:

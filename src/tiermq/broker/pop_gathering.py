@@ -260,7 +260,7 @@ def queue_offsets_of(data: bytes | memoryview) -> Iterator[int]:
 
 
 def _order_counts(place: _Place, offsets: tuple[int, ...], counts: dict[int, int]) -> list[str]:
-    """How often messages were given out before: for the whole queue if equally often, else one by one."""
-    if len(counts) == len(offsets) and len(set(counts.values())) == 1:
-        return [f"{place.mark} {place.queue_id} {counts[offsets[0]]}"]
-    return [f"{place.mark} qo{place.queue_id}%{offset} {count}" for offset, count in counts.items()]
+    """How often messages were given out before: one by one, and the least of the queue, which older clients read."""
+    least = min(counts.values()) if counts and len(counts) == len(offsets) else 0
+    told = [f"{place.mark} qo{place.queue_id}%{offset} {count}" for offset, count in counts.items()]
+    return [*told, f"{place.mark} {place.queue_id} {least}"]

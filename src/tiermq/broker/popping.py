@@ -231,10 +231,9 @@ def _fields(pop: Pop, found: Gathered) -> dict[str, str]:
         "invisibleTime": str(pop.invisible_ms),
         "reviveQid": str(found.revive_queue),
         "restNum": str(found.rest),
+        "startOffsetInfo": ";".join(found.starts),
+        "msgOffsetInfo": ";".join(found.offsets),
     }
-    if found.count:
-        told["startOffsetInfo"] = ";".join(found.starts)
-        told["msgOffsetInfo"] = ";".join(found.offsets)
     if found.order_counts:
         told["orderCountInfo"] = ";".join(found.order_counts)
     return told
