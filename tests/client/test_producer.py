@@ -37,7 +37,7 @@ def test_messages_are_stored_once_however_often_they_are_sent(tmp_path: Path) ->
         messages = [outgoing(number, places[number % 4]) for number in range(40)]
         assert cluster.run(producer.send_all(messages[:25])) == 25
         broker.broker.parts.local.dispatch_now()
-        assert cluster.run(producer.is_stored("new", "key3"))
+        assert cluster.run(producer.is_stored("new", "key3")), "also before name servers know of the topic"
         assert not cluster.run(producer.is_stored("new", "key30"))
         assert cluster.run(producer.send_all(messages, ask_first=True)) == 15
         assert sorted(int(message.body) for message in broker.messages("new")) == list(range(40))

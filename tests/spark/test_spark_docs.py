@@ -60,9 +60,12 @@ def test_the_tour_runs_from_top_to_bottom_and_then_its_commands(
     pieces = fences("python")
     assert len(pieces) >= 10
     names: dict[str, Any] = {"__name__": "tour"}
-    for line, piece in pieces:
-        # Blank lines before it, so that an error names the line of the document.
-        exec(compile("\n" * line + piece, str(DOCUMENT), "exec"), names)
+    try:
+        for line, piece in pieces:
+            # Blank lines before it, so that an error names the line of the document.
+            exec(compile("\n" * line + piece, str(DOCUMENT), "exec"), names)
+    finally:
+        spark.catalog.dropTempView("orders")  # The session is that of other tests, too.
     commands = [each.removeprefix("$ ") for _, piece in fences("console") for each in piece.splitlines()]
     assert len(commands) >= 3
     for command in commands:

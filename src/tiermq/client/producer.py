@@ -99,9 +99,9 @@ class Producer:
 
     async def is_stored(self, topic: str, unique_key: str) -> bool:
         """Whether any broker of the topic has a message with this key."""
-        route = await self._client.find_route(topic)
-        addresses = sorted(set(route.addresses.values())) if route is not None else []
-        for address in addresses:
+        # A name server hears of a topic that was just made a little later than its first message is stored.
+        route = await self._client.find_route(topic) or await self._client.find_route(AUTO_CREATE_TOPIC)
+        for address in sorted(set(route.addresses.values())) if route is not None else []:
             answer = await patiently(
                 lambda address=address: self._client.ask(  # type: ignore[misc] # As lambdas cannot say.
                     address,
