@@ -110,13 +110,15 @@ def test_random_bytes_from_many_peers_never_stop_the_server() -> None:
 
 def test_frames_that_are_never_completed_are_bounded_over_all_peers(caplog: pytest.LogCaptureFixture) -> None:
     server = make_server(limits=ServerLimits(partial_bytes_max=3 * MIB))
+    opened: list[object] = []
+    server.on_open.append(opened.append)
     with serving(server) as running, caplog.at_level(logging.WARNING):
         peers = [RawPeer(running.port) for _ in range(8)]
         for peer in peers:
             with contextlib.suppress(OSError):  # It may be closed while it sends.
                 peer.socket.sendall(struct.pack(">iI", 16 * MIB - 4, 0) + bytes(MIB))
-        # Three of them fit under the limit.
-        while len(server.connections) > 3:
+        # Three of them fit under the limit; one that was not accepted yet is none of them.
+        while len(opened) < len(peers) or len(server.connections) > 3:
             assert still_serves(running)
         for peer in peers:
             peer.close()
