@@ -38,6 +38,40 @@ def test_what_a_killed_broker_had_given_out_comes_back_and_what_was_acknowledged
         assert again == {each.body: 1 for each in got[1::2]}
 
 
+@pytest.mark.parametrize("changes_time", [True, False])
+def test_what_was_acknowledged_since_the_offsets_were_written_does_not_come_again(
+    tmp_path: Path, manual_clock: ManualClock, changes_time: bool
+) -> None:
+    with running(tmp_path / "alive", clock=manual_clock) as broker, PopPeer(broker) as peer:
+        put(broker, "one", "two", "three")
+        broker.parts.offsets.commit("H", "T", 0, 1)
+        broker.parts.offsets.flush()
+        manual_clock.advance_ms(1)
+        got = peer.pop(maxMsgNums=2)
+        peer.ack(got[0])
+        if changes_time:
+            assert peer.change_time(got[1], MINUTE_MS).code == 0
+        shutil.copytree(tmp_path / "alive", tmp_path / "died")
+    with running(tmp_path / "died", clock=manual_clock) as broker, PopPeer(broker) as peer:
+        assert [each.body for each in peer.pop()] == ["three"]
+        manual_clock.advance_ms(MINUTE_MS)
+        revive(broker)
+        assert {each.body for each in peer.pop()} == {"two", "three"}
+
+
+def test_a_reset_is_not_undone_by_pops_from_before_it(tmp_path: Path, manual_clock: ManualClock) -> None:
+    with running(tmp_path / "alive", clock=manual_clock) as broker, PopPeer(broker) as peer:
+        put(broker, "one", "two")
+        got = peer.pop()
+        manual_clock.advance_ms(1)
+        broker.parts.offsets.reset("G", "T", 0, 0)
+        broker.parts.offsets.flush()
+        assert peer.change_time(got[1], MINUTE_MS).code == 0
+        shutil.copytree(tmp_path / "alive", tmp_path / "died")
+    with running(tmp_path / "died", clock=manual_clock) as broker, PopPeer(broker) as peer:
+        assert [each.body for each in peer.pop()] == ["one", "two"]
+
+
 def test_offsets_are_written_after_the_check_points_that_they_rely_on(
     tmp_path: Path, manual_clock: ManualClock
 ) -> None:

@@ -90,6 +90,7 @@ class TopicAdminProcessor:
         parts.topics.delete(gone)
         for each in gone:
             parts.offsets.remove_topic(each)
+        parts.offsets.flush()
         try:
             parts.store.delete_topics(gone)
         except TierError as error:

@@ -110,7 +110,7 @@ class PopAcks:
         own = Popped(group, topic, receipt.queue_id, receipt.offset, now_ms)
         while self._log.points.find(own) is not None:
             own = own._replace(pop_ms=own.pop_ms + 1)  # Within one millisecond: each needs a name of its own.
-        self._log.begin(point.revive_queue, own, invisible_ms, (receipt.offset,))
+        self._log.begin(point.revive_queue, own, invisible_ms, (receipt.offset,), is_again=True)
         self._log.acknowledge(popped, [receipt.offset])
         return command.respond(ext=_told(own.pop_ms, invisible_ms, point.revive_queue))
 

@@ -10,7 +10,8 @@ takes over the directory finds records that it understands.
 
 Invariants: a check point is in the log before its messages are given out, and before the offset of the group passes
 them; the group's offset is written to disk only after the log (`ConsumerOffsets.before_write`). So a crash of the
-process or of the machine leaves each popped message either acknowledged, or in a check point, or not popped.
+process or of the machine leaves each popped message either acknowledged, or in a check point, or not popped. Pops that
+are newer than the offsets' file move the offsets again when the log is read: what was acknowledged stays so.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 TAG_CHECK_POINT = "ck"
 TAG_ACK = "ack"
 TAG_ACKS = "bAck"
+AGAIN = "again"
+"""A word of our own, which RocketMQ does not look at: this check point is no pop."""
 _STORED = frozenset({PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.FLUSH_SLAVE_TIMEOUT})
 
 
@@ -59,6 +62,7 @@ class PopLog:
         self._ends = [0] * self.queues
         self._properties = {tag: encode_properties({TAGS: tag}) for tag in (TAG_CHECK_POINT, TAG_ACK, TAG_ACKS)}
         self._was_used = False
+        self._offsets_written_ms = offsets.data_version.timestamp
         offsets.before_write.append(self._flush)
 
     def _flush(self) -> None:
@@ -71,11 +75,19 @@ class PopLog:
         """A revive queue for one pop: its answer has room for one."""
         return next(self._turn) % self.queues
 
-    def begin(self, queue: int, popped: Popped, invisible_ms: int, offsets: tuple[int, ...]) -> CheckPoint:
-        """Make a check point. Raises RequestRefused when the store does not take it: nothing may be given out then."""
+    def begin(
+        self, queue: int, popped: Popped, invisible_ms: int, offsets: tuple[int, ...], *, is_again: bool = False
+    ) -> CheckPoint:
+        """Make a check point; `is_again`: of a message that has one already, and gets more time.
+
+        Raises RequestRefused when the store does not take it: nothing may be given out then.
+        """
         point = CheckPoint(popped, invisible_ms, offsets, queue)
+        value = point.to_json(self._broker)
+        if is_again:
+            value[AGAIN] = 1
         with self._locks[queue]:
-            point.log_offset = self._append(queue, TAG_CHECK_POINT, point.to_json(self._broker))
+            point.log_offset = self._append(queue, TAG_CHECK_POINT, value)
             self.points.add(point)
         return point
 
@@ -136,11 +148,19 @@ class PopLog:
                 point = CheckPoint.from_json(table, queue, message.queue_offset)
                 if point.open:
                     self.points.add(point)
+                if AGAIN not in table:
+                    self._pass(point)
             else:
                 offsets = table.get("aol") or [table.get("ao")]
                 self.points.acknowledge(popped_in(table), [as_int(each) for each in offsets])
         except RequestRefused as error:
             _log.error("%s, queue %d, offset %d: passed over: %s", self.topic, queue, message.queue_offset, error)
+
+    def _pass(self, point: CheckPoint) -> None:
+        """What was popped after the offsets' file was written moves the group's offset, as it did before the crash."""
+        popped, after = point.popped, point.offsets[-1] + 1
+        if popped.pop_ms >= self._offsets_written_ms and after > self._offsets.query(*popped[:3]):
+            self._offsets.commit(popped.group, popped.topic, popped.queue_id, after)
 
 
 def _ack(popped: Popped, offsets: list[int], broker: str) -> dict[str, Any]:
