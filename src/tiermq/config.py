@@ -226,7 +226,6 @@ SETTINGS = settings_of(StoreConfig)
 # Settings that are read and checked, so that a `broker.conf` works and later parts find them, but that change nothing
 # in the local store. A test keeps this list true.
 WITHOUT_EFFECT = {
-    "broker_role": "there is no replication yet",
     "slave_timeout": "there is no replication yet",
     "offset_check_in_slave": "there is no replication yet",
     "duplication_enable": "there is no replication yet",
