@@ -4,6 +4,9 @@ When a query ends early (a limit that is reached, a stream that is stopped), the
 may have something to say. PySpark's daemon prints a traceback of that BrokenPipeError on the user's standard error and
 ends the worker. Here the worker ends, and nothing is printed. Any other error is told as before.
 
+Workers of tasks only: those that plan a read are forked by PySpark's own daemon, whatever the session says (4.3), so a
+stream that is stopped while it plans may still print one.
+
 Nothing but PySpark's daemon is imported here: workers are forked from this process, which must have one thread.
 """
 
