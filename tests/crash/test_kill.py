@@ -94,8 +94,9 @@ class Victim:
     def check(self) -> None:
         with self.opened() as store:
             found = self.read_everything(store)
-            assert store.min_physical_offset >= self.min_physical
-            self.min_physical = max(0, store.min_physical_offset)
+            lowest = max(0, store.min_physical_offset)  # A victim that died before its first file leaves none.
+            assert lowest >= self.min_physical
+            self.min_physical = lowest
             for number, (topic, queue_id, offset, physical) in list(self.acknowledged.items()):
                 if physical < self.min_physical:
                     del self.acknowledged[number]

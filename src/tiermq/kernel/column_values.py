@@ -74,8 +74,9 @@ class ColumnRequest:
     """What is wanted of the records of one run, and what they must be.
 
     The record at `start` must say of itself that it lies at `log_base + start`, unless that is OWN_PLACES.
-    `first_offset`: the queue offset of the run's first record, the others follow one by one; -1: the records say. `tags` and `keys`: at least one of them must
-    be the record's tag, one of its keys or its unique key; empty: no restriction. Times are inclusive.
+    `first_offset`: the queue offset of the run's first record, the others follow one by one; -1: the records say.
+    `tags` and `keys`: at least one of them must be the record's tag, one of its keys or its unique key; empty: no
+    restriction. Times are inclusive.
     """
 
     columns: tuple[str, ...]
