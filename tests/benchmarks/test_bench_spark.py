@@ -76,7 +76,6 @@ def test_peaks_tell_the_driver_from_its_workers_and_keep_the_most(child: subproc
     watch.look()
     assert watch.peaks["workers"] == workers
     assert watch.peaks["python"] >= workers + watch.peaks["driver"] // 2
-    assert watch.peaks["jvm"] == 0
 
 
 def test_no_two_bodies_are_alike() -> None:

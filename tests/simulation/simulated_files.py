@@ -376,4 +376,4 @@ def _survivor(path: str, file: SimulatedFile, choose_page: ChoosePage) -> Simula
             part = slice(page * CRASH_PAGE_BYTES, (page + 1) * CRASH_PAGE_BYTES)
             if file.current[part] != file.synced[part] and choose_page(path, page):
                 data[part] = file.current[part]
-    return SimulatedFile(data, bytearray(data), file.modified_ms, set(file.blocks), file.checked)
+    return SimulatedFile(data, bytearray(data), file.modified_ms, set(file.blocks), checked=file.checked)
