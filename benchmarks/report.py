@@ -57,7 +57,7 @@ TARGETS: Mapping[str, Target] = {
     "cold_posix_vs_hot": Target(0.5),
     "cold_s3_vs_ranged_reads": Target(0.7, 0.9),
     "upload_vs_raw": Target(0.7),
-    "upload_with_start_vs_raw": Target(0.7),
+    "upload_with_start_vs_raw": Target(None),
     "put_while_tiering_vs_off": Target(0.9),
     "rearrange_vs_java": Target(4.0, 7.5),
     "verify_vs_plain_read": Target(0.6, 0.9),

@@ -68,12 +68,12 @@ class Offloading:
         self._messages = messages
 
     def by_plan(self) -> Round:
-        """The job: records, units, metadata, key index, manifests."""
+        """The job: records, units, metadata, manifests, and the key index, which stays beside the store."""
         self._clear()
         return tree_timed(self._offload)
 
     def _offload(self) -> tuple[int, int]:
-        report = offload([f"{self.store}=c/b"], self._tier.as_uri(), spark=self._spark)
+        report = offload([f"{self.store}=c/b"], self._tier.as_uri(), spark=self._spark, index="local")
         return self._checked(int(report.done["messages"]), int(report.done["bytes"]), report.problems)
 
     def by_shuffle(self) -> Round:
