@@ -152,6 +152,14 @@ def test_every_record_survives_a_round_trip(fields: dict[str, Any]) -> None:
     assert reencode(message) == record
 
 
+def test_another_topic_and_other_properties_take_their_places_and_nothing_else_changes():
+    message = decode_record(encode_record(topic="short", body=b"body", queue_id=3, reconsume_times=2, properties=b""))
+    topic = "%RETRY%" + "t" * 200
+    again = decode_record(reencode(message, topic=topic, properties=b"a\x01b\x02"))
+    assert (again.topic, again.encoded_properties) == (topic, b"a\x01b\x02")
+    assert reencode(again, topic="short", properties=b"") == reencode(message)
+
+
 @given(st.lists(records(), max_size=5))
 def test_records_in_a_row_are_read_in_order_from_any_kind_of_buffer(rows: list[bytes]) -> None:
     whole = b"".join(rows)

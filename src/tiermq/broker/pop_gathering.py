@@ -25,7 +25,7 @@ from tiermq.broker.pop_receipts import ORDERED_QUEUE, Receipt
 from tiermq.broker.pop_topics import MARK_NORMAL, MARK_RETRY, MARK_RETRY_V2, pop_retry_topics
 from tiermq.broker.topics import RETRY_PREFIX
 from tiermq.message.properties import POP_CK, with_property
-from tiermq.message.record import decode_records, encode_record
+from tiermq.message.record import decode_records, reencode
 from tiermq.message.stored_message import StoredMessage
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.tier.tiered_reading import Page
@@ -231,23 +231,8 @@ class Gathering:
             place.queue_id,
             message.queue_offset,
         )
-        return encode_record(
-            topic=pop.topic,
-            body=message.body,
-            queue_id=message.queue_id,
-            flag=message.flag,
-            queue_offset=message.queue_offset,
-            physical_offset=message.physical_offset,
-            sys_flag=message.sys_flag,
-            born_timestamp_ms=message.born_timestamp_ms,
-            born_host=message.born_host,
-            store_timestamp_ms=message.store_timestamp_ms,
-            store_host=message.store_host,
-            reconsume_times=message.reconsume_times,
-            prepared_transaction_offset=message.prepared_transaction_offset,
-            properties=with_property(message.encoded_properties, POP_CK, receipt.encode()),
-            body_crc=message.body_crc,
-        )
+        properties = with_property(message.encoded_properties, POP_CK, receipt.encode())
+        return reencode(message, topic=pop.topic, properties=properties)
 
 
 def queue_offsets_of(data: bytes | memoryview) -> Iterator[int]:

@@ -162,10 +162,13 @@ def _check_lengths(size: int, topic_bytes: int, properties_bytes: int, version: 
         raise IllegalMessage(f"the record would take {size} bytes, more than {RECORD_BYTES_MAX}")
 
 
-def reencode(message: StoredMessage) -> bytes:
-    """The bytes that `message` was decoded from, including a CRC property in its property string."""
+def reencode(message: StoredMessage, *, topic: str | None = None, properties: bytes | None = None) -> bytes:
+    """The bytes that `message` was decoded from, including a CRC property in its property string.
+
+    Another topic or other properties take the place of its own; everything else stays as it is.
+    """
     return encode_record(
-        topic=message.topic,
+        topic=message.topic if topic is None else topic,
         body=message.body,
         queue_id=message.queue_id,
         flag=message.flag,
@@ -178,8 +181,8 @@ def reencode(message: StoredMessage) -> bytes:
         store_host=message.store_host,
         reconsume_times=message.reconsume_times,
         prepared_transaction_offset=message.prepared_transaction_offset,
-        properties=message.encoded_properties,
-        version=message.version,
+        properties=message.encoded_properties if properties is None else properties,
+        version=message.version if topic is None else None,
         body_crc=message.body_crc,
     )
 
