@@ -1,12 +1,13 @@
 """Run pure tasks on executors and bring their results back: the one way in which jobs use Spark.
 
-    tasks ── pickled, one row and one partition each ──► mapInArrow(function) ── pickled results ──► driver
+    tasks ── pickled, one partition each ──► function ── pickled results ──► driver
 
 * A task and its result are small values; message bytes never pass through here.
 * A task that raises is run again by Spark, up to `spark.task.maxFailures` times. An error that repeating cannot mend
   (a TierMQError that is not TierUnavailable) is carried back as a value, and raised on the driver with its own type.
 * Exactly one result per task comes back, whatever was retried or run twice by speculation.
-* Works with a classic session and through Spark Connect: nothing asks for a SparkContext, except the progress.
+* With a classic session the tasks are the partitions of an RDD: one stage, no plan to make and to compile. Through
+  Spark Connect, which has no RDDs, they are the rows of a frame, spread by their number and mapped.
 """
 
 from __future__ import annotations
@@ -46,20 +47,11 @@ def run_tasks(
     """
     if not tasks:
         return []
-    import pyarrow as pa
-
-    rows = pa.table(
-        {
-            "number": pa.array(range(len(tasks)), pa.int64()),
-            "task": pa.array([pickle.dumps(task) for task in tasks], pa.binary()),
-        }
-    )
-    frame = spark.createDataFrame(rows)
-    if len(tasks) > 1:
-        frame = frame.repartitionById(len(tasks), frame["number"].cast("int"))
-    done = frame.mapInArrow(_Work(function), RESULT_SCHEMA)
+    pickled = [pickle.dumps(task) for task in tasks]
+    collected = _collect_frame if getattr(spark, "_sc", None) is None else _collect_rdd
     with _Watch(spark, name, len(tasks), progress):
-        found = {int(row["number"]): pickle.loads(bytes(row["outcome"])) for row in done.collect()}  # noqa: S301 - ours
+        outcomes = collected(spark, _Work(function), pickled)
+    found = {number: pickle.loads(outcome) for number, outcome in outcomes}  # noqa: S301 - ours
     missing = [number for number in range(len(tasks)) if number not in found]
     if missing:
         raise RuntimeError(f"expected one result for each of {len(tasks)} tasks, found none for {missing[:10]}")
@@ -79,23 +71,41 @@ def run_here(function: Callable[[T], R], tasks: Sequence[T], *, progress: Progre
     return results
 
 
+def _collect_rdd(spark: SparkSession, work: _Work, pickled: Sequence[bytes]) -> list[tuple[int, bytes]]:
+    rows = spark.sparkContext.parallelize(list(enumerate(pickled)), len(pickled))
+    return rows.map(work.row).collect()
+
+
+def _collect_frame(spark: SparkSession, work: _Work, pickled: Sequence[bytes]) -> list[tuple[int, bytes]]:
+    import pyarrow as pa
+
+    rows = pa.table({"number": pa.array(range(len(pickled)), pa.int64()), "task": pa.array(pickled, pa.binary())})
+    frame = spark.createDataFrame(rows)
+    if len(pickled) > 1:
+        frame = frame.repartitionById(len(pickled), frame["number"].cast("int"))
+    done = frame.mapInArrow(work.batches, RESULT_SCHEMA)
+    return [(int(row["number"]), bytes(row["outcome"])) for row in done.collect()]
+
+
 class _Work:
-    """What an executor runs for the rows of its partition."""
+    """What an executor runs for the tasks of its partition."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
+    def row(self, row: tuple[int, bytes]) -> tuple[int, bytes]:
+        """A task with its number → its outcome with its number."""
         if gc.get_freeze_count() == 0:
             gc.freeze()  # Spark collects garbage after every task; what was imported is none.
+        number, task = row
+        return number, pickle.dumps(self._outcome(pickle.loads(task)))  # noqa: S301 - written by the driver
+
+    def batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
         for batch in batches:
-            numbers, outcomes = [], []
-            for row in batch.to_pylist():
-                task = pickle.loads(row["task"])  # noqa: S301 - written by the driver
-                numbers.append(row["number"])
-                outcomes.append(pickle.dumps(self._outcome(task)))
+            done = [self.row((row["number"], row["task"])) for row in batch.to_pylist()]
+            numbers, outcomes = zip(*done, strict=True)
             yield pa.RecordBatch.from_arrays(
                 [pa.array(numbers, pa.int64()), pa.array(outcomes, pa.binary())], names=["number", "outcome"]
             )
