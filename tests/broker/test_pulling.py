@@ -233,6 +233,26 @@ def test_hot_pulls_do_not_wait_for_a_tier_that_does_not_answer(tmp_path: Path, m
         assert {first_words(each.result(60))[0] for each in cold} == {"0"}
 
 
+def test_what_memory_has_of_the_tier_is_answered_without_another_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tiered(tmp_path, tiered_storage_level="FORCE") as broker, Peer(broker) as peer:
+        peer.join()
+        assert first_words(peer.pull(0, maxMsgNums=8))[-1] == "7"
+        store, pulling = broker.store, part(broker, PullProcessor)
+        assert isinstance(store, TieredStore)
+        store.tier.fetcher.pace.is_slow = False  # Nothing is due to be read ahead.
+
+        def gone(*_arguments: object, **_keywords: object) -> object:
+            raise TierUnavailable("the tier is out of reach")
+
+        monkeypatch.setattr(store.tier.fetcher, "get", gone)
+        cold = pulling.cold_count
+        assert first_words(peer.pull(8, maxMsgNums=8)) == [str(number) for number in range(8, 16)]
+        assert pulling.cold_count == cold + 1
+        assert peer.pull(0, maxMsgNums=60, subscription="a || b", sysFlag=4).code == ResponseCode.SYSTEM_ERROR
+
+
 def test_a_tier_out_of_reach_is_an_error_that_clients_try_again_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,6 +141,9 @@ class PullProcessor:
             page = self._tiered.hot_page(
                 pull.topic, pull.queue_id, pull.offset, count, message_filter=pull.message_filter
             )
+            if page is None and pull.message_filter is None:
+                page = self._tiered.ready_page(pull.topic, pull.queue_id, pull.offset, count, pull.group)
+                self.cold_count += page is not None
             if page is None:
                 self._ask_cold(pull, admitted, count, may_hold)
                 return

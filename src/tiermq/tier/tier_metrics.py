@@ -88,8 +88,11 @@ class TierMetrics:
         try:
             yield
         finally:
-            child = self._latency.labels(*COMMON.values(), operation, topic, group)
-            child.observe((time.perf_counter() - started) * 1000)
+            self.took(operation, topic, group, time.perf_counter() - started)
+
+    def took(self, operation: str, topic: str, group: str, seconds: float) -> None:
+        """One call to the tier that its caller timed."""
+        self._latency.labels(*COMMON.values(), operation, topic, group).observe(seconds * 1000)
 
     def served(self, topic: str, group: str, messages: int) -> None:
         if messages:

@@ -134,6 +134,35 @@ class TierFetcher:
         reader.served_count += count
         return TierPage(FOUND if count else NO_MATCHED_MESSAGE, next_offset, low, high, data, count)
 
+    def ready_page(
+        self, topic: str, queue_id: int, offset: int, max_messages: int, max_bytes: int, group: str
+    ) -> TierPage | None:
+        """What `get` would give, if it is wholly in the window that the group reads, and nothing is to be fetched
+        ahead. None otherwise. For a thread that must not wait, and where handing a get to another costs more than it.
+        """
+        file = self._find_file(topic, queue_id)
+        reader = None if file is None else self._readers.get((group, file))
+        kept = None if reader is None else reader.kept
+        window = None if kept is None else kept.window
+        if reader is None or kept is None or window is None or window.pages is None:
+            return None
+        low, high = reader.bounds()
+        count = max(1, min(max_messages, self._transfer_count))
+        if offset < low or offset + count > high:
+            return None
+        ahead = reader.ahead
+        if offset + count >= ahead.plan_at and self.pace.is_slow:
+            return None  # It may be time to read ahead, which is for a thread that has time.
+        page = window.pages.page(offset, count, max(0, min(max_bytes, self._transfer_bytes)), low, high)
+        if page is None:
+            return None
+        kept.fresh = True
+        ahead.on_read(offset, page.next_offset)
+        reader.hit_count += 1
+        reader.served_bytes += len(page.data)
+        reader.served_count += page.count
+        return page
+
     def _read(
         self, reader: QueueReader, offset: int, count: int, limit_bytes: int, chosen: MessageFilter | None
     ) -> Piece:
