@@ -1,4 +1,4 @@
-"""Pages that are ready: what a get would give, without a request, without waiting, and only for the group that reads."""
+"""Pages that are ready: what a get would give, without a request or a wait, and only for the group that reads."""
 
 from __future__ import annotations
 
