@@ -1,0 +1,143 @@
+"""EndTransaction: a producer commits or rolls back a half message.
+
+    request ─► half message at its place in the log ─► it is the one that is meant ─► not too late ─► not ended already
+               commit:   message ─► its own topic (or the queue of its delay) ─► op
+               rollback: op
+
+Invariants: a commit's message is in the log before its op is, so a crash between them makes the producer be asked again
+and the message may come twice, never not at all. A message that was ended is not ended again by any of its copies
+(RocketMQ would store it twice); it is known for one check round at least. Nothing here waits for the disk: `end_offset`
+says what must be durable before the producer is told.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tiermq.clock import Clock
+from tiermq.delivery.transactions.half_messages import HalfMessage, TransactionRules, committed, immunity_ms, read_half
+from tiermq.delivery.transactions.op_messages import OpLog, Outcome
+from tiermq.errors import CorruptRecord, IllegalMessage
+from tiermq.kernel import Message
+from tiermq.status import PutStatus
+from tiermq.store.local_store import LocalStore
+
+STORED = frozenset({PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT})
+
+
+class EndStatus(enum.Enum):
+    """What became of a request to end a transaction."""
+
+    DONE = "done"
+    ALREADY = "it had ended like this already"
+    OTHERWISE = "it has ended the other way already"
+    NOT_FOUND = "there is no half message at this place"
+    OTHER_GROUP = "the half message belongs to another producer group"
+    OTHER_OFFSET = "the half message has another offset in its queue"
+    TOO_LATE = "the time in which the producer may end it by itself is over"
+    BUSY = "too many ended messages wait to be written"
+    NOT_STORED = "the store did not take it"
+
+
+@dataclass(frozen=True, slots=True)
+class EndRequest:
+    """What a producer says. `log_offset` and `queue_offset` are where its half message, or the copy of it, lies."""
+
+    outcome: Outcome
+    group: str
+    log_offset: int
+    queue_offset: int
+    is_answer: bool = False
+    """Whether it was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What became of it, and what must be durable before that is told."""
+
+    status: EndStatus
+    topic: str = ""
+    end_offset: int = -1
+    put_status: PutStatus = PutStatus.PUT_OK
+    born_ms: int = 0
+
+
+class EndTransaction:
+    """See the module. Any thread may call."""
+
+    def __init__(
+        self,
+        store: LocalStore,
+        ops: OpLog,
+        clock: Clock,
+        *,
+        rules: Callable[[], TransactionRules] = TransactionRules,
+        rewrite: Callable[[Message], Message] = lambda message: message,
+    ) -> None:
+        """`rewrite` says where a committed message goes first, if it is delayed. Raises IllegalMessage."""
+        self._rules = rules
+        self._store = store
+        self._ops = ops
+        self._clock = clock
+        self._rewrite = rewrite
+
+    def end(self, request: EndRequest) -> Ended:
+        """Never raises for what a producer may say wrongly: see `EndStatus`."""
+        half = self._find(request)
+        if isinstance(half, EndStatus):
+            return Ended(half)
+        if not request.is_answer and half.immunity_s is not None:
+            age_ms = self._clock.now_ms() - half.record.born_timestamp_ms
+            if age_ms > immunity_ms(half, self._rules().timeout_ms):
+                return Ended(EndStatus.TOO_LATE, half.topic)
+        ops = self._ops
+        with ops.lock:
+            known = ops.outcome(half.record.queue_offset, half.origin)
+            if known is not None:
+                return self._end_again(half, known, request.outcome)
+            if ops.is_full:
+                ops.write()
+                if ops.is_full:
+                    return Ended(EndStatus.BUSY, half.topic)
+            return self._end(half, request.outcome)
+
+    def _find(self, request: EndRequest) -> HalfMessage | EndStatus:
+        try:
+            record = self._store.message_at(request.log_offset) if request.log_offset >= 0 else None
+            if record is None:
+                return EndStatus.NOT_FOUND
+            half = read_half(record)
+        except CorruptRecord:
+            return EndStatus.NOT_FOUND
+        if half.group != request.group:
+            return EndStatus.OTHER_GROUP
+        return half if record.queue_offset == request.queue_offset else EndStatus.OTHER_OFFSET
+
+    def _end_again(self, half: HalfMessage, known: Outcome, outcome: Outcome) -> Ended:
+        """What was ended stays so. Its op may still wait because the store took nothing then."""
+        if known is not outcome:
+            return Ended(EndStatus.OTHERWISE, half.topic)
+        written = self._ops.write() if outcome is Outcome.ROLLBACK else None
+        if written is not None and written.status not in STORED:
+            return Ended(EndStatus.NOT_STORED, half.topic, put_status=written.status)
+        return Ended(EndStatus.ALREADY, half.topic, self._store.max_physical_offset)
+
+    def _end(self, half: HalfMessage, outcome: Outcome) -> Ended:
+        born_ms = half.record.born_timestamp_ms
+        end_offset = -1
+        if outcome is Outcome.COMMIT:
+            try:
+                result = self._store.append(self._rewrite(committed(half)))
+            except IllegalMessage:
+                return Ended(EndStatus.NOT_STORED, half.topic, put_status=PutStatus.MESSAGE_ILLEGAL)
+            if result.status not in STORED:
+                return Ended(EndStatus.NOT_STORED, half.topic, put_status=result.status)
+            end_offset = result.end_offset
+        written = self._ops.end(outcome, half.record.queue_offset, half.origin)
+        if outcome is Outcome.ROLLBACK and written is not None:
+            if written.status not in STORED:
+                return Ended(EndStatus.NOT_STORED, half.topic, put_status=written.status)
+            end_offset = written.end_offset
+        return Ended(EndStatus.DONE, half.topic, end_offset, born_ms=born_ms)

@@ -1,0 +1,154 @@
+"""Op messages: which half messages were ended. One op message tells of many.
+
+    RMQ_SYS_TRANS_OP_HALF_TOPIC, queue 0    TAGS=d, body "5,9,12,"     offsets in the half queue
+
+An op says that a message was ended, not how: committed messages lie in their topics. A copy of a half message is ended
+together with its origin, so an op of ours names both; RocketMQ reads that as two messages that are done.
+
+`OpLog` gathers what is ended, writes it as one op when it is large or old enough, and remembers it until a check round
+has read that op. Invariants: what is ended is known from then on (`outcome`), also before its op is written; what was
+rolled back is in the log before its producer is answered, since nothing else tells of it. What was committed may wait
+(its message is in the log): if the broker dies before its op is written, the producer is asked again.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections import deque
+from collections.abc import Iterable
+
+from tiermq.clock import Clock
+from tiermq.errors import CorruptRecord
+from tiermq.kernel import Message, PutResult
+from tiermq.message.properties import TAGS, WAIT, encode_properties
+from tiermq.message.topic_name import OPERATION_HALF_TOPIC
+from tiermq.status import PutStatus
+from tiermq.store.local_store import LocalStore
+
+OP_TAG = "d"
+OP_QUEUE = 0
+SEPARATOR = b","
+PENDING_MAX = 20_000
+"""Ended messages that may wait to be written. More wait only when the store takes nothing."""
+OFFSET_DIGITS_MAX = 19
+_PROPERTIES = encode_properties({WAIT: "true", TAGS: OP_TAG})
+
+
+class Outcome(enum.Enum):
+    """How a transaction ended."""
+
+    COMMIT = 8
+    ROLLBACK = 12
+
+
+def encode_op(offsets: Iterable[int]) -> bytes:
+    return b"".join(b"%d," % offset for offset in offsets)
+
+
+def decode_op(body: bytes) -> list[int]:
+    """The offsets in the half queue. Raises CorruptRecord for what is no list of them."""
+    found = []
+    for piece in body.split(SEPARATOR):
+        if not piece:
+            continue
+        if not piece.isdigit() or len(piece) > OFFSET_DIGITS_MAX:
+            raise CorruptRecord(f"op message: expected offsets with commas behind them, found {piece[:40]!r}")
+        found.append(int(piece))
+    return found
+
+
+class OpLog:
+    """See the module. Any thread may call; `lock` keeps what is decided about one message in one piece."""
+
+    def __init__(self, store: LocalStore, clock: Clock, *, max_bytes: int = 4096, interval_ms: int = 3_000) -> None:
+        self.lock = threading.RLock()
+        self.written_count = 0
+        self._store = store
+        self._clock = clock
+        self._max_bytes = max_bytes
+        self._interval_ms = interval_ms
+        self._pending: list[int] = []
+        self._pending_bytes = 0
+        self._known: dict[int, Outcome] = {}
+        self._batches: deque[tuple[int, list[int]]] = deque()
+        """(offset of the op, what it says), oldest first, of those that may not have been read yet."""
+        self._read_before = 0
+        self._tried_ms = clock.now_ms()
+        self._was_refused = False
+
+    def outcome(self, *offsets: int) -> Outcome | None:
+        """How a message ended that has one of these offsets; None: it is open, or was ended long ago."""
+        known = self._known
+        return next((known[offset] for offset in offsets if offset in known), None)
+
+    @property
+    def pending(self) -> tuple[int, ...]:
+        """Offsets of ended messages whose op is not written yet."""
+        return tuple(self._pending)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._pending) >= PENDING_MAX
+
+    def end(self, outcome: Outcome, *offsets: int) -> PutResult | None:
+        """A message was ended. What the store said to the op, if one was written now."""
+        with self.lock:
+            for offset in dict.fromkeys(offsets):
+                self._known[offset] = outcome
+                self._pending.append(offset)
+                self._pending_bytes += len(str(offset)) + 1
+            if outcome is Outcome.ROLLBACK or (self._pending_bytes >= self._max_bytes and not self._was_refused):
+                return self.write()
+            return self.write_if_due()
+
+    def write_if_due(self) -> PutResult | None:
+        """Write what has waited for long enough."""
+        if self._pending and self._clock.now_ms() - self._tried_ms >= self._interval_ms:
+            return self.write()
+        return None
+
+    def write(self) -> PutResult | None:
+        """Write everything that waits; None when nothing does. What the store refuses, waits on."""
+        with self.lock:
+            result = None
+            while self._pending:
+                result = self._write_some()
+                self._was_refused = result.status is not PutStatus.PUT_OK
+                if self._was_refused:
+                    break
+            self._tried_ms = self._clock.now_ms()
+            return result
+
+    def _write_some(self) -> PutResult:
+        """One op of about as many bytes as one should have."""
+        count = size = 0
+        while count < len(self._pending) and size < self._max_bytes:
+            size += len(str(self._pending[count])) + 1
+            count += 1
+        offsets = self._pending[:count]
+        message = Message(
+            OPERATION_HALF_TOPIC,
+            encode_op(offsets),
+            OP_QUEUE,
+            encoded_properties=_PROPERTIES,
+            born_timestamp_ms=self._clock.now_ms(),
+        )
+        result = self._store.append(message)
+        if result.status is PutStatus.PUT_OK:
+            self._batches.append((result.queue_offset, offsets))
+            del self._pending[:count]
+            self._pending_bytes -= size
+            self.written_count += 1
+        return result
+
+    def was_read(self, op_offset: int) -> None:
+        """A check round has read all ops below this offset: what the round before it had read, can be forgotten.
+
+        One round later, so that a producer that answers twice within a round is still known.
+        """
+        with self.lock:
+            before, self._read_before = self._read_before, op_offset
+            while self._batches and self._batches[0][0] < before:
+                for offset in self._batches.popleft()[1]:
+                    self._known.pop(offset, None)
