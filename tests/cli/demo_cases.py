@@ -20,11 +20,11 @@ def timeline_of() -> Timeline:
     ]
     timeline.spreads = [Spread("sql", 1_000, 4.0, 5.0), Spread("export", 1_000, 5.0, 6.0)]
     timeline.steps = [
-        Step("put", "Put, and kill", 0.0, 1.0, ["killed <here>"], {"messages_per_s": 500.0}),
+        Step("put", "Send, and kill", 0.0, 1.0, ["killed <here>"], {"messages_per_s": 500.0}),
         Step("recover", "Recover", 1.0, 1.2, ["all there"], {"recovery_s": 0.2, "messages_per_s": 600.0}),
         Step("copy", "Copy", 1.2, 3.0, [], {"copied": 900, "bytes": 90 * MIB, "copy_s": 1.8}),
         Step("evict", "Evict", 3.0, 3.9, [], {"log_files": 6}),
-        Step("read", "Read", 3.9, 4.0, [], {"reads_per_s": 1_000.0}),
+        Step("read", "Read", 3.9, 4.0, [], {"read": 1_000, "reads_per_s": 1_000.0}),
         Step("sql", "SQL", 4.0, 5.0, [], {"rows": 1_000, "query_s": 1.0}),
         Step("export", "Export", 5.0, 6.0, [], {"rows": 1_000, "export_s": 0.5}),
         Step("rest", "Rest", 6.0, 6.0, [], {"copied": 100, "bytes": 10 * MIB}),

@@ -1,4 +1,4 @@
-"""Who copies: the dispatcher waits until it is told, and why there is no Spark is said in words."""
+"""Who copies: a job, with Spark or without, and why there is no Spark is said in words."""
 
 from __future__ import annotations
 
@@ -11,45 +11,35 @@ from typing import Any
 
 import pytest
 
-from tiermq import TieredStore
+from tiermq import LocalStore, Message
 from tiermq.cli import demo_engine as engine
-from tiermq.cli.demo_orders import LIST_MESSAGES
-from tiermq.cli.demo_producers import DemoFailed, put_list, store_settings
+from tiermq.cli.demo_broker import Place, store_settings
+from tiermq.cli.demo_orders import LIST_MESSAGES, TOPIC, DemoFailed
 from tiermq.errors import JavaMissing
+from tiermq.spark.jobs.job_report import JobReport
 
 
-def test_the_dispatcher_copies_when_it_is_told_and_only_what_is_new(tmp_path: Path) -> None:
-    place = engine.Place(tmp_path / "store", (tmp_path / "tier").as_uri(), tmp_path / "table")
-    told: list[tuple[int, int]] = []
-    settings = store_settings(1_000) | engine.tier_settings(1_000)
-    with TieredStore.open(place.store, tier=place.tier, broker_name=engine.BROKER, **settings) as store:
-        store.pause_tiering()
-        embedded = engine.EmbeddedEngine()
-        put_list(store, 0, 0)
-        assert embedded.copy(store, place, lambda *numbers: told.append(numbers)) == LIST_MESSAGES
-        put_list(store, 1, 0)
-        assert embedded.copy(store, place, lambda *numbers: told.append(numbers)) == LIST_MESSAGES
-        assert embedded.copy(store, place, lambda *numbers: told.append(numbers)) == 0
-        assert embedded.query(place) is embedded.find(place, "order-1") is embedded.export(place) is None
-        embedded.close()
-    assert told == [(1, 1)] * 3
+def test_the_job_copies_beside_whoever_has_the_store_and_only_what_is_new(tmp_path: Path) -> None:
+    place = Place(tmp_path / "store", (tmp_path / "tier").as_uri(), tmp_path / "table")
+    plain = engine.PlainEngine(1_000)
+    with LocalStore.open(place.store, **store_settings(1_000)) as store:
+        for queue_id, count in ((0, 5), (1, 3)):
+            store.put_many([Message(TOPIC, b"an order", queue_id) for _ in range(count)])
+            store.dispatch_now()
+            assert plain.copy(place) == count
+        assert plain.copy(place) == 0
+    assert plain.query(place) is plain.find(place, "order-1") is plain.export(place) is None
+    assert plain.ask_brokers("127.0.0.1:9", "paid") is None
+    plain.close()
 
 
-def test_a_copy_that_does_not_get_through_is_a_failure(tmp_path: Path) -> None:
-    class Stuck:
-        tier = type("Tier", (), {"files": ()})
-
-        def resume_tiering(self) -> None: ...
-
-        def tier_now(self) -> bool:
-            return False
-
-        def status(self) -> dict[str, Any]:
-            return {"tier": "no answer since noon"}
-
-    place = engine.Place(tmp_path, "s3://bucket", tmp_path)
+def test_a_copy_that_does_not_get_through_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = JobReport("offload", "s3://bucket")
+    report.problems.append("no answer since noon")
+    monkeypatch.setattr("tiermq.spark.jobs.offload.offload", lambda *_, **__: report)
+    place = Place(tmp_path, "s3://bucket", tmp_path)
     with pytest.raises(DemoFailed, match="s3://bucket: no answer since noon"):
-        engine.EmbeddedEngine().copy(Stuck(), place, lambda *_: None)
+        engine.PlainEngine(1).copy(place)
 
 
 def test_rows_of_the_same_tag_are_added_up() -> None:
@@ -79,12 +69,6 @@ def test_without_java_what_was_looked_at_is_given(monkeypatch: pytest.MonkeyPatc
 
 def test_whoever_wants_no_spark_gets_none() -> None:
     assert engine.why_no_spark("here") == "--master here was given"
-
-
-@pytest.mark.parametrize("messages", [1, 10_000, 10_000_000])
-def test_index_files_are_small_enough_to_be_full(messages: int) -> None:
-    keys = engine.tier_settings(messages)["tiered_store_index_file_max_index_num"]
-    assert keys == 256 or keys * engine.INDEX_FILES <= messages
 
 
 def test_a_task_that_starts_a_worker_loads_what_a_copy_needs() -> None:

@@ -57,6 +57,6 @@ def test_what_others_named_is_text_and_no_markup() -> None:
 def test_without_spark_there_is_no_word_of_sql() -> None:
     timeline = timeline_of()
     told = " ".join(Words(page(account_of(timeline, without_spark="no Java"), timeline)).texts)
-    assert "by the store itself" in told
+    assert "copied to the tier by a job" in told
     assert "by SQL" not in told
     assert "Restored" in told

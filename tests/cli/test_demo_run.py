@@ -1,16 +1,14 @@
-"""The steps of the demo, on a real store and a real tier, without Spark; with Spark it is in tests/spark."""
+"""The steps of the demo, with a real broker and a real tier, without Spark; with Spark it is in tests/spark."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tiermq.cli import demo_run
-from tiermq.cli.demo_engine import Place
-from tiermq.cli.demo_orders import Tally
-from tiermq.cli.demo_producers import DemoFailed
+from tiermq.cli.demo_broker import Place
+from tiermq.cli.demo_orders import DemoFailed, Tally
 from tiermq.cli.demo_timeline import Timeline, bytes_on_disk
 
 MESSAGES = 4_000
@@ -44,14 +42,24 @@ def test_every_step_is_taken_told_and_compared(tmp_path: Path) -> None:
     assert "nobody asked for it" in " ".join(said)
 
 
-def test_a_file_that_goes_before_its_copy_is_a_failure(tmp_path: Path) -> None:
-    class Careless:
-        def clean_now(self) -> Any:
-            return type("Cleaned", (), {"log_files": 2, "vetoed": False})
-
+def test_a_file_that_goes_before_its_copy_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     demo, timeline = demo_in(tmp_path, [])
-    with pytest.raises(DemoFailed, match="2 local files were deleted that the tier has no copy of"):
-        demo._copy(timeline, Careless())
+    monkeypatch.setattr(demo, "_wire", lambda _work: (2 << 20, 5 << 20))
+    with pytest.raises(DemoFailed, match="2 MiB of the local log were deleted that the tier has no copy of"):
+        demo._copy(timeline)
+
+
+@pytest.mark.crash
+def test_a_broker_that_dies_by_itself_ends_the_demo_and_nothing_is_left_running(tmp_path: Path) -> None:
+    demo, timeline = demo_in(tmp_path, [])
+
+    def kill(_: Timeline) -> None:
+        demo._broker.kill()
+
+    demo._copy = kill  # type: ignore[method-assign]
+    with pytest.raises(DemoFailed), timeline:
+        demo.run(timeline)
+    assert demo._broker.pid == 0
 
 
 def test_a_count_that_differs_is_a_failure_that_says_both(tmp_path: Path) -> None:

@@ -44,6 +44,14 @@ def test_messages_are_stored_once_however_often_they_are_sent(tmp_path: Path) ->
         assert broker.messages("new")[0].born_timestamp_ms == 5
 
 
+def test_a_send_says_where_its_first_message_lies(tmp_path: Path) -> None:
+    with filled(tmp_path) as (_, cluster):
+        producer = Producer(cluster.client, "group")
+        place = cluster.run(producer.places("new"))[0]
+        sends = [[outgoing(1, place)], [outgoing(number, place) for number in range(2, 5)], [outgoing(5, place)]]
+        assert [cluster.run(producer.send(messages)) for messages in sends] == [0, 1, 4]
+
+
 def test_a_refusal_is_told_and_not_tried_again(tmp_path: Path) -> None:
     with filled(tmp_path) as (broker, cluster):
         producer = Producer(cluster.client, "group")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tiermq.cli.demo_engine import Place
+from tiermq.cli.demo_broker import Place
 from tiermq.cli.demo_page import page
 from tiermq.cli.demo_run import Demo
 from tiermq.cli.demo_timeline import Timeline, bytes_on_disk
@@ -31,6 +31,7 @@ def test_spark_copies_asks_and_exports_all_that_was_put(spark: SparkSession, tmp
     assert account.log_files_evicted >= 3
     # Of six index files' worth of messages the newest may not be indexed yet, and is scanned.
     assert account.fact("sql", "key_bytes_read") < account.tier_bytes / 5
+    assert 0 < account.fact("sql", "broker_rows") < account.messages / 8, "the brokers left other tags out"
     assert account.table_files >= 1
     assert spark.read.parquet(str(place.table)).count() == account.messages
     assert "SQL over" in page(account, timeline)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ from tiermq.errors import BadConfig, DiskFull
 
 if TYPE_CHECKING:
     from tiermq.cli.demo_account import Account
-    from tiermq.cli.demo_engine import Place
+    from tiermq.cli.demo_broker import Place
     from tiermq.cli.demo_timeline import Sample, Timeline
     from tiermq.tier.driver.contract import TierDriver
 
@@ -33,7 +32,7 @@ PROBE = "demo-probe.tiermq.json"
 COPIES = 3
 FIXED_BYTES = 64 << 20
 MASTERS = ("here", "local", "spark://", "yarn", "k8s://", "sc://")
-SHOWN = {"put": "put", "read": "read"}
+SHOWN = {"put": "sent", "read": "read"}
 
 Watch = Callable[["Timeline", "Sample"], None]
 
@@ -67,16 +66,17 @@ Watch = Callable[["Timeline", "Sample"], None]
 def demo(
     messages: int, keep: Path | None, tier: str | None, page: Path, no_page: bool, master: str, as_json: bool
 ) -> None:
-    """See the whole way of a history: put, kill -9, recover, tier, evict, read, SQL, table, lose the disk, restore.
+    """See the whole way of a history: send, kill -9, recover, tier, evict, read, SQL, table, lose the disk, restore.
 
-    Several producers put orders into a store; the process is killed in the middle, and nothing that was acknowledged is
-    lost. Spark copies the history to a tier, local files go once the tier has proof of its copy, and everything is read
-    back by offset, by time, by key and by SQL, from hot and cold as one. A Parquet table is exported. Then the broker's
-    whole directory is deleted and restored from the tier alone. Each time all messages are counted and compared with
-    what was put. It takes about a minute, and leaves a page with pictures of the flow and of throughput.
+    A broker, `tiermq serve`, runs in a process of its own. Several producers send orders to it over the wire; it is
+    killed in the middle, started again, and nothing that was acknowledged is lost. Spark copies the history to a tier
+    while it serves, local files go once the tier has proof of its copy, and a consumer from far behind reads everything
+    back by offset, time and key, from hot and cold as one. So does SQL. A Parquet table is exported. Then the broker's
+    whole directory is deleted, and a new broker serves from the tier alone. Each time all messages are counted and
+    compared with what was sent. It takes about a minute, and leaves a page with pictures of the flow and of throughput.
 
-    Without Java or PySpark the store's own dispatcher copies instead, and SQL and the table are left out. Credentials
-    of a tier come from the environment, such as AWS_ACCESS_KEY_ID. What goes to a tier of your own stays there.
+    Without Java or PySpark the same job copies without them, and SQL and the table are left out. Credentials of a tier
+    come from the environment, such as AWS_ACCESS_KEY_ID. What goes to a tier of your own stays there.
 
     Exit code: 0, or 1 if a message is missing or something was in the way.
 
@@ -85,10 +85,12 @@ def demo(
       tiermq demo
       tiermq demo --messages 1000000 --page ~/demo.html
       tiermq demo --keep ./demo && tiermq tier stat file://$PWD/demo/tier
+      tiermq serve -c ./demo/broker.toml
       tiermq demo --tier s3://bucket/prefix
       tiermq demo --master here --json | jq .checks
     """
-    from tiermq.cli.demo_engine import Place, why_no_spark
+    from tiermq.cli.demo_broker import Place
+    from tiermq.cli.demo_engine import why_no_spark
     from tiermq.cli.demo_page import page as page_of
     from tiermq.cli.demo_run import Demo
     from tiermq.cli.demo_timeline import Timeline, bytes_on_disk
@@ -104,7 +106,6 @@ def demo(
         require_empty(driver)
         require_room(directory, messages)
         without_spark = why_no_spark(master)
-        stack.enter_context(_quiet())
         watch = stack.enter_context(_progress(quiet=as_json))
         timeline = Timeline(lambda: bytes_on_disk(place.store), lambda: tier_bytes(driver), watch)
         run = Demo(place, messages, without_spark, master, _silent if as_json else click.echo)
@@ -121,7 +122,7 @@ def _show(account: Account, place: Place, page: Path | None, *, kept: bool, own_
     if as_json:
         click.echo(json.dumps({**account.as_dict(), "page": None if page is None else str(page)}))
         return
-    click.echo("\nCounted, and compared with what was put:")
+    click.echo("\nCounted, and compared with what was sent:")
     for check in account.checks:
         click.echo(f"    {check.count:>12,}  checksum {check.checksum:x}  {check.by}")
     click.echo(
@@ -129,7 +130,7 @@ def _show(account: Account, place: Place, page: Path | None, *, kept: bool, own_
         f"({account.kernel} kernel, {account.engine})."
     )
     if kept:
-        click.echo(f"Kept: {place.store.parent}")
+        click.echo(f"Kept: {place.store.parent}; `tiermq serve -c {place.settings}` serves it again.")
     if own_tier:
         click.echo(f"The tier keeps its copy: {place.tier}")
     if page is not None:
@@ -190,18 +191,6 @@ def require_room(directory: Path, messages: int) -> None:
 
 def tier_bytes(driver: TierDriver) -> int:
     return sum(segment.size for segment in driver.list_segments())
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """That files are held back is what the demo shows; the cleaner need not warn of it."""
-    logger = logging.getLogger("tiermq.store.cleaning")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """The demo's picture of time: throughput above, bytes on both sides below, the steps as bands behind. Plain SVG.
 
 Colours are classes, which the page's style sheet fills in, so that the picture follows a light or a dark screen. What
-lies locally has the colour of puts, what lies in the tier has the colour of copying.
+lies locally has the colour of sends, what lies in the tier has the colour of copying.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tiermq.cli.demo_account import seconds, size
 from tiermq.cli.demo_timeline import Sample, Step
 
 SERIES = {
-    "put": "put",
+    "put": "sent",
     "copy": "copied to the tier",
     "read": "read",
     "sql": "SQL",

@@ -1,6 +1,7 @@
-"""Who moves the demo's history: Spark, or, where there is no Spark, the store's own dispatcher.
+"""Who moves the demo's history: jobs on Spark, or, where there is no Spark, the same job in this process.
 
-Both copy to the same bytes in the tier. SQL and tables are Spark's; without it these steps say that they are left out.
+Both copy, while the broker serves, to the same bytes in the tier. SQL and tables are Spark's; without it these steps
+say that they are left out.
 """
 
 from __future__ import annotations
@@ -8,24 +9,20 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tiermq.cli.demo_orders import LIST_MESSAGES, TOPIC, Tally
-from tiermq.cli.demo_producers import DemoFailed
+from tiermq.cli.demo_broker import BROKER, CLUSTER, Place, complaint_of, tier_settings
+from tiermq.cli.demo_orders import LIST_MESSAGES, TOPIC, DemoFailed, Tally
 from tiermq.cli.pipeline_options import HERE
 from tiermq.errors import JavaMissing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CLUSTER = "DefaultCluster"
-BROKER = "demo"
-INDEX_FILES = 6
-COMPLAINT_MAX = 1_000
 QUICK_MESSAGES_MAX = 2_000_000
 # A JVM that runs a minute earns no second compiler and no collector with threads of its own.
 QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
@@ -37,31 +34,15 @@ select tags, tier, count(*) as messages,
 from orders
 group by tags, tier
 order by messages desc"""
+BROKER_SQL = """\
+select tags, count(*) as messages, sum(bigint(get_json_object(string(body), '$.cents'))) as cents,
+       sum(crc32(body)) as checksum
+from orders_at_brokers
+group by tags"""
 TABLE_SQL = """\
 select tags, count(*) as messages, sum(cents) as cents, sum(crc32(body)) as checksum
 from orders_table
 group by tags"""
-
-Progress = Callable[[int, int], None]
-
-
-def tier_settings(messages: int) -> dict[str, Any]:
-    """Settings for about so many messages: segments and index files so small that there are several, full ones too."""
-    keys = max(256, messages // INDEX_FILES)
-    return {
-        "tiered_store_commit_log_max_size": 16 << 20,
-        "tiered_store_index_file_max_hash_slot_num": 2 * keys,
-        "tiered_store_index_file_max_index_num": keys,
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where the demo works."""
-
-    store: Path
-    tier: str
-    table: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +71,8 @@ class Engine(Protocol):
 
     name: str
 
-    def copy(self, store: Any, place: Place, progress: Progress) -> int:
-        """Copy everything that `store` has and the tier has not; how many messages. Raises DemoFailed."""
+    def copy(self, place: Place) -> int:
+        """Copy everything that the store has and the tier has not; how many messages. Raises DemoFailed."""
         ...
 
     def query(self, place: Place) -> list[SqlRow] | None:
@@ -102,6 +83,10 @@ class Engine(Protocol):
         """The bodies of the messages with a key, by SQL's way, and how many bytes were read for them."""
         ...
 
+    def ask_brokers(self, name_server: str, tag: str) -> Tally | None:
+        """What the messages with a tag add up to, read through the brokers, which leave out the others."""
+        ...
+
     def export(self, place: Place) -> Table | None:
         """Write history into a table and count it there; None without tables."""
         ...
@@ -109,19 +94,16 @@ class Engine(Protocol):
     def close(self) -> None: ...
 
 
-class EmbeddedEngine:
-    """The store's own dispatcher. It waits, paused, until it is told to copy."""
+class PlainEngine:
+    """The job that copies, in this process."""
 
-    name = "embedded dispatcher"
+    name = "a job without Spark"
 
-    def copy(self, store: Any, place: Place, progress: Progress) -> int:
-        before = _tiered(store)
-        store.resume_tiering()
-        if not store.tier_now():
-            raise DemoFailed(f"not everything could be copied to {place.tier}: {store.status()['tier']}")
-        store.pause_tiering()
-        progress(1, 1)
-        return _tiered(store) - before
+    def __init__(self, messages: int) -> None:
+        self._settings = tier_settings(messages)
+
+    def copy(self, place: Place) -> int:
+        return copied(place, self._settings)
 
     def query(self, place: Place) -> list[SqlRow] | None:  # noqa: ARG002 - the contract's
         return None
@@ -129,11 +111,14 @@ class EmbeddedEngine:
     def find(self, place: Place, key: str) -> tuple[list[bytes], int] | None:  # noqa: ARG002
         return None
 
+    def ask_brokers(self, name_server: str, tag: str) -> Tally | None:  # noqa: ARG002
+        return None
+
     def export(self, place: Place) -> Table | None:  # noqa: ARG002
         return None
 
     def close(self) -> None:
-        """The dispatcher is part of the store and goes with it."""
+        """Nothing is open."""
 
 
 class SparkEngine:
@@ -160,20 +145,8 @@ class SparkEngine:
         # Workers start with their first task; what is measured later is work, not starting.
         run_tasks(self._spark, warm_up, [0, 1], name="tiermq demo: start workers")
 
-    def copy(self, store: Any, place: Place, progress: Progress) -> int:
-        from tiermq.spark.jobs.offload import offload
-
-        report = offload(
-            [f"{place.store}={CLUSTER}/{BROKER}"],
-            place.tier,
-            spark=self._spark,
-            config=self._settings,
-            progress=progress,
-        )
-        if not report.is_clean:
-            raise DemoFailed(f"not everything could be copied to {place.tier}: {'; '.join(report.problems)}")
-        store.refresh_tier()
-        return int(report.done["messages"])
+    def copy(self, place: Place) -> int:
+        return copied(place, self._settings, self._spark)
 
     def query(self, place: Place) -> list[SqlRow] | None:
         from tiermq.spark import messages
@@ -195,6 +168,16 @@ class SparkEngine:
         )
         bodies = [bytes(row["body"]) for row in frame.collect()]
         return bodies, meter.counters.bytes_read + meter.counters.index_bytes_read
+
+    def ask_brokers(self, name_server: str, tag: str) -> Tally | None:
+        from tiermq.spark import messages
+
+        frame = messages(self._spark, namesrv=name_server, topic=TOPIC, tags=tag, columns=["tags", "body"])
+        frame.createOrReplaceTempView("orders_at_brokers")
+        try:
+            return tally_of(row.asDict() for row in self._spark.sql(BROKER_SQL).collect())
+        finally:
+            self._spark.catalog.dropTempView("orders_at_brokers")
 
     def export(self, place: Place) -> Table | None:
         from tiermq.spark.jobs.export import export
@@ -243,11 +226,14 @@ def errors_into(log: Path) -> Iterator[None]:
         os.close(mine)
 
 
-def complaint_of(log: Path) -> str:
-    """What the processes of a session complained of last, without their stacks and warnings; empty if nothing."""
-    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    said = [line.strip() for line in lines if line.strip() and not line.startswith(("\t", "WARNING"))]
-    return " ".join(said)[-COMPLAINT_MAX:]
+def copied(place: Place, settings: dict[str, Any], spark: SparkSession | None = None) -> int:
+    """Copy what is new, beside the broker that serves the store; how many messages. Raises DemoFailed."""
+    from tiermq.spark.jobs.offload import offload
+
+    report = offload([f"{place.store}={CLUSTER}/{BROKER}"], place.tier, spark=spark, config=settings)
+    if not report.is_clean:
+        raise DemoFailed(f"not everything could be copied to {place.tier}: {'; '.join(report.problems)}")
+    return int(report.done["messages"])
 
 
 def warm_up(task: int) -> int:
@@ -282,7 +268,3 @@ def why_no_spark(master: str) -> str | None:
     except JavaMissing as error:
         return str(error).rstrip(".")
     return None
-
-
-def _tiered(store: Any) -> int:
-    return sum(max(0, file.commit_offset) for file in store.tier.files)

@@ -1,4 +1,6 @@
-"""The demo's picture of the way: producers, commit log, tier, Spark, table, with what went from one to the next.
+"""The demo's picture of the way: producers, broker, tier, Spark, table, with what went from one to the next.
+
+Clients are on the left, behind the wire: producers above, the consumer that reads everything back below.
 
 Plain SVG; colours are classes of the page. Arrows move slowly where the reader's screen wants movement.
 """
@@ -11,12 +13,16 @@ from html import escape
 from tiermq.cli.demo_account import Account, rate, seconds, size
 from tiermq.cli.demo_orders import PRODUCERS, QUEUES
 
-WIDTH, HEIGHT = 1120, 256
+WIDTH, HEIGHT = 1120, 312
 BOX_WIDTH, BOX_HEIGHT, BOX_TOP = 146, 96, 70
 BOXES = 5
 GAP = (WIDTH - 2 - BOXES * BOX_WIDTH) / (BOXES - 1)
 MIDDLE = BOX_TOP + BOX_HEIGHT / 2
 BELOW = BOX_TOP + BOX_HEIGHT
+CONSUMER_TOP = BELOW + 34
+CONSUMER_MIDDLE = CONSUMER_TOP + BOX_HEIGHT / 2
+CORNER = 14
+INSET = 36  # From a box's side to where a line from below meets it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,7 @@ def flow(account: Account) -> str:
         parts.append(_arrow(arrow, left_of(number) + BOX_WIDTH, left_of(number + 1)))
     parts += [_box(box, left_of(number)) for number, box in enumerate(boxes)]
     parts += _killed(account)
+    parts += _consumed(account)
     parts += _restored(account)
     parts.append("</svg>")
     return "\n".join(parts)
@@ -63,8 +70,8 @@ def boxes_of(account: Account) -> list[Box]:
     table = f"{account.table_files} Parquet file{'' if account.table_files == 1 else 's'}"
     no_spark = account.without_spark is not None
     return [
-        Box("put", "Producers", (f"{PRODUCERS} at once", "each list synced")),
-        Box("put", "Commit log", (kept, freed)),
+        Box("put", "Producers", (f"{PRODUCERS} clients", "over the wire")),
+        Box("put", "Broker", (kept, freed)),
         Box("copy", "Tier", (size(account.tier_bytes), f"{where} · {QUEUES} queues")),
         Box("sql", "Spark", ("not on this machine",) if no_spark else ("hot and cold", "as one table"), no_spark),
         Box("export", "Table", ("needs Spark",) if no_spark else (table, size(account.table_bytes)), no_spark),
@@ -98,16 +105,16 @@ def count(messages: float) -> str:
     return f"{messages:,.0f}"
 
 
-def _box(box: Box, left: float) -> str:
+def _box(box: Box, left: float, top: float = BOX_TOP) -> str:
     lines = "".join(
-        f'<text class="small" x="{left + 16:.1f}" y="{BOX_TOP + 58 + 18 * number}">{escape(line)}</text>'
+        f'<text class="small" x="{left + 16:.1f}" y="{top + 58 + 18 * number}">{escape(line)}</text>'
         for number, line in enumerate(box.lines)
     )
     away = " absent" if box.absent else ""
     return (
-        f'<g class="box{away}"><rect class="card" x="{left:.1f}" y="{BOX_TOP}" width="{BOX_WIDTH}" '
-        f'height="{BOX_HEIGHT}" rx="12"/><rect class="fill {box.tone}" x="{left + 16:.1f}" y="{BOX_TOP + 16}" '
-        f'width="22" height="4" rx="2"/><text class="name" x="{left + 16:.1f}" y="{BOX_TOP + 39}">{box.name}</text>'
+        f'<g class="box{away}"><rect class="card" x="{left:.1f}" y="{top}" width="{BOX_WIDTH}" '
+        f'height="{BOX_HEIGHT}" rx="12"/><rect class="fill {box.tone}" x="{left + 16:.1f}" y="{top + 16}" '
+        f'width="22" height="4" rx="2"/><text class="name" x="{left + 16:.1f}" y="{top + 39}">{box.name}</text>'
         f"{lines}</g>"
     )
 
@@ -129,31 +136,48 @@ def _arrow(arrow: Arrow, begin: float, end: float) -> str:
 
 
 def _killed(account: Account) -> list[str]:
-    """Above producers and commit log: where the process was killed, and what came of it."""
-    x, took = left_of(1) - GAP / 2, seconds(account.fact("recover", "recovery_s"))
+    """Above the broker: that it was killed, and what came of it."""
+    x, took = left_of(1) + BOX_WIDTH / 2, seconds(account.fact("recover", "recovery_s"))
     return [
-        f'<path class="leader" d="M{x:.1f} {MIDDLE - 46}V33"/>',
+        f'<path class="leader" d="M{x:.1f} {BOX_TOP - 4}V33"/>',
         f'<circle class="fill export" cx="{x:.1f}" cy="33" r="4"/>',
         f'<text class="small" x="{x + 12:.1f}" y="22">kill -9 after {account.acknowledged:,} acknowledged</text>',
-        f'<text class="small" x="{x + 12:.1f}" y="40">recovered in {took}: {account.recovered:,} there</text>',
+        f'<text class="small" x="{x + 12:.1f}" y="40">serving again in {took}: {account.recovered:,} there</text>',
+    ]
+
+
+def _consumed(account: Account) -> list[str]:
+    """Below, from the broker back to the left: a client that began at the beginning."""
+    begin, end = left_of(1) + INSET, left_of(0) + BOX_WIDTH
+    path = (
+        f"M{begin:.1f} {BELOW + 6}V{CONSUMER_MIDDLE - CORNER}"
+        f"Q{begin:.1f} {CONSUMER_MIDDLE} {begin - CORNER:.1f} {CONSUMER_MIDDLE}H{end + 13:.1f}"
+    )
+    centre = (begin + end) / 2
+    how_fast = rate(account.fact("read", "reads_per_s"), 1)
+    return [
+        _box(Box("read", "Consumer", ("from far behind", "over the wire")), left_of(0), CONSUMER_TOP),
+        f'<path class="way read" d="{path}" marker-end="url(#head-read)"/><path class="moving" d="{path}"/>',
+        f'<text class="big" x="{centre:.1f}" y="{CONSUMER_MIDDLE - 30}">{count(account.fact("read", "read"))}</text>',
+        f'<text class="small mid" x="{centre:.1f}" y="{CONSUMER_MIDDLE - 13}">hot and cold</text>',
+        f'<text class="small mid" x="{centre:.1f}" y="{CONSUMER_MIDDLE + 22}">{how_fast}</text>',
     ]
 
 
 def _restored(account: Account) -> list[str]:
-    """Below, from the tier back to the commit log: the disk was lost, and came back."""
+    """Below, from the tier back to the broker: its disk was lost, and came back."""
     if not account.has("restore"):
         return []
-    begin, end = left_of(2) + BOX_WIDTH / 2, left_of(1) + BOX_WIDTH / 2
-    bottom, radius = BELOW + 44, 14
+    begin, end = left_of(2) + BOX_WIDTH / 2, left_of(2) - GAP - INSET
+    bottom, radius = BELOW + 44, CORNER
     path = (
         f"M{begin:.1f} {BELOW + 6}V{bottom - radius}Q{begin:.1f} {bottom} {begin - radius:.1f} {bottom}"
         f"H{end + radius:.1f}Q{end:.1f} {bottom} {end:.1f} {bottom - radius}V{BELOW + 14}"
     )
     centre = (begin + end) / 2
-    lost = f"the directory deleted, restored from the tier in {seconds(account.fact('restore', 'restore_s'))}"
+    lost = f"directory deleted, serving from the tier in {seconds(account.fact('restore', 'restore_s'))}"
     back = (
-        f"{account.fact('restore', 'read'):,.0f} messages read from it alone, "
-        f"{rate(account.fact('restore', 'reads_per_s'), 1)}"
+        f"{account.fact('restore', 'read'):,.0f} read from it alone, {rate(account.fact('restore', 'reads_per_s'), 1)}"
     )
     return [
         f'<path class="way copy" d="{path}" marker-end="url(#head-copy)"/><path class="moving" d="{path}"/>',
@@ -167,7 +191,7 @@ _MARKERS = (
     + "".join(
         f'<marker id="head-{tone}" viewBox="0 0 10 10" refX="3" refY="5" markerWidth="9" markerHeight="9" '
         f'markerUnits="userSpaceOnUse" orient="auto"><path class="fill {tone}" d="M0 0L10 5L0 10Z"/></marker>'
-        for tone in ("put", "copy", "sql", "export")
+        for tone in ("put", "copy", "read", "sql", "export")
     )
     + "</defs>"
 )

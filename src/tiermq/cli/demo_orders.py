@@ -12,11 +12,13 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from tiermq.errors import StoreError
+
 TOPIC = "orders"
 QUEUES = 8
 PRODUCERS = 4
 LIST_MESSAGES = 64
-RECORD_BYTES = 700  # About: what a message takes in a log.
+RECORD_BYTES = 740  # About: what a message takes in a log.
 assert QUEUES % PRODUCERS == 0
 
 # Each body has a receipt that does not compress and a note that does, so that it shrinks about as much as real orders.
@@ -30,6 +32,10 @@ _RECEIPT_BYTES = 64
 _SHARES = (("paid", 128), ("shipped", 200), ("open", 240), ("void", 256))
 TAGS = tuple(name for name, _ in _SHARES)
 _TAG_OF_BYTE = [next(name for name, end in _SHARES if byte < end) for byte in range(256)]
+
+
+class DemoFailed(StoreError):
+    """The demo found a broken promise."""
 
 
 def number_of(queue_id: int, offset: int) -> int:

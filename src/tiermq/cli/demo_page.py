@@ -45,21 +45,22 @@ def page(account: Account, timeline: Timeline) -> str:
 
 def _header(account: Account) -> str:
     spark = account.without_spark is None
-    ways = ["by offset", "by time", "by key", *(["by SQL", "from an exported table"] if spark else [])]
+    by = "Spark" if spark else "a job"
+    ways = ["over the wire by offset", "by time", "by key", *(["by SQL", "from an exported table"] if spark else [])]
     return (
         "<header><p class=eyebrow>TierMQ · the main job, end to end</p>"
         f"<h1>{account.messages:,} messages went the whole way. Every one came back.</h1>"
-        f"<p class=lead>In {seconds(account.took_s)} on this machine: put by several producers, killed in the middle, "
-        f"recovered, copied to the tier by {'Spark' if spark else 'the store itself'}, evicted locally on proof, read "
-        f"{', '.join(ways)}, and once more after the disk was lost.</p></header>"
+        f"<p class=lead>In {seconds(account.took_s)} on this machine: sent by several producers to a broker that was "
+        f"killed in the middle and recovered, copied to the tier by {by}, evicted locally on "
+        f"proof, read {', '.join(ways)}, and once more after the disk was lost.</p></header>"
     )
 
 
 def _tiles(account: Account) -> str:
     copy_s = account.fact("copy", "copy_s") or 1
     tiles = [
-        ("put", "Put", rate(account.fact("recover", "messages_per_s"), 1), "messages, each list synced to disk"),
-        ("export", "Recovered", seconds(account.fact("recover", "recovery_s")), "after kill -9, nothing lost"),
+        ("put", "Sent", rate(account.fact("recover", "messages_per_s"), 1), "messages, answered once on disk"),
+        ("export", "Recovered", seconds(account.fact("recover", "recovery_s")), "after kill -9, until it served again"),
         ("copy", "Copied", f"{size(account.fact('copy', 'bytes') / copy_s)}/s", "to the tier"),
         (
             "put",
@@ -67,7 +68,7 @@ def _tiles(account: Account) -> str:
             f"{size(account.local_bytes_after)}",
             f"of {size(account.local_bytes_before)}, after eviction on proof",
         ),
-        ("read", "Read", rate(account.fact("read", "reads_per_s"), 1), "messages, hot and cold"),
+        ("read", "Read", rate(account.fact("read", "reads_per_s"), 1), "messages over the wire, hot and cold"),
     ]
     if account.has("sql"):
         tiles.append(("sql", "SQL", seconds(account.fact("sql", "query_s")), f"over {account.messages:,} messages"))
@@ -125,7 +126,7 @@ def _proof(account: Account) -> str:
         for check in account.checks
     )
     return (
-        "<section><h2>The proof</h2><div class=about>Every body compared with what was put, counted, and its CRC-32 "
+        "<section><h2>The proof</h2><div class=about>Every body compared with what was sent, counted, and its CRC-32 "
         "added up. A sum does not care who reads in which order.</div><div class=scroll><table><thead><tr>"
         f"<th>counted<th class=n>messages<th class=n>checksum<th></tr></thead><tbody>{rows}</tbody></table></div>"
         "</section>"

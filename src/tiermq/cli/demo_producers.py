@@ -1,166 +1,121 @@
-"""Producers of the demo: several threads that put lists at once, in a child process that is killed, or here.
+"""Producers of the demo: several real clients that send lists at once to a broker, which may be killed under them.
 
-A list is acknowledged when `put_many` has returned, which with SYNC_FLUSH means that it is on disk. The child tells its
-parent of each acknowledged list by a line on its standard output: `queue messages when`, in ns of the machine's clock,
-so that a parent that is late still knows how fast it went. A line is shorter than a pipe's atomic write, so lines of
-several threads do not mix, and at most the last one is cut by the kill.
+Each producer has a connection and queues of its own, and one list on its way to each. A list is acknowledged when the
+broker has answered, which with SYNC_FLUSH means that it is on disk. Whether a list without an answer was stored is
+open; since nobody else writes to its queue, the end of the queue says so afterwards.
 """
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
+import asyncio
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import IO, Any
+from contextlib import AsyncExitStack
 
 from tiermq.cli.demo_orders import (
     LIST_MESSAGES,
     PRODUCERS,
     QUEUES,
-    RECORD_BYTES,
     TOPIC,
+    DemoFailed,
     body_of,
     key_of,
     number_of,
     queues_of,
     tag_of,
 )
-from tiermq.errors import StoreError
+from tiermq.client.cluster_client import ClusterClient, QueuePlace
+from tiermq.client.producer import Outgoing, Producer
+from tiermq.errors import PeerGone
+from tiermq.message.ids import UniqueKeyGenerator
+from tiermq.message.properties import KEYS, TAGS, UNIQ_KEY, encode_properties
+
+GROUP = "demo_producers"
 
 Told = Callable[[int], None]
 """Told how many more messages were acknowledged."""
 
-_PAGE_BYTES = 4_096
-_LOG_FILE_BYTES_MIN, _LOG_FILE_BYTES_MAX = 256 << 10, 16 << 20
-_LOG_FILES = 12
-_NEVER_MS = 86_400_000
+ToldOfQueue = Callable[[int, int], None]
+"""Told how many messages of a queue were acknowledged by now."""
 
 
-class DemoFailed(StoreError):
-    """The demo found a broken promise."""
-
-
-def store_settings(messages: int) -> dict[str, Any]:
-    """Settings for about so many messages: files so small that several are full and can go, tables that suffice."""
-    log_file_bytes = min(max(messages * RECORD_BYTES // _LOG_FILES, _LOG_FILE_BYTES_MIN), _LOG_FILE_BYTES_MAX)
-    return {
-        "flush_disk_type": "SYNC_FLUSH",
-        "mapped_file_size_commit_log": log_file_bytes // _PAGE_BYTES * _PAGE_BYTES,
-        "mapped_file_size_consume_queue": 20 * 50_000,
-        "max_hash_slot_num": 200_000,
-        "max_index_num": 800_000,
-        "clean_resource_interval": _NEVER_MS,  # Files go when the demo says so, and the account can say why.
-    }
-
-
-def messages_of(queue_id: int, offset: int) -> list[Any]:
+def list_at(place: QueuePlace, offset: int, keys: UniqueKeyGenerator) -> list[Outgoing]:
     """The list that begins at a place of a queue."""
-    from tiermq import Message
-
-    wanted = [number_of(queue_id, offset + each) for each in range(LIST_MESSAGES)]
-    return [Message(TOPIC, body_of(each), queue_id, keys=[key_of(each)], tags=tag_of(each)) for each in wanted]
-
-
-def put_list(store: Any, queue_id: int, offset: int) -> None:
-    """Put the list that begins at `offset`, and see that it got its places. Raises DemoFailed."""
-    results = store.put_many(messages_of(queue_id, offset))
-    refused = [result for result in results if not result.ok]
-    if refused:
-        raise DemoFailed(
-            f"queue {queue_id}: the store refused {len(refused)} of {len(results)} messages with {refused[0].status}"
-        )
-    if results[0].queue_offset != offset:
-        raise DemoFailed(f"queue {queue_id}: expected the next message at {offset}, found {results[0].queue_offset}")
+    born_ms = time.time_ns() // 1_000_000
+    made = []
+    for number in range(number_of(place.queue_id, offset), number_of(place.queue_id, offset + LIST_MESSAGES), QUEUES):
+        unique = keys.next_key()
+        properties = encode_properties({KEYS: key_of(number), TAGS: tag_of(number), UNIQ_KEY: unique})
+        made.append(Outgoing(TOPIC, place, body_of(number), properties, unique, born_ms))
+    return made
 
 
-def write_until_killed(directory: str, messages: int) -> None:
-    """The child: all producers put until somebody kills this process, or one of them fails.
+async def send_list(producer: Producer, place: QueuePlace, offset: int, keys: UniqueKeyGenerator) -> None:
+    """Send the list that begins at `offset`, and see that it got its place. Raises DemoFailed and RemotingError."""
+    found = await producer.send(list_at(place, offset, keys))
+    if found != offset:
+        raise DemoFailed(f"queue {place.queue_id}: expected the next message at {offset}, found {found}")
 
-    A parent that comes late to the kill finds `messages` and a list for each queue at most; the producers wait then.
+
+async def send_all(name_server: str, held: Sequence[int], wanted: Sequence[int], told: ToldOfQueue) -> None:
+    """Let all producers send, at once, what the queues lack of `wanted`, and perhaps a part of a list more.
+
+    Raises the first problem of a queue when all have ended: DemoFailed, RemotingError.
     """
-    from tiermq import LocalStore
+    keys = UniqueKeyGenerator()
 
-    failed = threading.Event()
-    end = -(-messages // QUEUES)
+    async def fill(producer: Producer, place: QueuePlace) -> None:
+        offset = held[place.queue_id]
+        while offset < wanted[place.queue_id]:
+            await send_list(producer, place, offset, keys)
+            offset += LIST_MESSAGES
+            told(place.queue_id, offset)
 
-    def produce(producer: int) -> None:
-        offset = 0
-        try:
-            while not failed.is_set() and offset < end:
-                for queue_id in queues_of(producer):
-                    put_list(store, queue_id, offset)
-                    os.write(1, b"%d %d %d\n" % (queue_id, offset + LIST_MESSAGES, time.monotonic_ns()))
-                offset += LIST_MESSAGES
-            failed.wait()
-        finally:
-            failed.set()
-
-    with LocalStore.open(directory, **store_settings(messages)) as store, ThreadPoolExecutor(PRODUCERS) as pool:
-        for running in [pool.submit(produce, producer) for producer in range(PRODUCERS)]:
-            running.result()
+    async with AsyncExitStack() as clients:
+        fills = []
+        for number in range(PRODUCERS):
+            producer = Producer(await clients.enter_async_context(ClusterClient(name_server)), GROUP)
+            places = {place.queue_id: place for place in await producer.places(TOPIC)}
+            fills += [fill(producer, places[queue_id]) for queue_id in queues_of(number)]
+        problems = [each for each in await asyncio.gather(*fills, return_exceptions=True) if each is not None]
+    # A kill shows itself as a connection that is gone; anything else is worse, and is told first.
+    for problem in sorted(problems, key=lambda each: isinstance(each, PeerGone)):
+        raise problem
 
 
-def killed_producers(directory: Path, messages: int, told: Told) -> tuple[list[int], float]:
-    """Run the child for half of `messages`, then kill it: what it acknowledged, by queue, and how fast.
+def send_until_killed(
+    name_server: str, wanted: Sequence[int], enough: int, kill: Callable[[], None], told: Told
+) -> tuple[list[int], float]:
+    """Send, and kill the broker as soon as `enough` messages are acknowledged: what was, by queue, and how fast.
 
-    Raises DemoFailed when it ends by itself.
+    Raises DemoFailed when it is gone before, and what `send_all` raises.
     """
-    code = (
-        f"from tiermq.cli.demo_producers import write_until_killed; write_until_killed({str(directory)!r}, {messages})"
-    )
-    with (
-        tempfile.TemporaryFile() as errors,
-        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=errors) as child,
-    ):
-        assert child.stdout is not None
-        acknowledged, rate = _follow(child, child.stdout, messages // 2, told)
-        child.wait()
-        if child.returncode != -signal.SIGKILL:
-            errors.seek(0)
-            said = errors.read().decode(errors="replace").strip().rpartition("\n")[2]  # Of a traceback the error.
-            raise DemoFailed(
-                f"the producers in {directory} were to be killed, but ended by themselves with code "
-                f"{child.returncode}: {said}"
-            )
-    return acknowledged, rate
-
-
-def _follow(child: subprocess.Popen[bytes], lines: IO[bytes], messages: int, told: Told) -> tuple[list[int], float]:
     acknowledged = [0] * QUEUES
-    first_ns, last_ns, killed = 0, 0, False
-    # After the kill the loop goes on until the pipe is empty: what is still in it was acknowledged too.
-    for line in lines:
-        if not line.endswith(b"\n"):  # Cut by the kill.
-            continue
-        queue_id, count, when_ns = map(int, line.split())
+    when_ns: list[int] = []
+
+    def hear(queue_id: int, count: int) -> None:
         told(count - acknowledged[queue_id])
         acknowledged[queue_id] = count
-        first_ns, last_ns = first_ns or when_ns, max(last_ns, when_ns)
-        if not killed and sum(acknowledged) >= messages:
-            os.kill(child.pid, signal.SIGKILL)
-            killed = True
-    # The first list pays for starting up, so the rate leaves it out.
-    return acknowledged, (sum(acknowledged) - LIST_MESSAGES) * 1e9 / max(1, last_ns - first_ns)
+        when_ns.append(time.monotonic_ns())
+        if sum(acknowledged) >= enough > sum(acknowledged) - LIST_MESSAGES:
+            kill()
+
+    try:
+        asyncio.run(send_all(name_server, [0] * QUEUES, wanted, hear))
+    except PeerGone as error:  # What producers see of a kill.
+        if sum(acknowledged) < enough:
+            raise DemoFailed(f"the broker was gone before it was to be killed: {error}") from error
+    # The first list pays for connections, so the rate leaves it out.
+    return acknowledged, (sum(acknowledged) - LIST_MESSAGES) * 1e9 / max(1, when_ns[-1] - when_ns[0])
 
 
-def fill_up(store: Any, held: Sequence[int], wanted: Sequence[int], told: Told) -> None:
-    """Let all producers put, at once, what the queues lack of `wanted`, and perhaps a part of a list more."""
+def fill_up(name_server: str, held: Sequence[int], wanted: Sequence[int], told: Told) -> list[int]:
+    """Let all producers send what the queues lack: how many messages of each are acknowledged now."""
+    acknowledged = list(held)
 
-    def produce(producer: int) -> None:
-        places = {queue_id: held[queue_id] for queue_id in queues_of(producer)}
-        while places := {queue_id: at for queue_id, at in places.items() if at < wanted[queue_id]}:
-            for queue_id, at in places.items():
-                put_list(store, queue_id, at)
-                told(LIST_MESSAGES)
-                places[queue_id] = at + LIST_MESSAGES
+    def hear(queue_id: int, count: int) -> None:
+        told(count - acknowledged[queue_id])
+        acknowledged[queue_id] = count
 
-    with ThreadPoolExecutor(PRODUCERS) as pool:
-        for running in [pool.submit(produce, producer) for producer in range(PRODUCERS)]:
-            running.result()
+    asyncio.run(send_all(name_server, held, wanted, hear))
+    return acknowledged

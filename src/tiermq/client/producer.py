@@ -69,15 +69,18 @@ class Producer:
             )
         return sorted(found, key=lambda place: (place.broker_name, place.queue_id))
 
-    async def send(self, messages: Sequence[Outgoing]) -> None:
-        """Store messages of one queue, all or none. Raises RemotingError: then whether it was done may be open."""
+    async def send(self, messages: Sequence[Outgoing]) -> int:
+        """Store messages of one queue, all or none: the place of the first in its queue.
+
+        Raises RemotingError: then whether it was done may be open.
+        """
         first = messages[0]
         is_batch = len(messages) > 1
         body, properties = first.body, first.encoded_properties.decode()
         if is_batch:
             body = encode_client_batch(BatchElement(0, each.body, each.encoded_properties) for each in messages)
             properties = ""
-        await self._client.ask(
+        answer = await self._client.ask(
             first.place.address,
             RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2,
             body,
@@ -96,6 +99,7 @@ class Producer:
             m=is_batch,
             n=first.place.broker_name,
         )
+        return int(answer.ext["queueOffset"])
 
     async def is_stored(self, topic: str, unique_key: str) -> bool:
         """Whether any broker of the topic has a message with this key."""
