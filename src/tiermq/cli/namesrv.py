@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
-import threading
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
+from tiermq.cli.end_signals import EndSignals
 from tiermq.cli.server_security import SecurityOptions, security_options
 from tiermq.errors import BadConfig, TierMQError
 from tiermq.namesrv.name_server import NameServer
@@ -58,26 +57,24 @@ def namesrv(
             event="ignored",
             settings=ignored,
         )
-    asked_to_end = threading.Event()
-    # From here on, so that a signal that comes while it starts is not lost.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: asked_to_end.set())
-    try:
-        server = NameServer(config, tls=security.tls(), acl=security.acl())
-        server.start()
-    except (OSError, TierMQError) as error:
-        _give_up(f"cannot start at {config.bind_address}:{config.listen_port}: {error}")
-    kept = config.kv_config_path or "nowhere"
-    _say(
-        as_json,
-        f"name server ready at {config.bind_address}:{server.port}, settings kept in {kept}",
-        event="ready",
-        address=config.bind_address,
-        port=server.port,
-        kvConfigPath=config.kv_config_path,
-    )
-    asked_to_end.wait()
-    server.stop()
+    # Signals first, so that one that comes while it starts is not lost.
+    with EndSignals() as ending:
+        try:
+            server = NameServer(config, tls=security.tls(), acl=security.acl())
+            server.start()
+        except (OSError, TierMQError) as error:
+            _give_up(f"cannot start at {config.bind_address}:{config.listen_port}: {error}")
+        kept = config.kv_config_path or "nowhere"
+        _say(
+            as_json,
+            f"name server ready at {config.bind_address}:{server.port}, settings kept in {kept}",
+            event="ready",
+            address=config.bind_address,
+            port=server.port,
+            kvConfigPath=config.kv_config_path,
+        )
+        ending.wait()
+        server.stop()
     _say(as_json, "name server ended", event="ended")
 
 

@@ -7,9 +7,7 @@ import gc
 import json
 import logging
 import os
-import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,6 +18,7 @@ import click
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import LOOPBACK, BrokerConfig
 from tiermq.broker.settings_file import FileSettings, read_settings_file
+from tiermq.cli.end_signals import EndSignals
 from tiermq.config import StoreConfig
 from tiermq.errors import RemotingError, TierMQError
 from tiermq.namesrv.name_server import NameServer
@@ -82,11 +81,8 @@ def serve(**options: Any) -> None:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    asked_to_end = threading.Event()
-    # From here on, so that a signal that comes while it starts is not lost.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: asked_to_end.set())
-    with ExitStack() as running:
+    # Signals first, so that one that comes while it starts is not lost.
+    with EndSignals() as ending, ExitStack() as running:
         try:
             ready = _start(options, running)
         except (OSError, TierMQError) as error:
@@ -94,7 +90,7 @@ def serve(**options: Any) -> None:
         if ready["ignored"]:
             click.echo(f"tiermq serve: settings that mean nothing here: {', '.join(ready['ignored'])}", err=True)
         _say(as_json, _ready_line(ready), event="ready", **ready)
-        asked_to_end.wait()
+        ending.wait()
         _say(as_json, "broker ending", event="ending")
     _say(as_json, "broker ended", event="ended")
 

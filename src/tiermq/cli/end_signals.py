@@ -1,0 +1,51 @@
+"""EndSignals: SIGTERM and SIGINT as something to wait for, by a command that serves until it is told to end.
+
+    with EndSignals() as ending:
+        start()
+        ending.wait()
+
+Python runs a handler in the main thread, between two of its instructions. A signal that comes at the moment when that
+thread is about to block on a lock, or that the kernel gives to another thread, does not wake it: the process would go
+on as if nobody had asked. So the main thread waits on a socket, into which the interpreter itself writes the number of
+each signal when it comes, in whatever thread.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+from types import TracebackType
+from typing import Any, Self
+
+NUMBERS = (signal.SIGTERM, signal.SIGINT)
+
+
+class EndSignals:
+    """Belongs to the main thread. What comes from `__enter__` on is remembered; at the end all is as before."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, Any] = {}
+        self._fd_before = -1
+        self._mine, self._written = socket.socketpair()
+        self._written.setblocking(False)  # As the interpreter demands; nobody sends so many signals that it fills.
+
+    def __enter__(self) -> Self:
+        self._fd_before = signal.set_wakeup_fd(self._written.fileno())
+        for number in NUMBERS:
+            # Without a handler the process would end at once.
+            self._before[number] = signal.signal(number, lambda _number, _frame: None)
+        return self
+
+    def wait(self) -> None:
+        """Until one of the signals has come. Others that have handlers are read over."""
+        while not set(self._mine.recv(64)) & set(NUMBERS):
+            continue
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._fd_before)
+        self._mine.close()
+        self._written.close()

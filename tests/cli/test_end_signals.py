@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from tiermq.cli.end_signals import NUMBERS, EndSignals
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_signal_that_another_thread_gets_ends_the_wait_of_the_main_thread(number: int) -> None:
+    with EndSignals() as ending:
+        # The handler of such a signal does not wake a main thread that waits for a lock.
+        threading.Thread(target=lambda: signal.pthread_kill(threading.get_ident(), number)).start()
+        ending.wait()
+
+
+def test_a_signal_that_came_before_the_wait_is_not_lost() -> None:
+    with EndSignals() as ending:
+        os.kill(os.getpid(), signal.SIGTERM)
+        ending.wait()
+
+
+def test_a_signal_that_means_something_else_does_not_end_the_wait() -> None:
+    order: list[str] = []
+
+    def end() -> None:
+        order.append("the end")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def heard(_number: int, _frame: object) -> None:
+        order.append("something else")
+        threading.Thread(target=end).start()
+
+    before = signal.signal(signal.SIGUSR1, heard)
+    try:
+        with EndSignals() as ending:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            ending.wait()
+            assert order == ["something else", "the end"]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_the_signals_mean_afterwards_what_they_meant_before() -> None:
+    before = [signal.getsignal(number) for number in NUMBERS]
+    with EndSignals():
+        assert [signal.getsignal(number) for number in NUMBERS] != before
+    assert [signal.getsignal(number) for number in NUMBERS] == before
+    assert signal.set_wakeup_fd(-1) == -1
