@@ -14,12 +14,13 @@ from tiermq.broker.delay_rewrite import Place
 from tiermq.broker.groups import SubscriptionGroup
 from tiermq.broker.send_checks import (
     broker_properties,
-    check_properties,
     check_topic,
     completed,
     dead_letter_topic,
     group_of_retry,
+    half_place,
     is_for_a_time,
+    is_prepared,
     is_used_up,
     no_such_group,
     no_such_topic,
@@ -145,20 +146,38 @@ def test_a_message_for_a_time_of_its_own_is_refused(name: str) -> None:
     assert without_delay(encode_properties({"DELAY": "1", "A": "b"})) == encode_properties({"A": "b"})
 
 
-@pytest.mark.parametrize(("value", "tried", "code"), [("true", 0, 16), ("TRUE", 0, 16), ("false", 0, None)])
-def test_half_of_a_transaction_is_refused(value: str, tried: int, code: int | None) -> None:
-    properties = encode_properties({"TRAN_MSG": value})
-    if code is None:
-        check_properties(request(reconsume_times=tried), TopicConfig("T"), properties)
-        return
+@pytest.mark.parametrize(
+    ("properties", "tried", "expected"),
+    [
+        ({"TRAN_MSG": "true"}, 0, True),
+        ({"TRAN_MSG": "TRUE"}, 3, True),
+        ({"TRAN_MSG": "false"}, 0, False),
+        ({}, 0, False),
+        ({"TRAN_MSG": "true", "DELAY": "3"}, 0, True),
+        ({"TRAN_MSG": "true", "DELAY": "3"}, 1, False),  # What an old client gives back is an ordinary message.
+    ],
+)
+def test_what_is_half_of_a_transaction(properties: dict[str, str], tried: int, expected: bool) -> None:
+    assert is_prepared(request(reconsume_times=tried), encode_properties(properties)) is expected
+
+
+def test_half_of_a_transaction_goes_to_the_half_queue_and_is_delayed_when_it_is_whole() -> None:
+    properties = encode_properties({"TRAN_MSG": "true", "UNIQ_KEY": "K", "DELAY": "3"})
+    place = half_place(Place("T", 2, properties), broker_config(), 18)
+    assert (place.topic, place.queue_id) == ("RMQ_SYS_TRANS_HALF_TOPIC", 0)
+    assert decode_properties(place.properties).items() >= {"REAL_TOPIC": "T", "REAL_QID": "2", "DELAY": "3"}.items()
+
+
+def test_half_of_a_transaction_that_could_not_be_committed_is_refused() -> None:
     with pytest.raises(RequestRefused) as refused:
-        check_properties(request(reconsume_times=tried), TopicConfig("T"), properties)
-    assert refused.value.code == code
+        half_place(Place("T", 0, encode_properties({"DELAY": "soon"})), broker_config(), 18)
+    assert refused.value.code == ResponseCode.MESSAGE_ILLEGAL
 
 
-def test_a_message_of_a_transaction_that_comes_back_delayed_is_an_ordinary_one() -> None:
-    properties = encode_properties({"TRAN_MSG": "true", "DELAY": "3"})
-    check_properties(request(reconsume_times=1), TopicConfig("T"), properties)
+def test_a_broker_may_take_no_halves_of_transactions() -> None:
+    with pytest.raises(RequestRefused, match="rejectTransactionMessage") as refused:
+        half_place(Place("T", 0, b""), broker_config(reject_transaction_message=True), 18)
+    assert refused.value.code == ResponseCode.NO_PERMISSION
 
 
 def test_a_topic_of_many_tags_marks_its_messages() -> None:

@@ -132,7 +132,7 @@ REFUSED: list[tuple[dict[str, Any], ResponseCode, str]] = [
     ({"body": b""}, ResponseCode.MESSAGE_ILLEGAL, "illegal"),
     ({"body": bytes(4 * 1024 * 1024 + 1)}, ResponseCode.MESSAGE_ILLEGAL, "maxMessageSize"),
     ({"properties": "A\x01" + "x" * 33_000 + "\x02"}, ResponseCode.MESSAGE_ILLEGAL, "32767"),
-    ({"properties": "UNIQ_KEY\x01K\x02TRAN_MSG\x01true\x02"}, ResponseCode.NO_PERMISSION, "transactional"),
+    ({"properties": "UNIQ_KEY\x01K\x02TRAN_MSG\x01true\x02DELAY\x01x\x02"}, ResponseCode.MESSAGE_ILLEGAL, "delay"),
     ({"properties": "UNIQ_KEY\x01K\x02DELAY\x01soon\x02"}, ResponseCode.MESSAGE_ILLEGAL, "delay level"),
     ({"properties": "UNIQ_KEY\x01K\x02TIMER_DELAY_SEC\x015\x02"}, ResponseCode.SYSTEM_ERROR, "arbitrary time"),
     ({"topic": "%RETRY%G", "batch": True}, ResponseCode.MESSAGE_ILLEGAL, "batches"),

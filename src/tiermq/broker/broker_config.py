@@ -90,6 +90,11 @@ class BrokerConfig(Configuration):
     # Delivery.
     message_delay_level: str = DELAY_LEVELS
     flush_delay_offset_interval: int = whole(10_000, low=1)
+    transaction_time_out: int = whole(6_000, low=1)
+    transaction_check_max: int = whole(15)
+    transaction_check_interval: int = whole(30_000, low=1)
+    transaction_op_msg_max_size: int = whole(4_096, low=1, high=1 << 20)
+    transaction_op_batch_interval: int = whole(3_000, low=1)
 
     # Metrics and health over HTTP; -1 is none, 0 a free port.
     metrics_port: int = whole(-1, low=-1, high=65_535)

@@ -37,8 +37,12 @@ CHANGEABLE_OF_BROKER = frozenset(
         "enable_property_filter",
         "long_polling_enable",
         "notify_consumer_ids_changed_enable",
+        "reject_transaction_message",
         "short_polling_time_mills",
         "store_reply_message_enable",
+        "transaction_check_interval",
+        "transaction_check_max",
+        "transaction_time_out",
     }
 )
 CHANGEABLE_OF_STORE = frozenset(

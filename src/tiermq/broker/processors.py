@@ -25,6 +25,7 @@ from tiermq.broker.replying import ReplyProcessor
 from tiermq.broker.retrying import RetryProcessor
 from tiermq.broker.runtime_info import RuntimeProcessor
 from tiermq.broker.sending import SendProcessor
+from tiermq.broker.transacting import TransactionProcessor
 from tiermq.remoting.server import RemotingServer
 
 
@@ -52,4 +53,5 @@ PROCESSORS: tuple[Callable[[BrokerParts], Processor], ...] = (
     SendProcessor,
     SettingsProcessor,
     TopicAdminProcessor,
+    TransactionProcessor,
 )

@@ -2,6 +2,7 @@
 
     broker and topic may be sent to ─► queue exists ─► properties ─► retries that are used up go to dead letters
                                                                   ─► delayed ones to the queue of their level
+                                                                  ─► halves of transactions to theirs
 
 Invariants: a message carries each of MSG_REGION, TRACE_ON and CLUSTER once, from this broker, and a unique key; no
 client can set a POP receipt (POP_CK).
@@ -15,7 +16,8 @@ from collections.abc import Callable
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.delay_rewrite import Place, delay_level, delayed
 from tiermq.broker.groups import SubscriptionGroup
-from tiermq.broker.topics import DLQ_PREFIX, RETRY_PREFIX, check_topic_name, is_sending_forbidden
+from tiermq.broker.topics import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, check_topic_name, is_sending_forbidden
+from tiermq.delivery.transactions.half_messages import HALF_QUEUE, half_properties, is_half
 from tiermq.errors import RequestRefused
 from tiermq.kernel import SendRequest
 from tiermq.message.properties import (
@@ -29,7 +31,6 @@ from tiermq.message.properties import (
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
     TRACE_ON,
-    TRAN_MSG,
     UNIQ_KEY,
     delete_property,
     encode_properties,
@@ -127,18 +128,12 @@ def completed(properties: bytes, added: bytes, new_key: Callable[[], str] | None
     return join_properties(properties, added), text
 
 
-def check_properties(request: SendRequest, config: TopicConfig, properties: bytes) -> None:
-    """Raises RequestRefused for what the topic, or this broker, does not take."""
+def check_properties(config: TopicConfig, properties: bytes) -> None:
+    """Raises RequestRefused for what the topic does not take."""
     if config.attributes.get(CLEANUP_POLICY) == "COMPACTION" and not get_property(properties, KEYS.encode()):
         raise RequestRefused(
             f"topic {config.name} keeps the newest message of each key: expected one in {KEYS}, found none",
             ResponseCode.MESSAGE_ILLEGAL,
-        )
-    half = (get_property(properties, TRAN_MSG.encode()) or b"").lower() == b"true"
-    if half and not (request.reconsume_times > 0 and delay_level(properties) > 0):
-        raise RequestRefused(
-            "this broker takes no transactional messages: send it without a transaction, or to another broker",
-            ResponseCode.NO_PERMISSION,
         )
 
 
@@ -156,6 +151,23 @@ def stored_place(place: Place, sys_flag: int, levels: int) -> Place:
     if level > 0 and sys_flag & SYS_FLAG_TRANSACTION in (0, TRANSACTION_COMMIT):
         return delayed(place, level, levels)
     return place
+
+
+def is_prepared(request: SendRequest, properties: bytes) -> bool:
+    """Whether it is half of a transaction; one that a client before 4.6.1 gives back is an ordinary message."""
+    return is_half(properties) and not (request.reconsume_times > 0 and delay_level(properties) > 0)
+
+
+def half_place(place: Place, config: BrokerConfig, levels: int) -> Place:
+    """Where half of a transaction is stored. Raises RequestRefused for one that could not be committed, either."""
+    if config.reject_transaction_message:
+        raise RequestRefused(
+            f"the broker {config.broker_name} takes no transactional messages (rejectTransactionMessage): send it "
+            "without a transaction, or to another broker",
+            ResponseCode.NO_PERMISSION,
+        )
+    stored_place(place, TRANSACTION_COMMIT, levels)
+    return Place(HALF_TOPIC, HALF_QUEUE, half_properties(place.properties, place.topic, place.queue_id))
 
 
 def is_for_a_time(properties: bytes) -> bool:

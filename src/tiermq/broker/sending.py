@@ -24,12 +24,15 @@ from tiermq.broker.listening import store_host
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.put_answers import STORED, code_of, refusal_of
 from tiermq.broker.send_checks import (
+    SYS_FLAG_TRANSACTION,
     broker_properties,
     check_properties,
     check_topic,
     completed,
     dead_letter_topic,
     group_of_retry,
+    half_place,
+    is_prepared,
     is_used_up,
     no_such_group,
     no_such_topic,
@@ -177,10 +180,14 @@ class SendProcessor:
         """Store one message in a topic that may be another than the request's."""
         queue_id = queue_of(request, config, self._chance) if config.name == request.topic else 0
         properties, key = completed(request.properties, self._added, self._new_key)
-        check_properties(request, config, properties)
+        check_properties(config, properties)
         place = Place(config.name, queue_id, properties if delay else without_delay(properties))
         sys_flag = sys_flag_of(request, config)
-        place = stored_place(place, sys_flag, self._levels)
+        if is_prepared(request, place.properties):
+            place = half_place(place, self._config, self._levels)
+            sys_flag &= ~SYS_FLAG_TRANSACTION
+        else:
+            place = stored_place(place, sys_flag, self._levels)
         message = message_to_store(connection, request, place, sys_flag)
         self._require_room()
         result = self._append(message)

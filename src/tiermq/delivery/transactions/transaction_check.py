@@ -119,6 +119,7 @@ class TransactionCheck(Service):
     ) -> None:
         """`ask` must not wait; `before_discard` makes the topic of discarded messages known."""
         super().__init__("transactions")
+        self.rounds_count = 0
         self.asked_count = 0
         self.discarded_count = 0
         self.skipped_count = 0
@@ -164,6 +165,7 @@ class TransactionCheck(Service):
             if ops_passed != op_at:
                 self._progress.commit(PROGRESS_GROUP, OPERATION_HALF_TOPIC, OP_QUEUE, ops_passed)
             self._ops.was_read(ended.next_offset)
+            self.rounds_count += 1
 
     def _start(self, topic: str, queue_id: int) -> int:
         """Where the progress stands; at the queue's nearest end where it stands outside."""

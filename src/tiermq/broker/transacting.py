@@ -1,0 +1,248 @@
+"""TransactionProcessor: END_TRANSACTION (37), and CHECK_TRANSACTION_STATE (39) to producers that forgot it.
+
+    send of a half message ─► SendProcessor ─► RMQ_SYS_TRANS_HALF_TOPIC
+    37 commit, rollback    ─► EndTransaction ─► the message's topic, or the queue of its delay; op
+    nobody says anything   ─► TransactionCheck ─► 39 to one live producer of the group, in turn ─► 37 again
+
+Invariants: under SYNC_FLUSH a 37 that waits for an answer gets it once what it did is durable. A 37 that says neither
+(0: the producer does not know yet) changes nothing. Rounds of questions begin with the broker and end before its store
+is closed; what they passed is on disk before the consumer offsets say so. Handlers run on the loop.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+
+from tiermq.broker.delay_rewrite import Place
+from tiermq.broker.durable_answers import LOOK_S, DurableAnswers
+from tiermq.broker.parts import BrokerParts
+from tiermq.broker.put_answers import code_of
+from tiermq.broker.send_checks import stored_place
+from tiermq.broker.topics import CHECK_MAX_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from tiermq.config import BrokerRole, FlushDiskType
+from tiermq.delivery.transactions.end_transaction import Ended, EndRequest, EndStatus, EndTransaction
+from tiermq.delivery.transactions.half_messages import HALF_QUEUE, HOUR_MS, TransactionRules
+from tiermq.delivery.transactions.op_messages import OP_QUEUE, OpLog, Outcome
+from tiermq.delivery.transactions.transaction_check import PROGRESS_GROUP, Question, TransactionCheck, waiting_halves
+from tiermq.errors import IllegalMessage, RequestRefused
+from tiermq.kernel import Message
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.connection import Connection
+from tiermq.remoting.fields import bool_field, int32_field, int_field, text_field
+from tiermq.remoting.frame import encode_frame
+from tiermq.remoting.server import RemotingServer
+from tiermq.status import PutStatus
+
+_log = logging.getLogger(__name__)
+
+FIRST_S = 1.0
+LABELS = ("cluster", "node_type", "node_id", "topic")
+_OUTCOMES = {each.value: each for each in Outcome}
+_REMARKS = {
+    EndStatus.NOT_FOUND: "Find prepared transaction message failed",
+    EndStatus.OTHER_GROUP: "The producer group wrong",
+    EndStatus.OTHER_OFFSET: "The transaction state table offset wrong",
+}
+"""RocketMQ's words."""
+_CODES = {
+    EndStatus.DONE: ResponseCode.SUCCESS,
+    EndStatus.ALREADY: ResponseCode.SUCCESS,
+    EndStatus.TOO_LATE: ResponseCode.ILLEGAL_OPERATION,
+    EndStatus.BUSY: ResponseCode.SYSTEM_BUSY,
+}
+
+
+class TransactionProcessor:
+    """See the module."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+        self._config = config = parts.config
+        local = parts.local
+        self._levels = len(local.config.delay_levels_ms)
+        self._sync = local.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._is_slave = local.config.broker_role is BrokerRole.SLAVE
+        self._stopped = False
+        self._turn = itertools.count()
+        self.unanswerable_count = 0
+        self.ops = OpLog(
+            local,
+            parts.clock,
+            max_bytes=config.transaction_op_msg_max_size,
+            interval_ms=config.transaction_op_batch_interval,
+        )
+        self.ending = EndTransaction(local, self.ops, parts.clock, rules=self._rules, rewrite=self._rewritten)
+        self.check = TransactionCheck(
+            local, self.ops, parts.offsets, parts.clock, self._rules, self._ask, self._make_discard_topic
+        )
+        self.durable = DurableAnswers(local, parts.server, parts.clock, config.send_thread_pool_queue_capacity)
+        self._owner = (config.broker_cluster_name, "broker", config.broker_name)
+        self._ended = {
+            Outcome.COMMIT: parts.metrics.counter(
+                "rocketmq_commit_messages_total", "transactional messages that were committed", LABELS
+            ),
+            Outcome.ROLLBACK: parts.metrics.counter(
+                "rocketmq_rollback_messages_total", "transactional messages that were rolled back", LABELS
+            ),
+        }
+        self._register_metrics()
+        parts.offsets.before_write.append(self._before_offsets)
+        parts.periodic.append((FIRST_S, self._ensure_running))
+        parts.periodic.append((LOOK_S, self._look_for_late))
+        parts.is_busy.append(lambda: self.durable.waiting > 0)
+        parts.on_stop.append(self._stop)
+
+    def register(self, server: RemotingServer) -> None:
+        server.register(RequestCode.END_TRANSACTION, self.end)
+
+    def _rules(self) -> TransactionRules:
+        """As they are now: an operator may change them."""
+        config = self._config
+        return TransactionRules(
+            timeout_ms=config.transaction_time_out,
+            check_max=config.transaction_check_max,
+            interval_ms=config.transaction_check_interval,
+            reserved_ms=self._parts.local.config.file_reserved_time * HOUR_MS,
+        )
+
+    def _register_metrics(self) -> None:
+        check, metrics = self.check, self._parts.metrics
+        counters = {
+            "tiermq_transaction_checks_total": ("questions to producers", lambda: check.asked_count),
+            "tiermq_transaction_checks_unsent_total": (
+                "questions that no producer of the group was there for",
+                lambda: self.unanswerable_count,
+            ),
+            "tiermq_transactions_discarded_total": ("half messages that were given up", lambda: check.discarded_count),
+        }
+        for name, (text, read) in counters.items():
+            metrics.counter(name, text, (), read)
+        metrics.gauge("tiermq_half_messages_waiting", "half messages that nobody has ended", (), lambda: self.waiting)
+
+    @property
+    def waiting(self) -> int:
+        """How many half messages are open."""
+        offsets = self._parts.offsets
+        half_at = offsets.query(PROGRESS_GROUP, HALF_TOPIC, HALF_QUEUE)
+        op_at = offsets.query(PROGRESS_GROUP, OP_HALF_TOPIC, OP_QUEUE)
+        return waiting_halves(self._parts.local, half_at, op_at, self.ops.pending)
+
+    # Ends.
+
+    def end(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
+        """Runs on the loop. Raises RequestRefused."""
+        outcome = _OUTCOMES.get(int32_field(command, "commitOrRollback"))
+        request = EndRequest(
+            outcome=outcome or Outcome.ROLLBACK,
+            group=text_field(command, "producerGroup"),
+            log_offset=int_field(command, "commitLogOffset"),
+            queue_offset=int_field(command, "tranStateTableOffset"),
+            is_answer=bool_field(command, "fromTransactionCheck", default=False),
+        )
+        if self._is_slave:
+            raise RequestRefused("expected a master, found a slave", ResponseCode.SLAVE_NOT_AVAILABLE)
+        if outcome is None:
+            return command.respond()
+        ended = self.ending.end(request)
+        if ended.status is EndStatus.DONE:
+            self._ended[outcome].labels(*self._owner, ended.topic).add()
+        code = _CODES.get(ended.status, ResponseCode.SYSTEM_ERROR)
+        if code is not ResponseCode.SUCCESS:
+            raise self._refusal(request, ended, code)
+        return self._answer(connection, command, ended)
+
+    def _refusal(self, request: EndRequest, ended: Ended, code: ResponseCode) -> RequestRefused:
+        remark = _REMARKS.get(ended.status, ended.status.value)
+        if ended.status is EndStatus.NOT_STORED:
+            code, told = code_of(ended.put_status)
+            remark = told or ended.put_status.name
+        # Producers do not wait for an answer: this line is what an operator finds.
+        _log.warning("group %s cannot end the half message at %d: %s", request.group, request.log_offset, remark)
+        return RequestRefused(remark, code)
+
+    def _answer(self, connection: Connection, command: RemotingCommand, ended: Ended) -> RemotingCommand | None:
+        if not self._sync or ended.end_offset < 0:
+            return command.respond()
+        if command.is_oneway:
+            self.durable.flush_soon(ended.end_offset)
+            return None
+        late_code, late_remark = code_of(PutStatus.FLUSH_DISK_TIMEOUT)
+        self.durable.add(
+            ended.end_offset,
+            connection,
+            encode_frame(command.respond()),
+            lambda: encode_frame(command.respond(late_code, late_remark)),
+        )
+        return None
+
+    def _look_for_late(self) -> None:
+        self.durable.answer_late()
+
+    def _rewritten(self, message: Message) -> Message:
+        """A committed message that is delayed goes to the queue of its delay. Raises IllegalMessage."""
+        place = Place(message.topic, message.queue_id, message.encoded_properties)
+        try:
+            stored = stored_place(place, message.sys_flag, self._levels)
+        except RequestRefused as error:
+            raise IllegalMessage(str(error)) from error
+        if stored is place:
+            return message
+        return Message(
+            stored.topic,
+            message.body,
+            stored.queue_id,
+            encoded_properties=stored.properties,
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_timestamp_ms=message.born_timestamp_ms,
+            born_host=message.born_host,
+            reconsume_times=message.reconsume_times,
+            prepared_transaction_offset=message.prepared_transaction_offset,
+        )
+
+    # Questions.
+
+    def _ask(self, question: Question) -> None:
+        """In the rounds' thread."""
+        self._parts.server.call_threadsafe(self._send_question, question)
+
+    def _send_question(self, question: Question) -> None:
+        group = self._parts.clients.producers(question.group)
+        connections = [] if group is None else [each for each in group.clients if not each.closing]
+        if not connections:
+            self.unanswerable_count += 1
+            _log.info("transaction %s: no producer of %s is here to be asked", question.transaction_id, question.group)
+            return
+        ext = {
+            "topic": HALF_TOPIC,
+            "msgId": question.transaction_id,
+            "transactionId": question.transaction_id,
+            "offsetMsgId": question.message_id,
+            "tranStateTableOffset": str(question.queue_offset),
+            "commitLogOffset": str(question.log_offset),
+            "bname": self._config.broker_name,
+        }
+        connection = connections[next(self._turn) % len(connections)]
+        connection.oneway(RemotingCommand(RequestCode.CHECK_TRANSACTION_STATE, ext=ext, body=question.record))
+
+    def _make_discard_topic(self) -> None:
+        self._parts.topics.make(CHECK_MAX_TOPIC, 1, 1)
+
+    # Life.
+
+    def _before_offsets(self) -> None:
+        if self._parts.local.max_offset(HALF_TOPIC, HALF_QUEUE) > 0:
+            self._parts.local.flush()
+
+    def _ensure_running(self) -> None:
+        if not self._stopped and not self._is_slave and not self.check.running:
+            self.check.start()
+
+    def _stop(self) -> None:
+        self._stopped = True
+        if self.check.running:
+            self.check.stop()
+        else:
+            self.ops.write()
