@@ -223,6 +223,16 @@ def test_calls_from_other_threads_all_run_and_a_failing_one_stops_no_other(caplo
     assert server.handler_errors == 1
 
 
+def test_a_call_that_comes_after_the_end_is_nobody_s_mistake() -> None:
+    server = make_server()
+    ran: list[int] = []
+    with serving(server):
+        pass
+    server.call_threadsafe(ran.append, 1)
+    server.call_threadsafe(ran.append, 2)
+    assert (ran, server.loop.is_closed()) == ([], True)
+
+
 def test_a_server_that_was_not_started_says_so() -> None:
     with pytest.raises(RemotingError, match="start"):
         _ = RemotingServer().loop

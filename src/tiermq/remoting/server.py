@@ -178,13 +178,20 @@ class RemotingServer:
         return self._waiting_blocking
 
     def call_threadsafe(self, call: Callable[..., object], *arguments: Any) -> None:
-        """Run `call` on the loop, from any thread. Calls of one burst cost one wake-up of the loop."""
+        """Run `call` on the loop, from any thread. Calls of one burst cost one wake-up of the loop.
+
+        Once the loop has ended it does nothing: whoever waited for the call was closed with it.
+        """
         with self._calls_lock:
             self._calls.append((call, arguments))
             if self._calls_are_due:
                 return
             self._calls_are_due = True
-        self.loop.call_soon_threadsafe(self._run_calls)
+        try:
+            self.loop.call_soon_threadsafe(self._run_calls)
+        except RuntimeError:
+            if not self.loop.is_closed():
+                raise
 
     def _run_calls(self) -> None:
         with self._calls_lock:
