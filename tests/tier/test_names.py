@@ -135,5 +135,6 @@ def test_numbers_out_of_range_are_refused() -> None:
 
 def test_small_objects_are_known_by_their_suffix() -> None:
     assert check_object_name("a/b.tiermq.json") == "a/b.tiermq.json"
+    assert check_object_name("a/b.tiermq.timers") == "a/b.tiermq.timers"
     with pytest.raises(BadTierName, match="ends with .tiermq.json"):
         check_object_name("a/b.json")

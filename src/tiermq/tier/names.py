@@ -24,6 +24,8 @@ from tiermq.errors import BadTierName
 INDEX_TOPIC = "rmq_sys_INDEX"
 INDEX_QUEUE_ID = 0
 OBJECT_SUFFIX = ".tiermq.json"
+TIMERS_SUFFIX = ".tiermq.timers"
+OBJECT_SUFFIXES = (OBJECT_SUFFIX, TIMERS_SUFFIX)
 BASE_DIGITS = 20
 HASH_DIGITS = 8
 FILE_NAME_LENGTH = HASH_DIGITS + BASE_DIGITS
@@ -157,11 +159,12 @@ def segment_at(path: str) -> SegmentKey | None:
 
 
 def check_object_name(name: str) -> str:
-    """Small objects are told from segments, parts and foreign files by their suffix alone."""
+    """Small objects and objects with timers are told from segments, parts and foreign files by their suffix alone."""
     for part in name.split("/"):
         _component("object", part)
-    if not name.endswith(OBJECT_SUFFIX):
-        raise BadTierName(f"expected an object name that ends with {OBJECT_SUFFIX}, found {name!r}")
+    if not name.endswith(OBJECT_SUFFIXES):
+        expected = " or ".join(OBJECT_SUFFIXES)
+        raise BadTierName(f"expected an object name that ends with {expected}, found {name!r}")
     return name
 
 

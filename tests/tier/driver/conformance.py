@@ -422,6 +422,20 @@ class ObjectConformance:
         assert set(names) <= set(driver.list_objects())
         assert driver.list_objects("nowhere/") == []
 
+    def test_an_object_with_timers_is_kept_like_a_small_one_and_is_no_segment(self, place: Place) -> None:
+        driver, queue = place.open(), fresh_queue()
+        name = f"{queue.directory}.timers/2027-01-02/15_7.tiermq.timers"
+        driver.put_object(name, bytes(range(256)) * 4_096, expected=None)
+        with pytest.raises(ManifestConflict):
+            driver.put_object(name, b"others", expected=None)
+        found = place.open().get_object(name)
+        assert found is not None
+        assert found.data == bytes(range(256)) * 4_096
+        assert driver.list_objects(f"{queue.directory}.timers/") == [name]
+        assert list(driver.list_segments(f"{queue.directory}.timers/")) == []
+        driver.delete_object(name)
+        assert driver.get_object(name) is None
+
     @pytest.mark.parametrize("name", ["manifest.json", "../up.tiermq.json", "/abs.tiermq.json", "a//b.tiermq.json"])
     def test_a_name_that_could_be_mistaken_is_refused(self, place: Place, name: str) -> None:
         driver = place.open()

@@ -127,7 +127,7 @@ class TierDriver(Protocol):
         ...
 
     def get_object(self, name: str) -> StoredObject | None:
-        """A small object, or None. Names end with `.tiermq.json`."""
+        """A small object, or None. Names end with `.tiermq.json`, or `.tiermq.timers` for megabytes of timers."""
         ...
 
     def put_object(self, name: str, data: bytes, *, expected: Expected = ANY) -> str:

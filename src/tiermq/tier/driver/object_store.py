@@ -46,7 +46,7 @@ from tiermq.tier.driver.object_errors import PastTheEnd
 from tiermq.tier.driver.object_listing import segments_of
 from tiermq.tier.driver.object_requests import Fetched, ObjectRequests, ObjectStat
 from tiermq.tier.driver.part_log import PartLog, part_path, part_position, parts_directory
-from tiermq.tier.names import OBJECT_SUFFIX, SegmentKey, check_object_name
+from tiermq.tier.names import OBJECT_SUFFIXES, SegmentKey, check_object_name
 
 READ_CHUNK_BYTES = 8 << 20  # Ranges of more than one and a half of this are asked for in pieces, at the same time.
 VIEWS_MAX = 16_384  # Segments whose shape is remembered; forgetting one costs a listing.
@@ -370,7 +370,9 @@ class ObjectStoreDriver:
 
     def list_objects(self, prefix: str = "") -> list[str]:
         found = self.requests.list(prefix.rpartition("/")[0])
-        return sorted(stat.path for stat in found if stat.path.endswith(OBJECT_SUFFIX) and stat.path.startswith(prefix))
+        return sorted(
+            stat.path for stat in found if stat.path.endswith(OBJECT_SUFFIXES) and stat.path.startswith(prefix)
+        )
 
     def close(self) -> None:
         self._closed = True

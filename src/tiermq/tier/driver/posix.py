@@ -52,7 +52,7 @@ from tiermq.tier.driver.contract import (
 )
 from tiermq.tier.driver.posix_calls import PosixCalls, locked, opened
 from tiermq.tier.driver.recycled_memory import RecycledMemory
-from tiermq.tier.names import INDEX_TOPIC, OBJECT_SUFFIX, SegmentKey, SegmentType, check_object_name, segment_at
+from tiermq.tier.names import INDEX_TOPIC, OBJECT_SUFFIXES, SegmentKey, SegmentType, check_object_name, segment_at
 
 SEALED_SUFFIX = ".sealed"
 PART_SUFFIX = ".part"
@@ -297,7 +297,7 @@ class PosixDriver:
 
     def list_objects(self, prefix: str = "") -> list[str]:
         with self._translated("list", self._root):
-            return sorted(name for name in self._files(prefix) if name.endswith(OBJECT_SUFFIX))
+            return sorted(name for name in self._files(prefix) if name.endswith(OBJECT_SUFFIXES))
 
     def close(self) -> None:
         """Nothing is held open between calls."""
@@ -335,7 +335,7 @@ class PosixDriver:
         as well, and the queue's first commit need not make and sync them one by one.
         """
         parts = name.split("/")
-        if len(parts) != QUEUE_OBJECT_PARTS or parts[-3] == INDEX_TOPIC:
+        if len(parts) != QUEUE_OBJECT_PARTS or parts[-3] == INDEX_TOPIC or not parts[-2].isdigit():
             return []
         below = [f"{directory}/{kind.name}" for kind in (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE)]
         for path in below:

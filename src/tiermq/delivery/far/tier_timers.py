@@ -1,0 +1,187 @@
+"""TierTimers: timers that are due far beyond the local store's reach, kept in the tier (`timer.far_timers.FarTimers`).
+
+    add … add ─► flush            one object, whatever days its timers are of
+    (upkeep)                      sorted into days; a near day that is large into hours, minutes, seconds
+    pull ─► pulled                what is due soon; how far is written to a small local file
+    forget                        the objects go when everything in them was delivered
+
+Invariants: a flushed timer stays in the tier until its time is forgotten, and nothing is forgotten that was not pulled
+and confirmed; so neither a crash nor the loss of the disk loses one, and either may deliver some again. Times before
+what `pull` was asked for are within local reach (`horizon_ms`), so nothing is added behind a pull's back.
+Damage is told (log, `damaged_count`, `tiermq tier verify`) and holds nothing else up: sound timers are delivered.
+Memory: at most an object of buffered timers, and `cache_bytes` of objects that pulls have read.
+Threads: the timer service's own, except that `tend` has one of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tiermq.clock import Clock
+from tiermq.delivery.far.far_state import Encoded, TimerState
+from tiermq.delivery.far.pulled_record import PulledRecord
+from tiermq.delivery.far.timer_buckets import chunks
+from tiermq.delivery.far.timer_names import TimerName
+from tiermq.delivery.far.timer_object import CorruptTimers, DamagedTimer, TimerObject, encoded_bytes
+from tiermq.delivery.far.timer_plan import TimerLimits
+from tiermq.delivery.far.timer_upkeep import TimerUpkeep
+from tiermq.delivery.timer.far_timers import FarTimer
+
+_log = logging.getLogger(__name__)
+
+NEAR_LEAD_MS = 3_600_000
+"""A bucket is near so long before pulls can reach it: time enough to write it anew."""
+
+
+class TierTimers:
+    """See the module."""
+
+    def __init__(
+        self,
+        state: TimerState,
+        record: PulledRecord,
+        clock: Clock,
+        horizon_ms: int,
+        limits: TimerLimits | None = None,
+    ) -> None:
+        self.state = state
+        self.limits = limits or TimerLimits()
+        self.upkeep = TimerUpkeep(state, self.limits)
+        self.given_count = 0
+        self.damaged_count = 0
+        self._record = record
+        self._clock = clock
+        self._horizon_ms = horizon_ms
+        self._buffer: list[FarTimer] = []
+        self._buffer_bytes = 0
+        self._pending: list[tuple[Encoded, list[FarTimer]]] = []
+        self._asked_ms = self._given_ms = record.until_ms
+        self._unconfirmed_count = 0
+        self._forget_ms = 0
+        self._cache: OrderedDict[TimerName, TimerObject] = OrderedDict()
+        self._unreadable: set[TimerName] = set()
+
+    @property
+    def horizon_ms(self) -> int:
+        """A timer due later than now plus this is far; one that a pull has asked for already is not."""
+        return max(self._horizon_ms, self._asked_ms - self._clock.now_ms())
+
+    # Putting away
+
+    def add(self, timer: FarTimer) -> None:
+        """Buffered. A full buffer is flushed first: when that raises TierError, the timer was not taken.
+
+        One that is due before what was pulled already (the wheel's clock was behind) is given by the next pull.
+        """
+        if timer.deliver_ms < self._asked_ms:
+            timer = replace(timer, deliver_ms=self._asked_ms)
+        if self._buffer_bytes >= self.limits.object_bytes:
+            self.flush()
+        self._buffer.append(timer)
+        self._buffer_bytes += encoded_bytes(timer)
+
+    def flush(self) -> None:
+        """Everything added is durable in the tier. Raises StaleWriter, TierError; it can be repeated."""
+        if not self._buffer and not self._pending:
+            return
+        snapshot = self.state.ready()
+        if any(encoded.generation != snapshot.generation for encoded, _ in self._pending):
+            # The tier was read anew since: their numbers may count as settled by now.
+            self._buffer = [timer for _, timers in self._pending for timer in timers] + self._buffer
+            self._pending = []
+        for chunk in chunks(self._buffer, self.limits.object_bytes):
+            self._pending.append((self.state.encode(None, chunk), list(chunk)))
+        self._buffer, self._buffer_bytes = [], 0
+        while self._pending:
+            self.state.put_flush(self._pending[0][0])
+            self._pending.pop(0)
+
+    # Giving back
+
+    def pull(self, until_ms: int) -> Iterator[FarTimer]:
+        """Those due before `until_ms` that were not given before. Raises StaleWriter, TierError, also half way: then
+        the next pull gives all of them again.
+        """
+        self._asked_ms = max(self._asked_ms, until_ms)
+        buffered = [*self._buffer, *(timer for _, timers in self._pending for timer in timers)]
+        if any(timer.deliver_ms < until_ms for timer in buffered):
+            self.flush()
+        with self.upkeep.reading():  # From here on nothing that counts now is removed.
+            snapshot = self.state.ready()
+            from_ms = max(self._given_ms, snapshot.manifest.forgotten_ms)
+            wanted = [name for name in snapshot.live if name.overlaps(from_ms, until_ms)]
+            for name in sorted(wanted, key=lambda name: (name.first_ms, name.serial)):
+                yield from self._sound(name, from_ms, until_ms)
+        self._given_ms = max(self._given_ms, until_ms)
+        self._drop_from_cache(self._given_ms)
+
+    def _sound(self, name: TimerName, from_ms: int, until_ms: int) -> Iterator[FarTimer]:
+        found = self._read(name)
+        for timer in found.timers(from_ms, until_ms) if found is not None else ():
+            if isinstance(timer, DamagedTimer):
+                self._tell(name, timer.text, 1)
+            else:
+                self.given_count += 1
+                self._unconfirmed_count += 1
+                yield timer
+
+    def _read(self, name: TimerName) -> TimerObject | None:
+        """The object, from memory if it was read before; None, and told, when nothing of it can be had."""
+        if name in self._unreadable:
+            return None
+        found = self._cache.get(name)
+        if found is None:
+            text = f"{name.path(self.state.place)}: expected an object, found none"
+            try:
+                found = self.state.read(name)
+            except CorruptTimers as error:
+                text = str(error)
+            if found is None:
+                self._unreadable.add(name)
+                self._tell(name, text, name.count)
+                return None
+            self._cache[name] = found
+        self._cache.move_to_end(name)
+        size_bytes = sum(each.size_bytes for each in self._cache.values())
+        while size_bytes > self.limits.cache_bytes and len(self._cache) > 1:
+            size_bytes -= self._cache.popitem(last=False)[1].size_bytes
+        return found
+
+    def _tell(self, name: TimerName, text: str, count: int) -> None:
+        self.state.note_bad(name)
+        self.damaged_count += count
+        _log.error("far timers that cannot be delivered: %d; %s", count, text)
+
+    def _drop_from_cache(self, before_ms: int) -> None:
+        live = self.state.known().live
+        for name in [name for name in self._cache if name.last_ms < before_ms or name not in live]:
+            del self._cache[name]
+
+    def pulled(self) -> None:
+        """What was given is durable locally; so is this when it returns. Raises OSError, StoreError."""
+        if self._unconfirmed_count:
+            self._record.write(self._given_ms)
+            self._unconfirmed_count = 0
+
+    # Forgetting, and upkeep
+
+    def forget(self, before_ms: int) -> None:
+        """Noted; the next `tend` does it. Nothing is forgotten that was not pulled and confirmed."""
+        self._forget_ms = max(self._forget_ms, before_ms)
+
+    def tend(self) -> bool:
+        """One round of upkeep in the tier; whether there is more to do at once. Raises StaleWriter, TierError."""
+        near_ms = self._clock.now_ms() + self.horizon_ms + NEAR_LEAD_MS
+        return self.upkeep.tend(min(self._forget_ms, self._record.until_ms), near_ms)
+
+    @property
+    def kept_count(self) -> int:
+        """Timers in the tier, as far as is known; those count that were pulled and are not forgotten yet."""
+        return sum(name.count for name in self.state.known().live)
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(name.size_bytes for name in self.state.known().live)

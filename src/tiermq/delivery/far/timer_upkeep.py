@@ -1,0 +1,153 @@
+"""TimerUpkeep: keeps a broker's timer objects few, sorted and no longer than they are needed.
+
+A round: what does not count any more is removed, what was delivered is forgotten, what the plan says is written anew.
+Objects are written first, then the manifest is replaced, then the old objects go; a crash in between leaves objects
+that nobody counts. Nothing is removed while a pull reads. Damaged objects are never written anew, so that nothing of
+them is lost before a person has looked; when their time has passed they are set aside in the manifest.
+
+Threads: `tend` is called by one thread; `reading` by another.
+Memory: the timers of `run_bytes`, and one object.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from tiermq.delivery.far.far_state import Snapshot, TimerState
+from tiermq.delivery.far.timer_buckets import Level, partition
+from tiermq.delivery.far.timer_manifest import TimerManifest
+from tiermq.delivery.far.timer_names import TimerName
+from tiermq.delivery.far.timer_object import CorruptTimers, DamagedTimer, encoded_bytes
+from tiermq.delivery.far.timer_plan import Rewrite, TimerLimits, plan_rewrites
+from tiermq.delivery.timer.far_timers import FarTimer
+
+_log = logging.getLogger(__name__)
+
+REWRITES_MAX = 32
+"""So many at once; then the manifest is written."""
+FORGET_STEP_MS = 60_000
+"""How much of an object must be delivered before that is worth a manifest: after the loss of the disk, at most so much
+is delivered again."""
+EVER_MS = 1 << 63
+
+
+class TimerUpkeep:
+    """See the module."""
+
+    def __init__(self, state: TimerState, limits: TimerLimits) -> None:
+        self._state = state
+        self._limits = limits
+        self._readers = 0
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """While this lasts, objects that count when it begins stay where they are."""
+        with self._state.lock:
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._state.lock:
+                self._readers -= 1
+
+    def tend(self, forget_ms: int, near_ms: int) -> bool:
+        """One round; whether there is more to do at once. Raises StaleWriter, TierError."""
+        snapshot = self._state.ready()
+        if not self._readers:
+            self._state.remove_left_over()
+        self._forget(snapshot, forget_ms)
+        return self._rewrite(near_ms)
+
+    # Forgetting
+
+    def _forget(self, snapshot: Snapshot, before_ms: int) -> None:
+        done_ms = snapshot.manifest.forgotten_ms
+        gone = {name for name in snapshot.live if name.last_ms < before_ms}
+        is_worth = before_ms - done_ms >= FORGET_STEP_MS and any(n.overlaps(done_ms, before_ms) for n in snapshot.live)
+        if not gone and not is_worth:
+            return
+        bad = gone & snapshot.bad
+
+        def forgotten(manifest: TimerManifest) -> TimerManifest:
+            return replace(
+                manifest,
+                objects=manifest.objects - gone,
+                damaged=manifest.damaged | bad,
+                forgotten_ms=max(manifest.forgotten_ms, before_ms),
+            )
+
+        self._state.commit(snapshot.generation, forgotten)
+        self._state.drop(sorted(gone - bad, key=lambda name: name.serial))
+
+    # Writing anew
+
+    def _rewrite(self, near_ms: int) -> bool:
+        snapshot = self._state.ready()
+        plan = plan_rewrites(snapshot.live - snapshot.bad, near_ms, self._limits)
+        if not plan:
+            return False
+        made: list[TimerName] = []
+        replaced: set[TimerName] = set()
+        try:
+            for rewrite in plan[:REWRITES_MAX]:
+                replaced |= self._write_anew(rewrite, snapshot.manifest.forgotten_ms, made)
+        except BaseException:
+            self._state.drop(made)
+            raise
+        flushes = [name.serial for rewrite in plan[:REWRITES_MAX] for name in rewrite.sources if name.bucket is None]
+        settled = max(flushes, default=0)
+        # Flushes that cannot be written anew count by name from now on: their numbers do not count for them any more.
+        kept = {name for name in snapshot.live - replaced if name.bucket is None and name.serial <= settled}
+
+        def rewritten(manifest: TimerManifest) -> TimerManifest:
+            objects = (manifest.objects - replaced).union(made, kept)
+            return replace(manifest, objects=objects, settled=max(manifest.settled, settled))
+
+        self._state.commit(snapshot.generation, rewritten)
+        self._state.drop(sorted(replaced, key=lambda name: name.serial))
+        return True
+
+    def _write_anew(self, rewrite: Rewrite, forgotten_ms: int, made: list[TimerName]) -> set[TimerName]:
+        """Write the timers of sound sources, and note the new objects in `made`; the sources that are replaced."""
+        replaced: set[TimerName] = set()
+        run: list[FarTimer] = []
+        run_bytes = 0
+        for name in rewrite.sources:
+            timers = self._timers(name, forgotten_ms)
+            if timers is None:
+                continue
+            replaced.add(name)
+            run += timers
+            run_bytes += sum(map(encoded_bytes, timers))
+            if run_bytes >= self._limits.run_bytes:
+                self._write_run(run, rewrite.coarsest, made)
+                run, run_bytes = [], 0
+        self._write_run(run, rewrite.coarsest, made)
+        return replaced
+
+    def _timers(self, name: TimerName, forgotten_ms: int) -> Collection[FarTimer] | None:
+        """All timers of an object that are not forgotten; None, and told, when it is not wholly sound."""
+        text = f"{name.path(self._state.place)}: expected an object, found none"
+        try:
+            found = self._state.read(name)
+        except CorruptTimers as error:
+            found, text = None, str(error)
+        timers: list[FarTimer] = []
+        for timer in found.timers(forgotten_ms, EVER_MS) if found is not None else ():
+            if isinstance(timer, DamagedTimer):
+                found, text = None, timer.text
+                break
+            timers.append(timer)
+        if found is None and self._state.note_bad(name):
+            _log.error("a timer object is left as it is: %s", text)
+        return None if found is None else timers
+
+    def _write_run(self, run: Sequence[FarTimer], coarsest: Level, made: list[TimerName]) -> None:
+        ordered = sorted(run, key=lambda timer: timer.deliver_ms)
+        for bucket, timers in partition(ordered, coarsest, self._limits.object_bytes):
+            encoded = self._state.encode(bucket, timers)
+            made.append(encoded.name)  # First: an answer may be lost.
+            self._state.put(encoded)

@@ -1,0 +1,107 @@
+"""What is known of far timers in the tier: taken over once, changed by compare-and-set only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from delivery.far.far_world import BROKER, CLUSTER, DAY_MS, NOW_MS, FarWorld, LeaseOwner, timer
+from tiermq.clock import ManualClock
+from tiermq.delivery.far.far_state import TimerState
+from tiermq.delivery.far.timer_manifest import TimerManifest, decode_timer_manifest
+from tiermq.delivery.far.timer_names import manifest_name
+from tiermq.errors import FutureManifest, ManifestConflict, TierUnavailable
+from tiermq.tier.driver.faulty import Fault, FaultyDriver, ScriptedFaults
+from tiermq.tier.driver.memory import MemoryDriver
+from tiermq.tier.metadata.document import seal_document
+
+DUE_MS = NOW_MS + 9 * DAY_MS
+
+
+def state_of(driver: FaultyDriver | MemoryDriver, owner: str = "one") -> TimerState:
+    return TimerState(driver, CLUSTER, BROKER, LeaseOwner(driver, ManualClock(NOW_MS), owner))
+
+
+def flushed(state: TimerState, number: int) -> None:
+    state.ready()
+    state.put_flush(state.encode(None, [timer(number, DUE_MS)]))
+
+
+def test_a_broker_without_far_timers_writes_nothing_about_them() -> None:
+    driver = MemoryDriver()
+    assert state_of(driver).ready().live == frozenset()
+    assert [name for name in driver.list_objects() if "timers" in name] == []
+
+
+def test_the_next_owner_knows_every_acknowledged_flush() -> None:
+    driver = MemoryDriver()
+    state = state_of(driver)
+    for number in range(3):
+        flushed(state, number)
+    assert state_of(driver).ready().live == state.known().live
+    assert len(state.known().live) == 3
+
+
+def test_numbers_go_on_behind_those_of_earlier_owners() -> None:
+    driver = MemoryDriver()
+    flushed(state_of(driver), 1)
+    flushed(state_of(driver), 2)
+    third = state_of(driver)
+    assert sorted(name.serial for name in third.ready().live) == [1, 2]
+    assert third.encode(None, [timer(3, DUE_MS)]).name.serial == 3
+
+
+def test_an_owner_who_takes_over_puts_his_epoch_into_the_manifest() -> None:
+    driver = MemoryDriver()
+    state = state_of(driver)
+    flushed(state, 1)
+    state.commit(state.ready().generation, lambda manifest: replace(manifest, forgotten_ms=5))
+    state_of(driver).ready()
+    stored = driver.get_object(manifest_name(CLUSTER, BROKER))
+    assert stored is not None
+    manifest = decode_timer_manifest(stored.data, "manifest")
+    assert (manifest.epoch, manifest.writer, manifest.forgotten_ms) == (2, "one", 5)
+    with pytest.raises(ManifestConflict):
+        driver.put_object(manifest_name(CLUSTER, BROKER), b"x", expected="1")
+
+
+def test_a_commit_whose_answer_was_lost_is_found_out_by_reading_anew() -> None:
+    driver = FaultyDriver(MemoryDriver())
+    state = state_of(driver)
+    flushed(state, 1)
+    generation = state.ready().generation
+    driver.plan = ScriptedFaults("put_object", [Fault.AFTER])
+    with pytest.raises(TierUnavailable):
+        state.commit(generation, lambda manifest: replace(manifest, forgotten_ms=5))
+    assert state.known().manifest.forgotten_ms == 0
+    snapshot = state.ready()
+    assert snapshot.manifest.forgotten_ms == 5
+    assert snapshot.generation != generation
+    with pytest.raises(ManifestConflict):  # Whoever decided by what was known before must decide anew.
+        state.commit(generation, lambda _: TimerManifest())
+
+
+def test_a_manifest_of_a_newer_program_is_neither_read_nor_replaced(tmp_path: Path) -> None:
+    world = FarWorld(tmp_path, MemoryDriver())
+    name = manifest_name(CLUSTER, BROKER)
+    data = seal_document({}, 99)
+    world.driver.put_object(name, data)
+    world.timers.add(timer(1, DUE_MS))
+    with pytest.raises(FutureManifest):
+        world.timers.flush()
+    stored = world.driver.get_object(name)
+    assert stored is not None
+    assert stored.data == data
+
+
+def test_an_object_that_counts_is_never_removed_as_left_over() -> None:
+    driver = MemoryDriver()
+    state = state_of(driver)
+    flushed(state, 1)
+    [name] = state.known().live
+    state.commit(state.ready().generation, lambda manifest: replace(manifest, objects=frozenset({name}), settled=1))
+    state.drop([name])
+    assert state.remove_left_over() == 0
+    assert state.read(name) is not None
