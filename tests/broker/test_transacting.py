@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.consuming import Peer, bodies_of, messages_of, part, running, until
+from broker.consuming import Peer, bodies_of, messages_of, on_loop, part, running, until
 from broker.transaction_peer import COMMIT, ROLLBACK, UNKNOWN, TransactionPeer, shown
 from tiermq import PutResult
 from tiermq.broker.broker import Broker
@@ -39,10 +39,12 @@ class World:
     def round_after(self, seconds: int) -> None:
         """Time passes, and what is due is done by the broker's own thread."""
         self.broker.parts.local.dispatch_now()
-        until(self.broker, lambda: self.processor.check.running)
-        rounds = self.processor.check.rounds_count
+        on_loop(self.broker, self.processor.ensure_running)
+        check = self.processor.check
+        rounds = check.rounds_count
         self.clock.advance_ms(seconds * 1000)
-        until(self.broker, lambda: self.processor.check.rounds_count > rounds)
+        check.wake()
+        until(self.broker, lambda: check.rounds_count > rounds)
 
     def ask_again(self) -> RemotingCommand:
         self.round_after(30)

@@ -89,7 +89,7 @@ class TransactionProcessor:
         }
         self._register_metrics()
         parts.offsets.before_write.append(self._before_offsets)
-        parts.periodic.append((FIRST_S, self._ensure_running))
+        parts.periodic.append((FIRST_S, self.ensure_running))
         parts.periodic.append((LOOK_S, self._look_for_late))
         parts.is_busy.append(lambda: self.durable.waiting > 0)
         parts.on_stop.append(self._stop)
@@ -236,7 +236,8 @@ class TransactionProcessor:
         if self._parts.local.max_offset(HALF_TOPIC, HALF_QUEUE) > 0:
             self._parts.local.flush()
 
-    def _ensure_running(self) -> None:
+    def ensure_running(self) -> None:
+        """On the loop. A slave asks nobody."""
         if not self._stopped and not self._is_slave and not self.check.running:
             self.check.start()
 
