@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """One entry for people who work on TierMQ. Needs only Python 3.11 with pip; everything else goes into .venv here.
 
-  python3 dev.py demo            the whole way in a minute or two: put, kill -9, recover, copy to a tier on Spark,
-                                 evict, read, SQL, export, restore; proof that nothing was lost, and pictures
+  python3 dev.py demo            the whole way in a minute or two: send to a broker, kill -9, recover, copy to a tier
+                                 on Spark, evict, read, SQL, export, restore; proof that nothing was lost, pictures
   python3 dev.py demo --tier s3://bucket/prefix    the same on S3, with credentials in AWS_* variables
   python3 dev.py test            ruff, mypy --strict, the test suite, and its store half again in pure Python
   python3 dev.py test -k recover tests/store    any pytest arguments: then one pass over just that

@@ -9,7 +9,7 @@ from tiermq.cli.lazy_group import Entry, LazyGroup
 
 COMMANDS = {
     "demo": Entry(
-        "tiermq.cli.demo", "demo", "The whole way on this machine: put, kill, tier, evict, read, SQL, restore."
+        "tiermq.cli.demo", "demo", "The whole way on this machine: send, kill, tier, evict, read, SQL, restore."
     ),
     "dump": Entry("tiermq.cli.dump", "dump", "Show any file of a store directory or a tier as JSON lines."),
     "namesrv": Entry("tiermq.cli.namesrv", "namesrv", "Run a name server for RocketMQ's brokers and clients."),
