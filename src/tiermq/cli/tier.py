@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from tiermq.cli.tier_far import show_timers, timer_values
 from tiermq.cli.tier_metadata import export_metadata, import_, restore
 from tiermq.cli.tier_options import (
     BROKER,
@@ -29,6 +30,7 @@ from tiermq.cli.tier_output import (
     view_values,
 )
 from tiermq.cli.tier_repair import repair
+from tiermq.delivery.far.timer_survey import survey_timers, verify_timers
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.orphans import GRACE_MS, clean, find_orphans
 from tiermq.tier.tier_listing import TierScope
@@ -70,7 +72,7 @@ def _viewed(driver: TierDriver, scope: TierScope, *, quiet: bool) -> TierView:
 @click.option("--segments", is_flag=True, help="List each segment too.")
 @JSON
 def ls(url: str, cluster: str | None, broker: str | None, topic: str | None, segments: bool, as_json: bool) -> None:
-    """Topics, queues and segments of the tier at URL, with sizes, offsets and times.
+    """Topics, queues and segments of the tier at URL, with sizes, offsets and times, and the timers that wait in it.
 
     The bucket alone is asked: its listing, its manifests, and the units of queues whose manifest is missing or behind.
 
@@ -84,11 +86,13 @@ def ls(url: str, cluster: str | None, broker: str | None, topic: str | None, seg
     """
     with opened(url) as driver:
         view = _viewed(driver, TierScope(cluster, broker, topic), quiet=as_json)
+        timers = survey_timers(driver, TierScope(cluster, broker, topic))
     if as_json:
-        print_json(view_values(view))
-    elif view.brokers:
+        print_json({**view_values(view), "timers": timer_values(timers, with_objects=True)})
+    elif view.brokers or timers:
         show_view(view, segments)
-    if not view.brokers:
+        show_timers(timers, with_objects=segments)
+    if not view.brokers and not timers:
         no_history(view.url, cluster, broker, topic)
 
 
@@ -98,7 +102,7 @@ def ls(url: str, cluster: str | None, broker: str | None, topic: str | None, seg
 @BROKER
 @JSON
 def stat(url: str, cluster: str | None, broker: str | None, as_json: bool) -> None:
-    """Totals of the tier at URL: brokers, topics, messages, bytes, times, gaps.
+    """Totals of the tier at URL: brokers, topics, messages, bytes, times, gaps, timers.
 
     Exit code: 0, 1 if there is no history at all, 2 if the tier cannot be read.
 
@@ -109,11 +113,13 @@ def stat(url: str, cluster: str | None, broker: str | None, as_json: bool) -> No
     """
     with opened(url) as driver:
         view = _viewed(driver, TierScope(cluster, broker), quiet=as_json)
+        timers = survey_timers(driver, TierScope(cluster, broker))
     if as_json:
-        print_json(total_values(view))
-    elif view.brokers:
+        print_json({**total_values(view), "timers": timer_values(timers, with_objects=False)})
+    elif view.brokers or timers:
         show_totals(view)
-    if not view.brokers:
+        show_timers(timers)
+    if not view.brokers and not timers:
         no_history(view.url, cluster, broker)
 
 
@@ -222,6 +228,8 @@ def verify(
 ) -> None:
     """Read every byte of the tier at URL and compare records, units, manifests and key index with each other.
 
+    Timers that wait in the tier are read too, except with --topic.
+
     With --store, what that broker knows of the tier is compared too. Nothing is written; a broker may be at work: what
     it adds or expires meanwhile is noted, not held against the tier. With --topic the key index is left out.
 
@@ -245,7 +253,9 @@ def verify(
             with_index=not no_index,
             progress=progress,
         )
-    is_empty = report.is_clean and not report.counts["segments"]
+        for survey in survey_timers(driver, TierScope(cluster, broker, topic)):
+            verify_timers(driver, survey, report)
+    is_empty = report.is_clean and not report.counts["segments"] and not report.counts["timer_objects"]
     if as_json:
         print_json(report.to_dict())
     elif not is_empty:

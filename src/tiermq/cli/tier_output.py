@@ -193,6 +193,8 @@ def show_verification(report: VerifyReport) -> None:
         f"  index    {counts['index_items']:,} items in {counts['index_files']:,} files, "
         f"{counts['stale_items']:,} stale"
     )
+    if counts["timer_objects"]:
+        click.echo(f"  timers   {counts['timers']:,} in {counts['timer_objects']:,} objects")
     for title, findings, count in (
         ("problems", report.problems, report.problem_count),
         ("notes (no loss: a crash, a running writer or RocketMQ leaves these)", report.notes, report.note_count),

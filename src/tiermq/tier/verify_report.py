@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 FINDINGS_KEPT_MAX = 1_000
 COUNTS = (
     "queues", "segments", "bytes", "records", "units", "blank_units", "expired_units", "index_files", "index_items",
-    "stale_items",
+    "stale_items", "timer_objects", "timers",
 )  # fmt: skip
 
 
@@ -36,6 +36,8 @@ class Problem(enum.Enum):
     MANIFEST = "a manifest, lease or companion that cannot be read"
     INDEX_STRUCTURE = "an index file that contradicts itself"
     INDEX_ITEM = "an index item that does not lead to a message with such a key"
+    DAMAGED_TIMERS = "timers that cannot be read, so that their messages cannot be delivered"
+    MISSING_TIMERS = "timers that are known and not there"
 
 
 class Note(enum.Enum):

@@ -1,0 +1,164 @@
+"""Far timers seen from the bucket alone: how many wait, until when, and whether every byte of them is sound.
+
+No lease, nothing written; a broker may be at work. The manifest is read again after the listing, until it was the same
+before and after: then what was listed and what counts belong together.
+Cost: two GETs and one LIST for each broker; `verify_timers` and `timers_of` read objects, one at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tiermq.delivery.far.timer_manifest import TimerManifest, decode_timer_manifest
+from tiermq.delivery.far.timer_names import DIRECTORY, TimerName, manifest_name, timer_name_at, timers_directory
+from tiermq.delivery.far.timer_object import CorruptTimers, DamagedTimer, TimerObject
+from tiermq.delivery.timer.far_timers import FarTimer
+from tiermq.errors import FutureManifest
+from tiermq.tier.driver.contract import StoredObject, TierDriver
+from tiermq.tier.metadata.document import CorruptManifest
+from tiermq.tier.names import cluster_directory
+from tiermq.tier.tier_listing import TierScope
+from tiermq.tier.verify_report import Note, Problem, VerifyReport
+
+LOOKS_MAX = 5
+EVER_MS = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class TimerSurvey:
+    """One broker's far timers. `trouble` says why the manifest is not believed: then everything listed counts."""
+
+    cluster: str
+    broker: str
+    manifest: TimerManifest
+    live: frozenset[TimerName]
+    listed: frozenset[TimerName]
+    trouble: str = ""
+
+    @property
+    def directory(self) -> str:
+        return timers_directory(self.cluster, self.broker)
+
+    @property
+    def objects(self) -> list[TimerName]:
+        """Those that count, by the time of their first timer."""
+        return sorted(self.live, key=lambda name: (name.first_ms, name.serial))
+
+    @property
+    def count(self) -> int:
+        """Timers; those that were delivered of an object that has others left are counted too."""
+        return sum(name.count for name in self.live)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(name.size_bytes for name in self.live)
+
+    @property
+    def first_ms(self) -> int:
+        """No timer that is not delivered is due before; -1 when there is none."""
+        firsts = [max(name.first_ms, self.manifest.forgotten_ms) for name in self.live]
+        return min(firsts, default=-1)
+
+    @property
+    def last_ms(self) -> int:
+        return max((name.last_ms for name in self.live), default=-1)
+
+
+def survey_timers(driver: TierDriver, scope: TierScope | None = None) -> list[TimerSurvey]:
+    """Every broker's within the scope that has any, or a manifest of them; none for a scope of one topic."""
+    scope = scope or TierScope()
+    if scope.topic is not None:
+        return []
+    homes = set()
+    for path in driver.list_objects(scope.prefix):
+        parts = path.split("/")
+        cluster = parts[0].partition("_")[2]
+        if len(parts) > 3 and parts[2] == DIRECTORY and parts[0] == cluster_directory(cluster):
+            homes.add((cluster, parts[1]))
+    return [
+        _survey(driver, cluster, broker)
+        for cluster, broker in sorted(homes)
+        if scope.cluster in (None, cluster) and scope.broker in (None, broker)
+    ]
+
+
+def _survey(driver: TierDriver, cluster: str, broker: str) -> TimerSurvey:
+    path, directory = manifest_name(cluster, broker), timers_directory(cluster, broker)
+    stored = driver.get_object(path)
+    for _ in range(LOOKS_MAX):
+        found = (timer_name_at(name, directory) for name in driver.list_objects(f"{directory}/"))
+        listed = frozenset(name for name in found if name is not None)
+        again = driver.get_object(path)
+        if again == stored:
+            break
+        stored = again
+    manifest, trouble = _manifest(stored, path)
+    if stored is None and any(name.bucket is not None for name in listed):
+        trouble = f"{path}: expected a manifest for the objects beside it, found none"
+    live = manifest.live(listed) if not trouble else listed
+    return TimerSurvey(cluster, broker, manifest, live, listed, trouble)
+
+
+def _manifest(stored: StoredObject | None, path: str) -> tuple[TimerManifest, str]:
+    if stored is None:
+        return TimerManifest(), ""
+    try:
+        return decode_timer_manifest(stored.data, path), ""
+    except (CorruptManifest, FutureManifest) as error:
+        return TimerManifest(), str(error)
+
+
+def timers_of(
+    driver: TierDriver, survey: TimerSurvey, from_ms: int = 0, until_ms: int = EVER_MS
+) -> Iterator[FarTimer | DamagedTimer]:
+    """The timers due in [from, until), object by object; those that are known to be delivered are left out.
+
+    Raises CorruptTimers for an object that cannot be read at all, and what the driver raises.
+    """
+    from_ms = max(from_ms, survey.manifest.forgotten_ms)
+    for name in survey.objects:
+        if name.overlaps(from_ms, until_ms):
+            path = name.path(survey.directory)
+            stored = driver.get_object(path)
+            if stored is None:
+                raise CorruptTimers(f"{path}: expected an object, found none; it went since it was listed, or is lost")
+            yield from TimerObject(stored.data, path).timers(from_ms, until_ms)
+
+
+def verify_timers(driver: TierDriver, survey: TimerSurvey, report: VerifyReport) -> None:
+    """Read every object that counts, and tell the report. Raises what the driver raises."""
+    if survey.trouble:
+        report.problem(Problem.MANIFEST, manifest_name(survey.cluster, survey.broker), survey.trouble)
+    for name in survey.objects:
+        _verify_object(driver, survey, name, report)
+    for name in sorted(survey.manifest.damaged & survey.listed, key=lambda name: name.serial):
+        text = f"some of its {name.count} timers were due and could not be read; look at it, then delete it"
+        report.problem(Problem.DAMAGED_TIMERS, name.path(survey.directory), text)
+    for name in sorted(survey.listed - survey.live - survey.manifest.damaged, key=lambda name: name.serial):
+        report.note(Note.UNREFERENCED, name.path(survey.directory), "timers that were written anew elsewhere")
+
+
+def _verify_object(driver: TierDriver, survey: TimerSurvey, name: TimerName, report: VerifyReport) -> None:
+    path = name.path(survey.directory)
+    stored = driver.get_object(path)
+    if stored is None:
+        if _survey(driver, survey.cluster, survey.broker).live.isdisjoint({name}):
+            report.note(Note.CHANGED_MEANWHILE, path, "it was written anew or delivered while it was to be read")
+        else:
+            report.problem(Problem.MISSING_TIMERS, path, f"its {name.count} timers are lost")
+        return
+    report.count("timer_objects")
+    report.count("bytes", len(stored.data))
+    try:
+        found = TimerObject(stored.data, path)
+    except CorruptTimers as error:
+        report.problem(Problem.DAMAGED_TIMERS, path, str(error))
+        return
+    if (len(found), found.first_ms, found.last_ms) != (name.count, name.first_ms, name.last_ms):
+        text = f"its name says {name.count} timers from {name.first_ms} to {name.last_ms}, it has {len(found)}"
+        report.problem(Problem.DAMAGED_TIMERS, path, f"{text} from {found.first_ms} to {found.last_ms}")
+    for timer in found.timers(0, EVER_MS):
+        report.count("timers")
+        if isinstance(timer, DamagedTimer):
+            report.problem(Problem.DAMAGED_TIMERS, path, timer.text)

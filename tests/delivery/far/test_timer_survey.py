@@ -1,0 +1,145 @@
+"""Far timers from the bucket alone: counted, verified, and nobody's orphans."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from delivery.far.far_world import BROKER, CLUSTER, DAY_MS, NOW_MS, FarWorld, number_of, timer
+from tiermq import Message, TieredStore
+from tiermq.delivery.far.timer_names import manifest_name
+from tiermq.delivery.far.timer_object import CorruptTimers, DamagedTimer
+from tiermq.delivery.far.timer_survey import TimerSurvey, survey_timers, timers_of, verify_timers
+from tiermq.tier.driver.memory import MemoryDriver
+from tiermq.tier.orphans import find_orphans
+from tiermq.tier.tier_listing import TierScope
+from tiermq.tier.verify import verify_tier
+from tiermq.tier.verify_report import VerifyReport
+
+DUE_MS = NOW_MS + 3 * DAY_MS
+STORE = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20_000, "max_index_num": 1_000,
+         "max_hash_slot_num": 100, "tiered_store_index_file_max_hash_slot_num": 100,
+         "tiered_store_index_file_max_index_num": 1_000, "broker_name": BROKER}  # fmt: skip
+
+
+@pytest.fixture
+def surveyed(tmp_path: Path) -> FarWorld:
+    world = FarWorld(tmp_path, MemoryDriver())
+    world.add((timer(number, DUE_MS + number * DAY_MS) for number in range(30)), flush_every=7)
+    world.tend()
+    world.add([timer(30, DUE_MS)])
+    return world
+
+
+def only(world: FarWorld) -> TimerSurvey:
+    [survey] = survey_timers(world.driver)
+    return survey
+
+
+def verified(world: FarWorld) -> VerifyReport:
+    report = VerifyReport(world.driver.url)
+    verify_timers(world.driver, only(world), report)
+    return report
+
+
+def test_a_survey_tells_how_many_wait_and_until_when(surveyed: FarWorld) -> None:
+    survey = only(surveyed)
+    assert (survey.cluster, survey.broker, survey.count) == (CLUSTER, BROKER, 31)
+    assert (survey.first_ms, survey.last_ms) == (DUE_MS, DUE_MS + 29 * DAY_MS)
+    assert survey.live == surveyed.timers.state.known().live
+    assert survey.size_bytes == surveyed.timers.kept_bytes
+    assert sorted(number_of(each) for each in timers_of(surveyed.driver, survey)) == list(range(31))
+    near = timers_of(surveyed.driver, survey, DUE_MS, DUE_MS + 1)
+    assert sorted(number_of(each) for each in near) == [0, 30]
+
+
+def test_a_tier_without_far_timers_has_no_survey_of_them() -> None:
+    assert survey_timers(MemoryDriver()) == []
+
+
+def test_a_scope_of_another_broker_or_of_a_topic_holds_none(surveyed: FarWorld) -> None:
+    assert survey_timers(surveyed.driver, TierScope(CLUSTER, BROKER)) != []
+    assert survey_timers(surveyed.driver, TierScope(CLUSTER, "broker-b")) == []
+    assert survey_timers(surveyed.driver, TierScope(CLUSTER, BROKER, "orders")) == []
+
+
+def test_what_was_delivered_is_not_told_as_waiting(surveyed: FarWorld) -> None:
+    surveyed.clock.set_ms(DUE_MS + 5 * DAY_MS)
+    assert len(list(surveyed.timers.pull(DUE_MS + 5 * DAY_MS))) == 6
+    surveyed.timers.pulled()
+    surveyed.timers.forget(DUE_MS + 5 * DAY_MS)
+    surveyed.tend()
+    survey = only(surveyed)
+    assert survey.first_ms == DUE_MS + 5 * DAY_MS
+    assert len(list(timers_of(surveyed.driver, survey))) == 25
+
+
+def test_sound_timers_verify_clean_and_are_counted(surveyed: FarWorld) -> None:
+    report = verified(surveyed)
+    assert report.is_clean
+    assert report.counts["timers"] == 31
+    assert report.counts["timer_objects"] == len(only(surveyed).live)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "swap", "gone", "manifest"])
+def test_damage_to_far_timers_is_a_problem_with_its_place(surveyed: FarWorld, damage: str) -> None:
+    one, two = (only(surveyed).objects[at].path(only(surveyed).directory) for at in (0, -1))
+    stored, other = surveyed.driver.get_object(one), surveyed.driver.get_object(two)
+    assert stored is not None
+    assert other is not None
+    if damage == "gone":
+        surveyed.driver.delete_object(one)
+    elif damage == "manifest":
+        one = manifest_name(CLUSTER, BROKER)
+        surveyed.driver.put_object(one, b"{}")
+    else:
+        changed = {"cut": stored.data[:-9], "flip": stored.data[:-1] + b"!", "swap": other.data}[damage]
+        surveyed.driver.put_object(one, changed)
+    report = verified(surveyed)
+    assert [finding.where for finding in report.problems] == [one]
+
+
+def test_a_survey_of_a_damaged_object_raises_or_says_which_timer(surveyed: FarWorld) -> None:
+    survey = only(surveyed)
+    path = survey.objects[0].path(survey.directory)
+    stored = surveyed.driver.get_object(path)
+    assert stored is not None
+    surveyed.driver.put_object(path, stored.data[:-1] + b"!")
+    assert sum(isinstance(each, DamagedTimer) for each in timers_of(surveyed.driver, survey)) == 1
+    surveyed.driver.put_object(path, b"no timers")
+    with pytest.raises(CorruptTimers):
+        list(timers_of(surveyed.driver, survey))
+
+
+def test_what_a_dead_writer_left_over_is_a_note(surveyed: FarWorld) -> None:
+    survey = only(surveyed)
+    stored = surveyed.driver.get_object(survey.objects[0].path(survey.directory))
+    assert stored is not None
+    stray = f"{survey.directory}/2027-01-18/all_000000000999_1_80_1800232860000_1800232860000.tiermq.timers"
+    surveyed.driver.put_object(stray, stored.data)
+    report = verified(surveyed)
+    assert report.is_clean
+    assert [finding.where for finding in report.notes] == [stray]
+
+
+def test_timers_are_no_orphans_no_history_and_survive_restore_retention_and_the_deletion_of_topics(
+    tmp_path: Path, surveyed: FarWorld
+) -> None:
+    driver, clock = surveyed.driver, surveyed.clock
+    before = {name for name in driver.list_objects() if "timers.tiermq" in name}
+    surveyed.timers.state._owner.lease.release()  # type: ignore[attr-defined]
+    opened = {"driver": driver, "clock": clock, "background": False, **STORE}
+    with TieredStore.open(tmp_path / "one", **opened) as store:
+        store.put(Message("timers", b"a topic of that name"))
+        store.put(Message("orders", b"x"))
+        assert store.tier_now()
+        clock.advance_ms(200 * DAY_MS)
+        store.expire_now()
+        store.delete_topics(["timers", "orders"])
+        assert find_orphans(driver, store.tier.metadata, TierScope(CLUSTER, BROKER), clock=clock).is_clean
+    assert find_orphans(driver, clock=clock).orphans == []
+    assert verify_tier(driver).is_clean
+    with TieredStore.open(tmp_path / "two", restore=True, **opened) as store:
+        assert store.restored is not None
+    assert {name for name in driver.list_objects() if "timers.tiermq" in name} == before
