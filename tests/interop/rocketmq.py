@@ -68,11 +68,12 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Jars of one RocketMQ release and the compiled Java client of ours."""
+    """Jars of one RocketMQ release and the compiled Java client of ours; `more` are jars that not everybody needs."""
 
     version: str
     lib: Path
     classes: Path
+    more: tuple[Path, ...] = ()
 
     def java(self, home: Path, main_class: str, *arguments: str, heap: str = "512m") -> list[str]:
         """The command line that runs `main_class` with everything it writes kept under `home`."""
@@ -86,7 +87,7 @@ class Distribution:
             f"-Duser.home={home}",
             f"-Drocketmq.home.dir={home}",
             "-cp",
-            f"{self.classes}{os.pathsep}{self.lib}/*",
+            os.pathsep.join([str(self.classes), *(f"{lib}/*" for lib in (self.lib, *self.more))]),
             main_class,
             *arguments,
         ]
@@ -104,32 +105,45 @@ def fetch(version: str = VERSION) -> Distribution:
     root = cache_directory() / f"rocketmq-{version}"
     lib = root / "lib"
     if not lib.is_dir():
-        _copy_jars(version, root, lib)
+        copy_jars(root, lib, _pom(version), f"RocketMQ {version}")
     return Distribution(version, lib, _compile_client(root, lib))
 
 
-def _copy_jars(version: str, root: Path, lib: Path) -> None:
+def copy_jars(root: Path, lib: Path, pom: str, what: str) -> None:
+    """The jars that `pom` asks for, into `lib` below `root`, which appears whole or not at all."""
     if shutil.which("mvn") is None:
         raise Unavailable("mvn is not installed and the cache holds no jars")
     root.mkdir(parents=True, exist_ok=True)
-    (root / "pom.xml").write_text(_pom(version))
+    (root / "pom.xml").write_text(pom)
     partial = root / f"lib.partial-{os.getpid()}"
     command = ["mvn", "-B", "-q", "dependency:copy-dependencies", f"-DoutputDirectory={partial}"]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         shutil.rmtree(partial, ignore_errors=True)
         first_line = next((line for line in done.stdout.splitlines() if "ERROR" in line), done.stderr[:200])
-        raise Unavailable(f"Maven could not fetch RocketMQ {version}: {first_line}")
+        raise Unavailable(f"Maven could not fetch {what}: {first_line}")
     # The rename makes the directory appear whole or not at all, so an interrupted download is never taken for one.
     partial.rename(lib)
 
 
 def _pom(version: str) -> str:
-    dependencies = "\n".join(
+    return pom_of("\n".join(_dependency(artifact, version) for artifact in ARTIFACTS))
+
+
+def _dependency(artifact: str, version: str, inside: str = "") -> str:
+    return (
         f"    <dependency><groupId>org.apache.rocketmq</groupId><artifactId>{artifact}</artifactId>"
-        f"<version>{version}</version></dependency>"
-        for artifact in ARTIFACTS
+        f"<version>{version}</version>{inside}</dependency>"
     )
+
+
+def pom_of_one(artifact: str, version: str) -> str:
+    """One jar alone, without what it depends on."""
+    all_of_them = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+    return pom_of(_dependency(artifact, version, all_of_them))
+
+
+def pom_of(dependencies: str) -> str:
     return f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>tiermq</groupId>
