@@ -54,6 +54,18 @@ def test_a_new_broker_has_rocketmq_s_system_topics(tmp_path: Path) -> None:
     assert "TBW102" not in table(tmp_path / "strict", auto_create_topic_enable=False).table
 
 
+def test_without_a_file_the_topics_are_those_that_the_store_holds(tmp_path: Path) -> None:
+    held = {"orders": [0, 5], "%RETRY%kitchen": [0], "empty": [], "SCHEDULE_TOPIC_XXXX": [2], "rmq_sys_other": [0]}
+    topics = TopicTable(str(tmp_path), broker_config(), ManualClock(), held)
+    found = {name: each.write_queues for name, each in topics.table.items() if name not in ROCKETMQ_S}
+    assert found == {"orders": 6, "%RETRY%kitchen": 1}
+    assert topics.table["SCHEDULE_TOPIC_XXXX"].write_queues == 18
+    topics.delete(["orders"])
+    again = TopicTable(str(tmp_path), broker_config(), ManualClock(), held)
+    assert again.get("orders") is None, "with a file, a topic that it lacks was deleted"
+    assert again.get("%RETRY%kitchen") is not None
+
+
 def test_a_change_is_on_disk_and_told_when_it_returns(tmp_path: Path) -> None:
     topics = table(tmp_path)
     told: list[Collection[str]] = []

@@ -90,7 +90,7 @@ class Broker:
             clock=clock,
             listening=listening,
         )
-        topics = TopicTable(directory, config, clock)
+        topics = TopicTable(directory, config, clock, store.topics())
         groups = GroupTable(directory, config, clock)
         self.parts = BrokerParts(
             config=config,

@@ -80,8 +80,14 @@ TopicListener = Callable[[Collection[str]], None]
 class TopicTable:
     """See the module. Any thread may call; changes go one at a time."""
 
-    def __init__(self, directory: str, config: BrokerConfig, clock: Clock) -> None:
-        """Reads the file in `directory` if there is one. Raises StoreDamaged when it cannot be read."""
+    def __init__(
+        self, directory: str, config: BrokerConfig, clock: Clock, held: Mapping[str, Collection[int]] | None = None
+    ) -> None:
+        """Reads the file in `directory` if there is one. Raises StoreDamaged when it cannot be read.
+
+        Without a file the topics are those that the store has queues of, `held`: so it is with a store that was
+        restored from its tier, or filled without a broker. With a file, a topic that it lacks was deleted.
+        """
         self.path = os.path.join(directory, FILE)
         self.config = config
         self.listeners: list[TopicListener] = []
@@ -91,9 +97,16 @@ class TopicTable:
         self._table: dict[str, TopicConfig] = {}
         self._own_names = frozenset(each.name for each in system_topics(config))
         self.data_version = NO_VERSION
+        held = held or {}
         if (found := self._access.read_config(self.path, decode_topics)) is not None:
             self._table, self.data_version = found
+            held = {}
         missing = [each for each in system_topics(config) if each.name not in self._table]
+        missing += [
+            TopicConfig(name, max(ids) + 1, max(ids) + 1)
+            for name, ids in held.items()
+            if ids and not self.is_system(name)
+        ]
         if missing or self.data_version == NO_VERSION:
             self.put_all(missing)
 

@@ -346,7 +346,6 @@ class Demo:
             with opened(self._place.tier) as driver, new_metadata(self._place.store) as metadata:
                 restore(driver, metadata, cluster=CLUSTER, broker=BROKER)
             self._broker.start()
-            self._wire(lambda orders: orders.create_topic())
             step.facts["restore_s"] = timeline.now_s - began_s
             self._tell(
                 timeline,
