@@ -1,4 +1,4 @@
-"""RocketMQ's broker and ours under the load of RocketMQ's own client: sends, batches, a backlog drained.
+"""RocketMQ's broker and ours under the load of RocketMQ's official programs: sends, batches, a backlog drained.
 
 Both run all the time and take turns; what one of them does not need, the other and the client may use, as on a machine
 of their own. Nothing is pinned. The load ends with an error at the first message that fails.
@@ -10,7 +10,7 @@ import contextlib
 import itertools
 from typing import Any
 
-from benchmarks import broker_side, harness, store_side
+from benchmarks import broker_side, harness, official_load, store_side
 from benchmarks.broker_side import BACKLOG_TOPIC, BATCH, BATCH_TOPIC, CONSUMER_THREADS, THREADS, TOPIC, Loaded
 from benchmarks.harness import GIB, JavaBench, Options, Side
 from benchmarks.report import Report, cpu_rate, median_rate
@@ -31,7 +31,8 @@ def run(argv: list[str]) -> dict[str, Any]:
     made = Report(NAME)
     jars = broker_side.distribution()
     made.environment |= {
-        "messages": messages, "threads": THREADS, "queues": broker_side.QUEUES, "rocketmq": jars.version
+        "messages": messages, "threads": THREADS, "queues": broker_side.QUEUES, "rocketmq": jars.version,
+        "load": official_load.describe(jars),
     }  # fmt: skip
     with harness.work_directory(options.directory, 8 * GIB) as directory:
         with harness.part_directory(directory) as place, contextlib.ExitStack() as running:

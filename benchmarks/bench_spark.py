@@ -4,12 +4,13 @@
 `offload`  A store into a tier by plan, with index and manifests, against repartition + sort + write of its records.
 `scaling`  The same job on two cores against one, in two sessions that take turns.
 `key`      What is read to find one key among 10,000 segments, against what is stored; counted, not timed.
-`verify`   Every record, unit, checksum and manifest on executors, against a plain read with a CRC-32.
+`verify`   Every record, unit, checksum and manifest on executors, against one plain reader with a CRC-32: on all cores,
+           as by default, and on one.
 `export`   A topic's history into Parquet by the job, against `df.write.parquet` of the same scan.
 `idle`     A micro-batch that has one message to carry, against half a second.
 `memory`   The most that driver and workers hold at 1, 4 and 16 times the size: 1 is flat.
 
-scan, offload, verify and export run in one session `local[1]` whose driver, JVM and workers share one core (`--core`);
+scan, offload and export run in one session `local[1]` whose driver, JVM and workers share one core (`--core`);
 the others have all cores. Starting Spark, filling stores and making tiers is never in the time; planning, commits and
 the start of tasks always are. What each side does and leaves out is told in `benchmarks/spark_*_side.py`. Files lie in
 memory, if there is room, so that disks do not decide. The JVM gets faster for ten runs: `--quick` does not wait for it.
@@ -49,6 +50,9 @@ KEY_BYTES_MIN = 128 * MIB
 """Less than this in 10,000 segments would be segments of nothing but names."""
 VERIFY_FACTOR = 4
 """A plain read of `--size` bytes in memory ends before a job of Spark has begun; a history is larger than that."""
+VERIFY_BYTES_MAX = (1 << 31) - MIB  # One file of a log.
+SCALING_FACTOR = 4
+"""What a job costs before its first byte and after its last is the same for one core and for two."""
 MEMORY_BYTES_MIN = 8 * MIB
 """The smallest tier of `memory`; the largest is 16 times as large, or as large as `--size`."""
 
@@ -61,6 +65,7 @@ class Work:
     size: int
     rounds: int
     warmup: int
+    core: int | None
 
 
 def scan(work: Work, spark: SparkSession, place: Path) -> None:
@@ -71,12 +76,6 @@ def scan(work: Work, spark: SparkSession, place: Path) -> None:
 def offload(work: Work, spark: SparkSession, place: Path) -> None:
     measured = spark_offload_side.measure_plan(spark, place, work.size, rounds=work.rounds, warmup=work.warmup)
     spark_offload_side.add_plan_to(work.made, measured)
-
-
-def verify(work: Work, spark: SparkSession, place: Path) -> None:
-    size = VERIFY_FACTOR * work.size
-    measured = spark_verify_side.measure(spark, place, size, rounds=work.rounds, warmup=work.warmup)
-    spark_verify_side.add_to(work.made, measured)
 
 
 def export(work: Work, spark: SparkSession, place: Path) -> None:
@@ -95,8 +94,16 @@ def idle(work: Work, place: Path) -> None:
 
 
 def scaling(work: Work, place: Path) -> None:
-    measured = spark_offload_side.measure_scaling(place, work.size, rounds=work.rounds, warmup=work.warmup)
+    size = SCALING_FACTOR * work.size
+    measured = spark_offload_side.measure_scaling(place, size, rounds=work.rounds, warmup=work.warmup)
     spark_offload_side.add_scaling_to(work.made, measured)
+
+
+def verify(work: Work, place: Path) -> None:
+    size, turns = min(VERIFY_FACTOR * work.size, VERIFY_BYTES_MAX), {"rounds": work.rounds, "warmup": work.warmup}
+    all_cores = spark_verify_side.measure_in_child("local[*]", place, size, **turns)
+    one_core = spark_verify_side.measure_in_child("local[1]", place, size, core=work.core, **turns)
+    spark_verify_side.add_to(work.made, all_cores, one_core)
 
 
 def memory(work: Work, place: Path) -> None:
@@ -105,12 +112,16 @@ def memory(work: Work, place: Path) -> None:
 
 
 # A JVM has the cores that its process had when it started: what has all cores runs in processes of its own.
-IN_CHILDREN: dict[str, Callable[[Work, Path], None]] = {"scaling": scaling, "idle": idle, "memory": memory}
+IN_CHILDREN: dict[str, Callable[[Work, Path], None]] = {
+    "scaling": scaling,
+    "verify": verify,
+    "idle": idle,
+    "memory": memory,
+}
 ON_ONE_CORE: dict[str, Callable[[Work, SparkSession, Path], None]] = {
     "scan": scan,
     "offload": offload,
     "key": key,
-    "verify": verify,
     "export": export,
 }
 PARTS = (*ON_ONE_CORE, *IN_CHILDREN)
@@ -125,6 +136,7 @@ def run(argv: list[str]) -> dict[str, Any]:
         size=arguments.size or (SIZE_QUICK if options.quick else SIZE),
         rounds=arguments.rounds or (ROUNDS_QUICK if options.quick else ROUNDS),
         warmup=arguments.warmup or (WARMUP_QUICK if options.quick else WARMUP),
+        core=options.core,
     )
     wanted = options.only or frozenset(PARTS)
     chosen = replace(options, size=work.size, rounds=work.rounds, warmup=work.warmup)

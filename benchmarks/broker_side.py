@@ -1,8 +1,8 @@
 """Brokers, measured: RocketMQ's and ours as processes of their own, loaded by one and the same Java client.
 
-The load is `tests/interop/java/Load.java`: RocketMQ's own client in the shape of its benchmark programs, which no Maven
-repository has. Both brokers have the same settings (asynchronous flush, files of RocketMQ's own sizes), stores on the
-same file system and a topic of eight queues. Processor time is the broker's process alone, all its threads.
+The load is RocketMQ's official benchmark programs (`official_load`). Both brokers have the same settings (asynchronous
+flush, files of RocketMQ's own sizes), stores on the same file system and a topic of eight queues. Processor time is the
+broker's process alone, all its threads.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import process_tree
+from benchmarks import official_load, process_tree
 from benchmarks.report import Round
 
 TOPIC = "Load"
@@ -41,6 +41,7 @@ def add_tests_to_path() -> None:
 def distribution() -> Any:
     """RocketMQ's jars, run as a server is run. Ends the program with one line where they cannot be had."""
     add_tests_to_path()
+    from interop.official import with_programs
     from interop.rocketmq import Distribution, Unavailable, fetch
 
     class Served(Distribution):
@@ -53,7 +54,9 @@ def distribution() -> Any:
         found = fetch()
     except Unavailable as reason:
         raise SystemExit(f"the real RocketMQ cannot be run here: {reason}") from reason
-    return Served(found.version, found.lib, found.classes)
+    with contextlib.suppress(Unavailable):  # Then the load is our own program; the report says which it was.
+        found = with_programs(found)
+    return Served(found.version, found.lib, found.classes, found.more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,6 @@ class Loaded:
 
 @contextlib.contextmanager
 def rocketmq(jars: Any, directory: Path) -> Iterator[Loaded]:
-    from interop.java_client import JavaClient
     from interop.rocketmq import Cluster
 
     class Measured(Cluster):
@@ -100,14 +102,13 @@ def rocketmq(jars: Any, directory: Path) -> Iterator[Loaded]:
     settings = {"flushDiskType": "ASYNC_FLUSH"}
     with (
         Measured(jars, store, directory / "rocketmq", settings) as cluster,
-        JavaClient(jars, cluster.name_server, directory).loading() as load,
+        official_load.loading(jars, cluster.name_server, cluster.port, QUEUES, directory) as load,
     ):
         yield Loaded("rocketmq", load, cluster.pid, cluster.name_server, cluster.port)
 
 
 @contextlib.contextmanager
 def tiermq(jars: Any, directory: Path, *words: str, **settings: object) -> Iterator[Loaded]:
-    from interop.java_client import JavaClient
     from servers.serving import SIZES, Serving
     from tiermq.config import StoreConfig
 
@@ -117,7 +118,7 @@ def tiermq(jars: Any, directory: Path, *words: str, **settings: object) -> Itera
     sizes = {name: getattr(StoreConfig(), name) for name in SIZES}
     with (
         Serving(store, *words, **{**sizes, "flush_disk_type": "ASYNC_FLUSH", **settings}) as served,
-        JavaClient(jars, served.name_server, directory).loading() as load,
+        official_load.loading(jars, served.name_server, served.port, QUEUES, directory) as load,
     ):
         assert served.process is not None
         yield Loaded("tiermq", load, served.process.pid, served.name_server, served.port)

@@ -69,7 +69,7 @@ class Offloading:
 
     def by_plan(self) -> Round:
         """The job: records, units, metadata, manifests, and the key index, which stays beside the store."""
-        self._clear()
+        self.clear()
         return tree_timed(self._offload)
 
     def _offload(self) -> tuple[int, int]:
@@ -78,7 +78,7 @@ class Offloading:
 
     def by_shuffle(self) -> Round:
         """Records and units alone."""
-        self._clear()
+        self.clear()
         return tree_timed(self._shuffle)
 
     def _shuffle(self) -> tuple[int, int]:
@@ -90,7 +90,7 @@ class Offloading:
             raise RuntimeError(f"expected {self._messages} messages in the tier, found {messages}: {problems}")
         return messages, size
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
         """A new tier, under a name of its own: drivers remember which directories they have made."""
         shutil.rmtree(self._tier, ignore_errors=True)
         self._tier = self._directory / f"tier-{time.time_ns()}"
@@ -324,6 +324,7 @@ def _serve(master: str, directory: str, messages: str) -> None:
     world = Offloading(Path(directory), int(messages), spark)
     for _ in sys.stdin:
         done = world.by_plan()
+        world.clear()  # The other side needs the room.
         print(json.dumps([done.messages, done.bytes, done.seconds, done.cpu_seconds]), flush=True)
     spark.stop()
 

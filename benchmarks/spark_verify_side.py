@@ -1,11 +1,14 @@
 """The sides of `verify` on Spark: the job on executors, and a plain read with a CRC-32 of the same bytes.
 
 Run it alone for a look:  python -m benchmarks.spark_verify_side 256M
-Both sides run on one core: pin the process before the session is started, and its JVM and workers inherit the pin.
+The job runs as it does by default, with a task for each core, against one reader; and, apart, with its driver, JVM and
+worker on one core, as the reader is. A plain reader copies a megabyte at a time into the same cache lines.
 """
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +22,7 @@ from tiermq.spark.jobs.verify import verify
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RATIO, MANY_RATIO = "spark_verify_vs_plain_read", "spark_verify_many_queues_vs_plain_read"
+RATIO = "spark_verify_vs_plain_read"
 
 
 class SparkVerifying:
@@ -54,25 +57,55 @@ def measure(
     return measured
 
 
-def add_to(made: Report, measured: dict[str, list[Round]]) -> None:
-    """Put what was measured and its ratios into a report."""
-    made.add(measured)
-    made.compare(RATIO, measured["spark_verify"], measured["plain_read"])
-    made.compare(MANY_RATIO, measured["spark_verify_many_queues"], measured["plain_read_many_queues"])
+def measure_in_child(
+    master: str, directory: Path, log_size: int, *, rounds: int, warmup: int, core: int | None = None
+) -> dict[str, list[Round]]:
+    """The same in a process of its own, with all cores or pinned to one."""
+    numbers = [log_size, rounds, warmup]
+    command = [sys.executable, "-m", "benchmarks.spark_verify_side", "--child", master, str(directory)]
+    command += [str(number) for number in numbers]
+    with harness.pinned(core):
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, list[list[float]]] = json.loads(done.stdout.splitlines()[-1])
+    return {
+        name: [Round(int(count), int(size), wall, cpu) for count, size, wall, cpu in each]
+        for name, each in found.items()
+    }
+
+
+def add_to(made: Report, all_cores: dict[str, list[Round]], one_core: dict[str, list[Round]]) -> None:
+    """Put what was measured and its ratios into a report: as it is run by default, and on the reader's one core."""
+    made.add(all_cores)
+    made.add({f"{name}_one_core": rounds for name, rounds in one_core.items()})
+    for ending, suffix, measured in (("", "", all_cores), ("_one_core", "", one_core), ("", "_many_queues", all_cores)):
+        ratio = f"spark_verify{suffix}{ending}_vs_plain_read"
+        made.compare(ratio, measured[f"spark_verify{suffix}"], measured[f"plain_read{suffix}"])
+
+
+def _serve(master: str, directory: str, *numbers: str) -> None:
+    from tiermq.spark.session import get_spark
+
+    log_size, rounds, warmup = map(int, numbers)
+    spark = get_spark(master, app="bench verify")
+    measured = measure(spark, Path(directory), log_size, rounds=rounds, warmup=warmup)
+    spark.stop()
+    told = {name: [[r.messages, r.bytes, r.seconds, r.cpu_seconds] for r in each] for name, each in measured.items()}
+    print(json.dumps(told))
 
 
 def main(size: str = "256M") -> None:
-    from tiermq.spark.session import get_spark
-
     log_size = harness.parse_size(size)
     core = harness.choose_core("last")
     made = Report("spark verify")
-    with harness.work_directory(None, 3 * log_size) as directory, harness.pinned(core):
-        spark = get_spark("local[1]", app="bench verify")
-        add_to(made, measure(spark, directory, log_size))
-        spark.stop()
+    with harness.work_directory(None, 3 * log_size) as directory:
+        all_cores = measure_in_child("local[*]", directory, log_size, rounds=5, warmup=3)
+        one_core = measure_in_child("local[1]", directory, log_size, rounds=5, warmup=3, core=core)
+        add_to(made, all_cores, one_core)
     print(made.ratios, made.cpu_ratios, made.rates, made.core_share)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[1:2] == ["--child"]:
+        _serve(*sys.argv[2:])
+    else:
+        main(*sys.argv[1:])

@@ -147,7 +147,14 @@ def run_tiny(directory: Path, *more: str) -> dict[str, Any]:
         ("offload", {"offload_by_plan_vs_shuffle"}),
         ("scaling", {"offload_two_cores_vs_one"}),
         ("key", {"key_bytes_stored_vs_read"}),
-        ("verify", {"spark_verify_vs_plain_read", "spark_verify_many_queues_vs_plain_read"}),
+        (
+            "verify",
+            {
+                "spark_verify_vs_plain_read",
+                "spark_verify_one_core_vs_plain_read",
+                "spark_verify_many_queues_vs_plain_read",
+            },
+        ),
         ("export", {"export_vs_write_parquet", "export_vs_write_parquet_zstd"}),
         ("idle", {"idle_batch_half_second_vs_taken"}),
         ("memory", {"memory_1x_vs_16x"}),

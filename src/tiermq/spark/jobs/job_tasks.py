@@ -35,7 +35,8 @@ class JobTasks:
     def bundles(self, works: Sequence[T], weight: Callable[[T], int], bundle_bytes: int) -> list[tuple[T, ...]]:
         """The works in bundles of about the same weight: enough of them for every processor, none too small."""
         total = sum(map(weight, works))
-        count = max(1, min(len(works), max(-(-total // bundle_bytes), min(2 * self.parallelism, total >> 22))))
+        fair = 2 * self.parallelism if self.parallelism > 1 else 1
+        count = max(1, min(len(works), max(-(-total // bundle_bytes), min(fair, total >> 22))))
         bins: list[list[T]] = [[] for _ in range(count)]
         lightest = [(0, number) for number in range(count)]
         for work in sorted(works, key=weight, reverse=True):

@@ -73,7 +73,8 @@ def run_here(function: Callable[[T], R], tasks: Sequence[T], *, progress: Progre
 
 def _collect_rdd(spark: SparkSession, work: _Work, pickled: Sequence[bytes]) -> list[tuple[int, bytes]]:
     rows = spark.sparkContext.parallelize(list(enumerate(pickled)), len(pickled))
-    return rows.map(work.row).collect()
+    outcomes: list[tuple[int, bytes]] = rows.map(work.row).collect()
+    return outcomes
 
 
 def _collect_frame(spark: SparkSession, work: _Work, pickled: Sequence[bytes]) -> list[tuple[int, bytes]]:

@@ -42,7 +42,8 @@ from tiermq.tier.verify_task import VerifyPlan, VerifyResult, VerifyTask
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-BUNDLE_BYTES = 256 * 1024 * 1024
+BUNDLE_BYTES = 1024 * 1024 * 1024
+"""A task costs Spark 20 to 30 ms, in which a core verifies a hundred megabytes."""
 PROBLEMS_TOLD_MAX = 100
 
 

@@ -1,0 +1,70 @@
+"""The load of a broker: RocketMQ's official benchmark programs, in one JVM that stays warm.
+
+    send     Producer        so many threads that share a client and wait for their answers
+    batch    BatchProducer   the same, several messages in a send
+    consume  Consumer        a group of its own, from the beginning of the topic
+
+Where they cannot be fetched, `tests/interop/java/Load.java` does the same with the same client. Both tell {"messages",
+"failed", "seconds"}; seconds are from the first message to the last one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+Load = Callable[..., dict[str, Any]]
+
+
+def describe(jars: Any) -> str:
+    """What loads the brokers, for the report."""
+    from interop.official import PROGRAMS_VERSION
+
+    if jars.more:
+        return f"official programs of {PROGRAMS_VERSION}, client of {jars.version}"
+    return f"Load.java, client of {jars.version}"
+
+
+@contextlib.contextmanager
+def loading(jars: Any, name_server: str, port: int, queues: int, directory: Path) -> Iterator[Load]:
+    """Jobs for the broker at `port`, one after the other."""
+    from interop.java_client import JavaClient
+    from interop.official import Official
+
+    if not jars.more:
+        with JavaClient(jars, name_server, directory).loading() as load:
+            yield load
+        return
+    with Official(jars, name_server, directory) as official:
+
+        def run(kind: str, topic: str, threads: int, messages: int, **more: Any) -> dict[str, Any]:
+            options: list[object] = ["-t", topic, "-w", threads]
+            batch = 1
+            if kind == "consume":
+                begin_at_the_beginning(port, more["group"], topic, queues)
+                program, options = "Consumer", [*options, "-g", more["group"]]
+            elif kind == "batch":
+                batch = more["batch"]
+                program, options = "BatchProducer", [*options, "-s", more["bytes"], "-b", batch]
+            else:
+                program, options = "Producer", [*options, "-s", more["bytes"]]
+            told = official.run(program, *options, messages=messages, batch=batch)
+            return {"messages": told.messages, "failed": told.failed, "seconds": told.seconds}
+
+        yield run
+
+
+def begin_at_the_beginning(port: int, group: str, topic: str, queues: int) -> None:
+    """The program starts a new group at the end of a topic, unless the group has been somewhere already."""
+    from tiermq.remoting.client import BlockingClient
+    from tiermq.remoting.codes import RequestCode, ResponseCode
+    from tiermq.remoting.command import RemotingCommand
+
+    with BlockingClient("127.0.0.1", port, timeout_s=30.0) as client:
+        for queue in range(queues):
+            fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue), "commitOffset": "0"}
+            answer = client.request(RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, ext=fields))
+            if answer.code != ResponseCode.SUCCESS:
+                raise SystemExit(f"the broker refused an offset of group {group}: {answer.remark}")
