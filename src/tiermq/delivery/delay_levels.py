@@ -20,16 +20,15 @@ import os
 
 from tiermq.clock import Clock
 from tiermq.delivery.delay_offsets import FILE, decode_delay_offsets, encode_delay_offsets
+from tiermq.delivery.put_again import NEVER, STORED, put_again, undeliverable
 from tiermq.errors import CorruptRecord, IllegalMessage
 from tiermq.files.file_access import FileAccess
 from tiermq.files.os_file_access import OsFileAccess
-from tiermq.kernel import GetPage, Message
-from tiermq.message.hosts import encode_host
+from tiermq.kernel import GetPage
 from tiermq.message.properties import REAL_QID, REAL_TOPIC
 from tiermq.message.stored_message import StoredMessage
-from tiermq.message.topic_name import HALF_TOPIC, SCHEDULE_TOPIC, topic_problem
+from tiermq.message.topic_name import SCHEDULE_TOPIC
 from tiermq.service import Service
-from tiermq.status import PutStatus
 from tiermq.store.local_store import LocalStore
 
 _log = logging.getLogger(__name__)
@@ -38,8 +37,6 @@ REST_S = 0.1
 BATCH = 32
 PAGES_MAX = 64
 """Pages of one level before the others get their turn."""
-_NEVER = frozenset({PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED})
-_STORED = frozenset({PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT})
 
 
 class DelayLevels(Service):
@@ -196,19 +193,19 @@ class DelayLevels(Service):
     def _deliver(self, level: int, message: StoredMessage) -> bool:
         """Put one message to its topic. False: it could not be put now."""
         topic, queue_id = message.get_property(REAL_TOPIC), message.get_property(REAL_QID) or "0"
-        reason = _undeliverable(topic, queue_id)
+        reason = undeliverable(topic, queue_id)
         if topic is None or reason is not None:
             self._skip(level, message.queue_offset, reason or "it names no topic")
             return True
         try:
-            result = self._store.append(_delivered(message, topic, int(queue_id)))
+            result = self._store.append(put_again(message, topic, int(queue_id)))
         except IllegalMessage as error:
             self._skip(level, message.queue_offset, str(error))
             return True
-        if result.status in _STORED:
+        if result.status in STORED:
             self.delivered_count += 1
             return True
-        if result.status in _NEVER:
+        if result.status in NEVER:
             self._skip(level, message.queue_offset, f"the store refuses it: {result.status.name}")
             return True
         _log.warning("delay level %d: offset %d waits: %s", level, message.queue_offset, result.status.name)
@@ -217,28 +214,3 @@ class DelayLevels(Service):
     def _skip(self, level: int, offset: int, reason: str) -> None:
         self.skipped_count += 1
         _log.error("delay level %d: the message at offset %d cannot be delivered: %s", level, offset, reason)
-
-
-def _undeliverable(topic: str | None, queue_id: str) -> str | None:
-    """Why a message can never be delivered; None when it can."""
-    if topic is None:
-        return "it names no topic"
-    if topic == HALF_TOPIC:
-        return "half messages are not delayed"
-    if not (queue_id.isascii() and queue_id.isdigit() and int(queue_id) < 2**31):
-        return f"it names the queue {queue_id[:40]!r}"
-    return topic_problem(topic)
-
-
-def _delivered(message: StoredMessage, topic: str, queue_id: int) -> Message:
-    return Message(
-        topic,
-        message.body,
-        queue_id,
-        encoded_properties=message.encoded_properties,
-        flag=message.flag,
-        sys_flag=message.sys_flag,
-        born_timestamp_ms=message.born_timestamp_ms,
-        born_host=encode_host(message.born_host),
-        reconsume_times=message.reconsume_times,
-    )

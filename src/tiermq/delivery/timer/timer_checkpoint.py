@@ -1,0 +1,132 @@
+"""The timer checkpoint: up to where timers were taken in and delivered, in `config/timercheck`.
+
+    0            8           16             24              32              40         48        56
+    +------------+-----------+--------------+---------------+---------------+----------+---------+
+    | read time  | log end   | queue offset | master offset | state version | time     | counter |   big-endian i64
+    +------------+-----------+--------------+---------------+---------------+----------+---------+
+    64           72          76             80              88 … 4096
+    +------------+-----------+--------------+---------------+
+    | "TierMQtw" | precision | CRC of 0..56 | log end       |   ours, where RocketMQ leaves the file alone
+    +------------+-----------+--------------+---------------+
+
+The read time is the first slot that was not delivered, the queue offset the first message of the timer topic that was
+not taken in, the log end the end of the units of those before it. All three belong together in a checkpoint of ours,
+which our mark says as long as its CRC fits; RocketMQ's log end is that of its last but one flush.
+
+Invariants: written only after what it speaks of is on disk. Threads: the timer service alone.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import NamedTuple
+
+from tiermq.errors import StoreDamaged
+from tiermq.files.file_access import FileAccess
+
+FILE = "timercheck"
+FILE_BYTES = 4096
+VALUES = struct.Struct(
+    ">"
+    "q"  # read_time_ms         the first slot that was not delivered
+    "q"  # log_end              end of the units that are on disk
+    "q"  # queue_offset         the next message of the timer topic
+    "q"  # master_queue_offset  the same; a slave must not pass it
+    "q"  # state_version        of dataVersion
+    "q"  # timestamp_ms         of dataVersion
+    "q"  # counter              of dataVersion
+)
+MARK = struct.Struct(
+    ">"
+    "8s"  # name       TierMQtw
+    "i"  # precision   milliseconds of a slot
+    "I"  # crc         of the values
+    "q"  # log_end     as above
+)
+MARK_AT = 64
+MARK_NAME = b"TierMQtw"
+assert VALUES.size == 56
+assert VALUES.size <= MARK_AT
+
+
+class TimerProgress(NamedTuple):
+    """What a checkpoint says. `precision_ms` is 0 when RocketMQ wrote it last, or nobody did."""
+
+    read_time_ms: int = 0
+    log_end: int = 0
+    queue_offset: int = 0
+    precision_ms: int = 0
+    timestamp_ms: int = 0
+    counter: int = 0
+    state_version: int = 0
+    master_queue_offset: int = 0
+
+    @property
+    def is_ours(self) -> bool:
+        return self.precision_ms > 0
+
+
+def encode_progress(progress: TimerProgress) -> tuple[bytes, bytes]:
+    """The values, and our mark of them."""
+    values = VALUES.pack(
+        progress.read_time_ms,
+        progress.log_end,
+        progress.queue_offset,
+        progress.master_queue_offset,
+        progress.state_version,
+        progress.timestamp_ms,
+        progress.counter,
+    )
+    return values, MARK.pack(MARK_NAME, progress.precision_ms, zlib.crc32(values), progress.log_end)
+
+
+def decode_progress(data: bytes | memoryview) -> TimerProgress:
+    """Raises StoreDamaged when there are too few bytes. Older brokers wrote 32 bytes, without a version."""
+    if len(data) < 32:
+        raise StoreDamaged(f"expected a timer checkpoint of at least 32 bytes, found {len(data)}")
+    values = bytes(data[: VALUES.size]).ljust(VALUES.size, b"\0")
+    read_time_ms, log_end, queue_offset, master, state_version, timestamp_ms, counter = VALUES.unpack(values)
+    precision_ms = 0
+    if len(data) >= MARK_AT + MARK.size:
+        name, precision, crc, marked_end = MARK.unpack_from(data, MARK_AT)
+        if name == MARK_NAME and crc == zlib.crc32(values) and marked_end == log_end:
+            precision_ms = precision
+    return TimerProgress(
+        read_time_ms, log_end, queue_offset, precision_ms, timestamp_ms, counter, state_version, master
+    )
+
+
+class TimerCheckpoint:
+    """The file, and what it says."""
+
+    def __init__(self, access: FileAccess, path: str) -> None:
+        found = access.file_info(path)
+        if found is not None and found.size < FILE_BYTES:
+            # A process died before it had its size, or an older broker wrote it: kept as far as it goes.
+            old = access.read_bytes(path)
+            access.write_bytes(path, old.ljust(FILE_BYTES, b"\0"))
+        self._region = access.create(path, FILE_BYTES)
+        self._region.reserve(0, FILE_BYTES)
+        self.progress = decode_progress(bytes(self._region.buffer[:FILE_BYTES]))
+
+    def write(self, progress: TimerProgress, now_ms: int) -> None:
+        """Durable on return. Nothing is written when nothing changed."""
+        same = progress._replace(
+            timestamp_ms=self.progress.timestamp_ms,
+            counter=self.progress.counter,
+            state_version=self.progress.state_version,
+            master_queue_offset=progress.queue_offset,
+        )
+        if same == self.progress:
+            return
+        new = same._replace(timestamp_ms=now_ms, counter=self.progress.counter + 1)
+        values, mark = encode_progress(new)
+        buffer = self._region.buffer
+        buffer[: len(values)] = values
+        buffer[MARK_AT : MARK_AT + len(mark)] = mark
+        self._region.sync()
+        self.progress = new
+
+    def close(self) -> None:
+        self._region.close()

@@ -1,0 +1,171 @@
+"""TimerDequeue: delivers the slots whose time has passed, one after the other.
+
+    slot ─► its chain of units ─► cancellations first ─► the others, oldest first:
+                cancelled     dropped          rolls         put into the timer topic again
+                unreadable    passed over      due           put to its topic
+
+Invariants: the read time passes a slot only when every timer of it was dealt with. A put that fails for a while (full
+disk, busy store) is tried again until it succeeds; the original gives up after three tries. Of a slot that is not done
+the positions of its units are held, eight bytes each, and never more than a batch of messages.
+Threads: the timer service alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+
+from tiermq.delivery.timer.timer_log import TimerLog
+from tiermq.delivery.timer.timer_record import cancel_key, delivered, own_key, read_timer, rolled
+from tiermq.delivery.timer.timer_state import TimerState, is_done
+from tiermq.delivery.timer.timer_unit import TimerUnit
+from tiermq.delivery.timer.timer_wheel import Slot
+from tiermq.errors import CorruptRecord, IllegalMessage
+from tiermq.kernel import Message
+from tiermq.message.stored_message import StoredMessage
+
+_log = logging.getLogger(__name__)
+
+BATCH = 256
+BATCHES_MAX = 16
+"""Batches before what came in the meantime is taken in."""
+
+
+class _OpenSlot:
+    """A slot that is being delivered."""
+
+    def __init__(self, slot: Slot, positions: array[int]) -> None:
+        self.slot = slot
+        self.positions = positions
+        """Of its units, newest first; what was dealt with is taken off the end."""
+        self.cancelled: set[str] = set()
+        self.pending: list[Message] = []
+        """Messages that could not be put yet."""
+        self.cancellations_read = False
+
+
+class TimerDequeue:
+    """See the module."""
+
+    def __init__(self, state: TimerState) -> None:
+        self._state = state
+        self._open: _OpenSlot | None = None
+
+    def run(self) -> bool:
+        """Deliver what is due; whether there is more that can be delivered now."""
+        state = self._state
+        if state.settings.stop_dequeue:
+            return False
+        for _ in range(BATCHES_MAX):
+            if self._open is None and not self._open_next():
+                return False
+            if not self._deliver_batch():
+                return False
+        return True
+
+    def forget_open(self) -> None:
+        """The clock was set back: what is open will be found again."""
+        self._open = None
+
+    def _open_next(self) -> bool:
+        """Open the next slot that is due and not empty; False when there is none."""
+        state = self._state
+        turn_ms = state.settings.wheel_slots * state.settings.precision_ms
+        slot = None
+        while slot is None and state.read_ms < state.write_ms:
+            slot = next(state.wheel.slots_between(state.read_ms, state.write_ms), None)
+            if slot is None:
+                state.read_ms = min(state.write_ms, state.read_ms + turn_ms)
+        if slot is None:
+            return False
+        state.read_ms = slot.time_ms
+        positions, is_whole = chain_of(state.log, slot, state.settings.precision_ms)
+        if not is_whole:
+            state.skip(f"slot {slot.time_ms}", f"its chain in the timer log ends after {len(positions)} units")
+        self._open = _OpenSlot(slot, positions)
+        return True
+
+    def _deliver_batch(self) -> bool:
+        """Deliver some of the open slot; False when nothing more can be put now."""
+        state, opened = self._state, self._open
+        assert opened is not None
+        if not opened.cancellations_read:
+            self._read_cancellations(opened)
+        while opened.positions and len(opened.pending) < BATCH:
+            message = self._prepared(opened, opened.positions.pop())
+            if message is not None:
+                opened.pending.append(message)
+        statuses = state.put(opened.pending)
+        opened.pending = [
+            message for message, status in zip(opened.pending, statuses, strict=True) if not is_done(status)
+        ]
+        if opened.pending:
+            waits = next(status for status in statuses if not is_done(status))
+            _log.warning("%d timers of %d wait: %s", len(opened.pending), opened.slot.time_ms, waits.name)
+            return False
+        if not opened.positions:
+            self._close(opened)
+        return True
+
+    def _close(self, opened: _OpenSlot) -> None:
+        state = self._state
+        state.waiting -= opened.slot.timers
+        state.read_ms = opened.slot.time_ms + state.settings.precision_ms
+        self._open = None
+
+    def _read_cancellations(self, opened: _OpenSlot) -> None:
+        for position in opened.positions:
+            unit = self._state.log.read(position)
+            if unit is not None and unit.cancels:
+                message = self._message(unit)
+                key = None if message is None else cancel_key(message)
+                if key is not None:
+                    opened.cancelled.add(key)
+        opened.cancellations_read = True
+
+    def _prepared(self, opened: _OpenSlot, position: int) -> Message | None:
+        """The message to put for one unit; None when there is nothing to put."""
+        state = self._state
+        unit = state.log.read(position)
+        message = None if unit is None else self._message(unit)
+        if unit is None or message is None:
+            state.skip(f"timer log position {position}", "it is gone, or damaged")
+            return None
+        try:
+            timer = read_timer(message)
+            state.metrics.add(timer.topic, -unit.weight, state.clock.now_ms())
+            if unit.cancels:
+                return None
+            if not unit.rolls and state.settings.floor(timer.deliver_ms) != opened.slot.time_ms:
+                raise CorruptRecord(f"another timer lies there, of {timer.deliver_ms}")
+            if opened.cancelled and own_key(message) in opened.cancelled:
+                state.counts.cancelled += 1
+                return None
+            if unit.rolls:
+                state.counts.rolled += 1
+                return rolled(message, unit.write_time_ms, state.clock.now_ms())
+            state.counts.delivered += 1
+            return delivered(message, unit.write_time_ms, state.clock.now_ms())
+        except (CorruptRecord, IllegalMessage) as error:
+            state.skip(f"physical offset {unit.physical_offset}", error)
+            return None
+
+    def _message(self, unit: TimerUnit) -> StoredMessage | None:
+        try:
+            return self._state.store.message_at(unit.physical_offset, unit.message_size)
+        except CorruptRecord as error:
+            _log.warning("timer at physical offset %d: %s", unit.physical_offset, error)
+            return None
+
+
+def chain_of(log: TimerLog, slot: Slot, precision_ms: int) -> tuple[array[int], bool]:
+    """Positions of the units of a slot, newest first, and whether they are all that the log should have."""
+    positions = array("q")
+    position, begin = slot.last, log.begin
+    while position >= begin:
+        unit = log.read(position)
+        if unit is None or unit.previous >= position or unit.slot_ms // precision_ms != slot.time_ms // precision_ms:
+            return positions, False
+        positions.append(position)
+        position = unit.previous
+    return positions, True

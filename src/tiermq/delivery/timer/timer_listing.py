@@ -1,0 +1,99 @@
+"""What waits: the timers of a wheel in the order of their slots, with what a reader wants to know of each.
+
+A timer that was cancelled is left out; so is one whose message is gone. Nothing is held but the keys of cancellations
+and the positions of one slot, so that a million waiting timers can be listed as well as ten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tiermq.delivery.timer.timer_dequeue import chain_of
+from tiermq.delivery.timer.timer_log import TimerLog
+from tiermq.delivery.timer.timer_record import cancel_key, own_key, read_timer
+from tiermq.delivery.timer.timer_settings import TimerSettings
+from tiermq.delivery.timer.timer_unit import MAGIC_DELETE
+from tiermq.delivery.timer.timer_wheel import TimerWheel
+from tiermq.errors import CorruptRecord
+from tiermq.message.properties import REAL_QID, TIMER_ROLL_TIMES
+from tiermq.message.stored_message import StoredMessage
+
+ReadMessage = Callable[[int, int], StoredMessage | None]
+"""(physical offset, size) → the message there."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingTimer:
+    """One timer that waits. `deliver_ms` is when it is delivered at the earliest: the end of its slot."""
+
+    deliver_ms: int
+    topic: str
+    queue_id: int
+    unique_key: str | None
+    keys: list[str]
+    rolls: int
+    store_timestamp_ms: int
+    size: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def waiting_timers(
+    wheel: TimerWheel, log: TimerLog, read_message: ReadMessage, from_ms: int, settings: TimerSettings
+) -> Iterator[WaitingTimer]:
+    """See the module. A timer that rolls is told where it lies now, with the time when it is due at last."""
+    cancelled = _cancelled_keys(wheel, log, read_message, from_ms)
+    for slot in wheel.slots_between(from_ms):
+        positions, _ = chain_of(log, slot, wheel.precision_ms)
+        while positions:
+            unit = log.read(positions.pop())
+            if unit is None or unit.magic & MAGIC_DELETE:
+                continue
+            message = readable(read_message, unit.physical_offset, unit.message_size)
+            if message is not None and own_key(message) not in cancelled:
+                yield described(message, settings.precision_ms)
+
+
+def described(message: StoredMessage, precision_ms: int) -> WaitingTimer:
+    """What a message of the timer topic says. Raises CorruptRecord when it is no timer."""
+    timer = read_timer(message)
+    queue_id, rolls = message.get_property(REAL_QID) or "", message.get_property(TIMER_ROLL_TIMES) or ""
+    return WaitingTimer(
+        deliver_ms=timer.deliver_ms + precision_ms,
+        topic=timer.topic,
+        queue_id=int(queue_id) if queue_id.isdigit() else -1,
+        unique_key=message.unique_key,
+        keys=message.keys,
+        rolls=int(rolls) if rolls.isdigit() else 0,
+        store_timestamp_ms=message.store_timestamp_ms,
+        size=message.size,
+    )
+
+
+def readable(read_message: ReadMessage, physical_offset: int, size: int) -> StoredMessage | None:
+    """The timer there; None when it is gone, damaged, or something else."""
+    try:
+        message = read_message(physical_offset, size)
+        if message is not None:
+            read_timer(message)
+    except CorruptRecord:
+        return None
+    return message
+
+
+def _cancelled_keys(wheel: TimerWheel, log: TimerLog, read_message: ReadMessage, from_ms: int) -> set[str]:
+    """What is named by cancellations anywhere in the wheel: one that rolls is not in the slot of its timer yet."""
+    found: set[str] = set()
+    for slot in wheel.slots_between(from_ms):
+        positions, _ = chain_of(log, slot, wheel.precision_ms)
+        for position in positions:
+            unit = log.read(position)
+            if unit is not None and unit.magic & MAGIC_DELETE:
+                message = readable(read_message, unit.physical_offset, unit.message_size)
+                key = None if message is None else cancel_key(message)
+                if key is not None:
+                    found.add(key)
+    return found

@@ -1,0 +1,97 @@
+"""What the wheel reads of a message in the timer topic, and how that message is put again when its slot has passed.
+
+stored:      … TIMER_OUT_MS, REAL_TOPIC, REAL_QID [, TIMER_DEL_UNIQKEY]
+delivered:   … and TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS, in REAL_TOPIC
+rolled:      … and TIMER_ROLL_TIMES + 1 besides, in the timer topic again
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tiermq.delivery.put_again import put_again, undeliverable
+from tiermq.delivery.timer.timer_place import TIMER_QUEUE, delete_key
+from tiermq.errors import CorruptRecord, IllegalMessage
+from tiermq.kernel import Message
+from tiermq.message.java_hash import java_hash
+from tiermq.message.properties import (
+    REAL_QID,
+    REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
+    TIMER_DEQUEUE_MS,
+    TIMER_ENQUEUE_MS,
+    TIMER_OUT_MS,
+    TIMER_ROLL_TIMES,
+    UNIQ_KEY,
+    get_property,
+    with_property,
+)
+from tiermq.message.stored_message import StoredMessage
+from tiermq.message.topic_name import TIMER_TOPIC
+
+AT_ONCE_MS = 2**63 - 1
+"""TIMER_ENQUEUE_MS of a timer that was due before it could be taken in."""
+_OUT_MS, _REAL_TOPIC, _DELETE = TIMER_OUT_MS.encode(), REAL_TOPIC.encode(), TIMER_DEL_UNIQKEY.encode()
+_UNIQ_KEY = UNIQ_KEY.encode()
+
+
+class TimerRecord(NamedTuple):
+    """One message of the timer topic, as far as the wheel needs it."""
+
+    deliver_ms: int
+    """The slot that its deliver time lies in."""
+    is_delete: bool
+    topic: str
+
+    @property
+    def topic_hash(self) -> int:
+        return java_hash(self.topic)
+
+
+def read_timer(message: StoredMessage) -> TimerRecord:
+    """Raises CorruptRecord when it is no message of the timer topic, or says no time."""
+    if message.topic != TIMER_TOPIC:
+        raise CorruptRecord(f"expected a message of the timer topic, found one of {message.topic[:80]!r}")
+    properties = message.encoded_properties
+    out_ms = get_property(properties, _OUT_MS) or b""
+    if not out_ms.isdigit() or len(out_ms) > 18:
+        raise CorruptRecord(f"expected a time in {TIMER_OUT_MS}, found {out_ms[:40]!r}")
+    topic = (get_property(properties, _REAL_TOPIC) or b"").decode("utf-8", "replace")
+    return TimerRecord(int(out_ms), get_property(properties, _DELETE) is not None, topic)
+
+
+def cancel_key(message: StoredMessage) -> str | None:
+    """What a cancellation names; None when it names nothing."""
+    found = get_property(message.encoded_properties, _DELETE)
+    return None if found is None else found.decode("utf-8", "replace")
+
+
+def own_key(message: StoredMessage) -> str | None:
+    """How a cancellation would name this timer; None when it has no unique key."""
+    unique_key = get_property(message.encoded_properties, _UNIQ_KEY)
+    topic = get_property(message.encoded_properties, _REAL_TOPIC)
+    if unique_key is None or topic is None:
+        return None
+    return delete_key(topic.decode("utf-8", "replace"), unique_key.decode("utf-8", "replace"))
+
+
+def delivered(message: StoredMessage, enqueue_ms: int, now_ms: int) -> Message:
+    """The message as its topic gets it. Raises IllegalMessage when it can never be delivered."""
+    topic, queue_id = message.get_property(REAL_TOPIC), message.get_property(REAL_QID) or ""
+    reason = undeliverable(topic, queue_id)
+    if topic is None or reason is not None:
+        raise IllegalMessage(reason or "it names no topic")
+    return put_again(message, topic, int(queue_id), _stamped(message, enqueue_ms, now_ms))
+
+
+def rolled(message: StoredMessage, enqueue_ms: int, now_ms: int) -> Message:
+    """The message as it goes into the timer topic again. Raises IllegalMessage."""
+    times = message.get_property(TIMER_ROLL_TIMES) or "0"
+    count = int(times) + 1 if times.isascii() and times.isdigit() else 1
+    properties = with_property(_stamped(message, enqueue_ms, now_ms), TIMER_ROLL_TIMES, str(count))
+    return put_again(message, TIMER_TOPIC, TIMER_QUEUE, properties)
+
+
+def _stamped(message: StoredMessage, enqueue_ms: int, now_ms: int) -> bytes:
+    properties = with_property(message.encoded_properties, TIMER_ENQUEUE_MS, str(enqueue_ms))
+    return with_property(properties, TIMER_DEQUEUE_MS, str(now_ms))

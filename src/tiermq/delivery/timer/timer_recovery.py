@@ -1,0 +1,252 @@
+"""Opening the wheel, the log and the checkpoint of a store, so that they agree, whatever happened to them.
+
+    checkpoint of ours         log, wheel and queue offset belong together: the log is cut at the checkpoint's end,
+                               and slots that know more are taken back to what they were
+    RocketMQ's                 units behind its log end count if their messages are there and were taken in
+    wheel gone, damaged,       every unit that waits is copied to the log's end, and linked anew
+    or of another precision
+
+Messages from the queue offset on are taken in again afterwards, so nothing is lost by cutting. The original forgets
+slots that are older than seven days when it starts; ours are delivered, however long the broker was away.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import NamedTuple
+
+from tiermq.clock import Clock
+from tiermq.delivery.timer.timer_checkpoint import FILE as CHECKPOINT_FILE
+from tiermq.delivery.timer.timer_checkpoint import TimerCheckpoint, TimerProgress
+from tiermq.delivery.timer.timer_log import DIRECTORY, TimerLog
+from tiermq.delivery.timer.timer_metrics import FILE as METRICS_FILE
+from tiermq.delivery.timer.timer_metrics import TimerMetrics, decode_timer_metrics
+from tiermq.delivery.timer.timer_place import TIMER_QUEUE
+from tiermq.delivery.timer.timer_record import read_timer
+from tiermq.delivery.timer.timer_settings import TimerSettings
+from tiermq.delivery.timer.timer_state import TimerState
+from tiermq.delivery.timer.timer_unit import MAGIC_COPY, MAGIC_ROLL, UNIT_BYTES, TimerUnit
+from tiermq.delivery.timer.timer_wheel import FILE as WHEEL_FILE
+from tiermq.delivery.timer.timer_wheel import Slot, TimerWheel, new_wheel
+from tiermq.errors import CorruptRecord
+from tiermq.files.file_access import FileAccess
+from tiermq.message.stored_message import StoredMessage
+from tiermq.message.topic_name import TIMER_TOPIC
+from tiermq.store.local_store import LocalStore
+
+_log = logging.getLogger(__name__)
+
+CONFIG_DIRECTORY = "config"
+TEMPORARY_SUFFIX = ".tiermq"
+DIRTY_MAX = 100_000
+"""Slots of a new wheel that are held in memory at once."""
+
+
+class OpenTimers(NamedTuple):
+    """What recovery hands over."""
+
+    state: TimerState
+    checkpoint: TimerCheckpoint
+    metrics_path: str
+
+
+class TimerRecovery:
+    """One opening of one store's timers. Used once, before anybody else looks at the files."""
+
+    def __init__(self, store: LocalStore, root: str, clock: Clock, settings: TimerSettings, access: FileAccess) -> None:
+        self._store = store
+        self._clock = clock
+        self._settings = settings
+        self._access = access
+        self._wheel_path = os.path.join(root, WHEEL_FILE)
+        self._log_path = os.path.join(root, DIRECTORY)
+        self._config = os.path.join(root, CONFIG_DIRECTORY)
+
+    def run(self) -> OpenTimers:
+        """Raises StoreDamaged for files that are no timer files of this store, DiskFull."""
+        self._access.make_directories(self._config)
+        checkpoint = TimerCheckpoint(self._access, os.path.join(self._config, CHECKPOINT_FILE))
+        progress = checkpoint.progress
+        log = TimerLog(self._access, self._log_path, self._settings.log_file_bytes, self._clock)
+        found = self._access.file_info(self._wheel_path)
+        has_wheel = found is not None and found.size > 0
+        wheel = self._open_wheel()
+        read_ms = self._read_time(progress, log)
+        end, queue_offset = self._ends(progress, log)
+        was_cut = next(log.units(end), None) is not None
+        is_linked = (
+            (has_wheel or log.end == 0)
+            and progress.precision_ms in (0, self._settings.precision_ms)
+            and self._take_back(wheel, log, read_ms, end)
+            and (progress.is_ours or self._agrees(wheel, log, read_ms, progress.log_end, end))
+        )
+        if is_linked:
+            wheel.flush()  # Before the units that it no longer knows are erased.
+        log.truncate(end)
+        if not is_linked:
+            wheel, read_ms = self._link_anew(wheel, log, read_ms)
+        metrics = self._access.read_config(os.path.join(self._config, METRICS_FILE), decode_timer_metrics)
+        if metrics is None or was_cut or not is_linked:
+            metrics = self._counted(log, read_ms)
+        # Time stands still until what came before the stop is taken in: see `TimerService`.
+        state = TimerState(
+            self._store, self._clock, self._settings, wheel, log, metrics, read_ms, read_ms, queue_offset
+        )
+        state.waiting = wheel.waiting_count(read_ms)
+        # From here on the checkpoint is ours, and its values belong together.
+        log.flush()
+        wheel.flush()
+        checkpoint.write(
+            TimerProgress(read_ms, log.end, queue_offset, self._settings.precision_ms), self._clock.now_ms()
+        )
+        _log.info("timers: %d wait, from offset %d, slot %d on", state.waiting, queue_offset, read_ms)
+        return OpenTimers(state, checkpoint, os.path.join(self._config, METRICS_FILE))
+
+    def _open_wheel(self) -> TimerWheel:
+        self._access.remove(self._wheel_path + TEMPORARY_SUFFIX)
+        settings = self._settings
+        return TimerWheel(self._access, self._wheel_path, settings.precision_ms, settings.wheel_slots)
+
+    def _read_time(self, progress: TimerProgress, log: TimerLog) -> int:
+        if progress.read_time_ms > 0:
+            return self._settings.floor(progress.read_time_ms)
+        now_ms = self._settings.floor(self._clock.now_ms())
+        # Without a checkpoint nobody knows what was delivered: what the log has of the last turn comes again.
+        return now_ms if log.end == 0 else max(0, now_ms - self._settings.slots * self._settings.precision_ms)
+
+    # Where the log ends
+
+    def _ends(self, progress: TimerProgress, log: TimerLog) -> tuple[int, int]:
+        """The end of the log, and the queue offset that belongs to it."""
+        if progress.is_ours:
+            end, queue_offset = min(progress.log_end, log.end), progress.queue_offset
+            if progress.log_end > log.end:
+                _log.error("timer log: expected it to end at %d, found %d bytes", progress.log_end, log.end)
+                end, queue_offset = self._end_by_walk(log, 0, queue_offset)
+        else:
+            end, queue_offset = self._end_by_walk(log, min(progress.log_end, log.end), progress.queue_offset)
+        low = self._store.min_offset(TIMER_TOPIC, TIMER_QUEUE)
+        high = self._store.max_offset(TIMER_TOPIC, TIMER_QUEUE, committed=False)
+        return end, max(low, min(queue_offset, high))
+
+    def _end_by_walk(self, log: TimerLog, start: int, queue_offset: int) -> tuple[int, int]:
+        """Where units stop that are sound, and whose messages are there and were taken in; and the offset behind."""
+        end = max(start, log.begin)
+        last = log.read(end - UNIT_BYTES)
+        for position, unit in log.units(end):
+            if unit.physical_offset >= self._store.min_physical_offset:
+                message = self._message_of(unit)
+                if message is None or message.queue_offset >= queue_offset:
+                    break
+            end, last = position + UNIT_BYTES, unit
+        message = None if last is None else self._message_of(last)
+        # Messages behind the last unit were delivered at once, or their units are lost: they are taken in again.
+        return end, queue_offset if message is None else min(queue_offset, message.queue_offset + 1)
+
+    def _message_of(self, unit: TimerUnit) -> StoredMessage | None:
+        """The message that a unit speaks of; None when there is another, or none."""
+        try:
+            message = self._store.message_at(unit.physical_offset, unit.message_size)
+            return None if message is None or read_timer(message).topic_hash != unit.topic_hash else message
+        except CorruptRecord:
+            return None
+
+    # Whether the wheel agrees with it
+
+    def _take_back(self, wheel: TimerWheel, log: TimerLog, read_ms: int, end: int) -> bool:
+        """Let slots that know units from `end` on forget them; False when a chain cannot be followed."""
+        for slot in list(wheel.slots_between(read_ms)):
+            position, count = slot.last, slot.timers
+            while position >= end:
+                unit = log.read(position)
+                if unit is None or unit.previous >= position:
+                    return False
+                count -= unit.weight
+                position = unit.previous
+            if position < 0:
+                wheel.drop(slot.time_ms, slot.time_ms + 1)
+            elif position != slot.last:
+                wheel.put(Slot(slot.time_ms, slot.first, position, count))
+        return True
+
+    def _agrees(self, wheel: TimerWheel, log: TimerLog, read_ms: int, start: int, end: int) -> bool:
+        """Whether a wheel that RocketMQ wrote leads to the log's units, and knows those behind its checkpoint."""
+        precision_ms = self._settings.precision_ms
+        for slot in wheel.slots_between(read_ms):
+            unit = log.read(slot.last) if slot.last >= log.begin else None
+            if slot.last >= log.begin and (unit is None or unit.slot_ms // precision_ms * precision_ms != slot.time_ms):
+                return False
+        for position, unit in log.units(max(start, log.begin)):
+            if position >= end:
+                break
+            if unit.slot_ms >= read_ms and wheel.slot(unit.slot_ms).last < position:
+                return False
+        return True
+
+    def _link_anew(self, old: TimerWheel, log: TimerLog, read_ms: int) -> tuple[TimerWheel, int]:
+        """A new wheel, from the units in the log that wait, and its read time. The old one stays in place until the
+        new one is whole."""
+        _log.warning("timer wheel: it does not lead to what is in the timer log, and is made anew from that")
+        old.close()
+        path = self._wheel_path + TEMPORARY_SUFFIX
+        settings = self._settings
+        wheel = new_wheel(self._access, path, settings.precision_ms, settings.wheel_slots)
+        write_ms = settings.floor(self._clock.now_ms())
+        begin_ms = read_ms
+        if write_ms + settings.roll_window_ms >= read_ms + settings.wheel_slots * settings.precision_ms:
+            begin_ms = write_ms  # One turn has no room for both: what is overdue comes first in the slot that is now.
+        end = log.end
+        for position, unit in log.units(_newest_copies(log)):
+            if position >= end:
+                break
+            if unit.slot_ms >= read_ms:
+                placed = self._placed(unit, begin_ms, write_ms)
+                slot = wheel.slot(placed.slot_ms)
+                copied = log.append(placed._replace(previous=slot.last))
+                first = copied if slot.time_ms < 0 else slot.first
+                wheel.put(Slot(placed.slot_ms, first, copied, slot.timers + unit.weight))
+                if wheel.dirty_count >= DIRTY_MAX:
+                    wheel.flush()
+        log.flush()
+        wheel.flush()
+        wheel.close()
+        self._access.rename(path, self._wheel_path)
+        self._access.sync_directory(os.path.dirname(self._wheel_path))
+        return self._open_wheel(), begin_ms
+
+    def _placed(self, unit: TimerUnit, begin_ms: int, write_ms: int) -> TimerUnit:
+        """A copy of a unit in a slot that this wheel has: one that lies too far ahead or behind rolls in between."""
+        window_ms = self._settings.roll_window_ms
+        magic = unit.magic | MAGIC_COPY
+        if unit.slot_ms > write_ms + window_ms:
+            return unit._replace(magic=magic | MAGIC_ROLL, write_time_ms=write_ms, delay_ms=window_ms)
+        if unit.slot_ms < begin_ms:
+            return unit._replace(magic=magic | MAGIC_ROLL, write_time_ms=write_ms, delay_ms=0)
+        return unit._replace(magic=magic)
+
+    def _counted(self, log: TimerLog, read_ms: int) -> TimerMetrics:
+        """How many wait for each topic, by the log. Topics with one hash count as one."""
+        counts: dict[int, int] = {}
+        named: dict[int, str] = {}
+        for _, unit in log.units(_newest_copies(log)):
+            if unit.slot_ms >= read_ms:
+                counts[unit.topic_hash] = counts.get(unit.topic_hash, 0) + unit.weight
+                if unit.topic_hash not in named and (message := self._message_of(unit)) is not None:
+                    named[unit.topic_hash] = read_timer(message).topic
+        metrics = TimerMetrics()
+        for topic_hash, count in counts.items():
+            metrics.add(named.get(topic_hash, ""), count, self._clock.now_ms())
+        return metrics
+
+
+def _newest_copies(log: TimerLog) -> int:
+    """Where the newest run of copies begins: units before it are obsolete. The log's begin when there is none."""
+    begin = log.begin
+    was_copy = False
+    for position, unit in log.units():
+        is_copy = unit.magic & MAGIC_COPY != 0
+        if is_copy and not was_copy:
+            begin = position
+        was_copy = is_copy
+    return begin
