@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from cli.wire_commands import shell
@@ -27,6 +28,17 @@ def test_a_group_is_made_shown_moved_and_deleted(tmp_path: Path) -> None:
         at.run("group", "delete", "audit", "--yes")
         assert "audit" not in at.json("group", "list")["groups"]
         assert at.broker.committed_offset("audit", "orders", 0) is None
+
+
+def test_making_and_deleting_a_group_can_be_told_to_programs(tmp_path: Path) -> None:
+    with shell(tmp_path) as at:
+        told = at.json("group", "create", "audit", "--retries", "3", "--orderly")
+        assert told == {"group": "audit", "retries": 3, "disabled": False, "orderly": True, "brokers": ["broker-a"]}
+        asked = at.run("group", "delete", "audit", "--json", input="y\n")
+        assert json.loads(asked.stdout) == {
+            "group": "audit", "deleted": True, "keptOffsets": False, "brokers": ["broker-a"],
+        }  # fmt: skip
+        assert "Delete the group audit?" in asked.stderr
 
 
 def test_bad_input_is_told(tmp_path: Path) -> None:

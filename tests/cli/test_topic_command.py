@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from cli.wire_commands import shell
@@ -23,8 +24,12 @@ def test_a_topic_is_made_shown_changed_and_deleted(tmp_path: Path) -> None:
         made = at.broker.broker.parts.topics.get("orders")
         assert made is not None
         assert (made.read_queues, made.perm) == (3, 4)
-        at.run("topic", "delete", "orders", "--yes")
+        asked = at.run("topic", "delete", "orders", "--json", input="y\n")
+        assert json.loads(asked.stdout) == {"topic": "orders", "deleted": True, "brokers": ["broker-a"]}
+        assert "all its messages?" in asked.stderr, "a question is no part of what a program reads"
         assert at.json("topic", "list")["topics"] == []
+        at.run("topic", "create", "orders")
+        assert at.lines("topic", "delete", "orders", "--yes") == ["topic orders: deleted at broker-a"]
 
 
 def test_the_list_leaves_out_what_is_the_system_s(tmp_path: Path) -> None:

@@ -123,10 +123,14 @@ async def _members(client: ClusterClient, broker: str, address: str, name: str) 
 )
 @click.option("--disabled", is_flag=True, help="It may not consume.")
 @click.option("--orderly", is_flag=True, help="It consumes in order.")
-def create(access: Access, name: str, cluster: str | None, retries: int, disabled: bool, orderly: bool) -> None:
+@_JSON
+def create(access: Access, name: str, cluster: str | None, as_json: bool, **options: Any) -> None:
     """Make the group NAME at every broker, or change it where it is."""
     wanted = SubscriptionGroup(
-        name, consume_enable=not disabled, consume_message_orderly=orderly, retry_max_times=retries
+        name,
+        consume_enable=not options["disabled"],
+        consume_message_orderly=options["orderly"],
+        retry_max_times=options["retries"],
     )
 
     async def made(client: ClusterClient) -> list[str]:
@@ -136,7 +140,11 @@ def create(access: Access, name: str, cluster: str | None, retries: int, disable
             await client.ask(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body)
         return sorted(masters)
 
-    click.echo(f"group {name}: at {', '.join(access.run(made))}")
+    brokers = access.run(made)
+    if as_json:
+        click.echo(json.dumps({"group": name, **options, "brokers": brokers}))
+    else:
+        click.echo(f"group {name}: at {', '.join(brokers)}")
 
 
 @group.command()
@@ -145,10 +153,11 @@ def create(access: Access, name: str, cluster: str | None, retries: int, disable
 @_CLUSTER
 @click.option("--keep-offsets", is_flag=True, help="A group of that name that comes again goes on where this one was.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def delete(access: Access, name: str, cluster: str | None, keep_offsets: bool, yes: bool) -> None:
+@_JSON
+def delete(access: Access, name: str, cluster: str | None, keep_offsets: bool, yes: bool, as_json: bool) -> None:
     """Delete the group NAME at every broker."""
     if not yes:
-        click.confirm(f"Delete the group {name}?", abort=True)
+        click.confirm(f"Delete the group {name}?", abort=True, err=True)
 
     async def deleted(client: ClusterClient) -> list[str]:
         masters = await client.masters(cluster)
@@ -157,7 +166,11 @@ def delete(access: Access, name: str, cluster: str | None, keep_offsets: bool, y
             await client.ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, **fields)
         return sorted(masters)
 
-    click.echo(f"group {name}: deleted at {', '.join(access.run(deleted))}")
+    brokers = access.run(deleted)
+    if as_json:
+        click.echo(json.dumps({"group": name, "deleted": True, "keptOffsets": keep_offsets, "brokers": brokers}))
+    else:
+        click.echo(f"group {name}: deleted at {', '.join(brokers)}")
 
 
 @group.command()

@@ -103,10 +103,11 @@ def create(access: Access, name: str, as_json: bool, **options: Any) -> None:
 @cluster_options
 @_CLUSTER
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def delete(access: Access, name: str, cluster: str | None, yes: bool) -> None:
+@_JSON
+def delete(access: Access, name: str, cluster: str | None, yes: bool, as_json: bool) -> None:
     """Delete the topic NAME and its messages, at every broker."""
     if not yes:
-        click.confirm(f"Delete the topic {name} and all its messages?", abort=True)
+        click.confirm(f"Delete the topic {name} and all its messages?", abort=True, err=True)
 
     async def deleted(client: ClusterClient) -> list[str]:
         await client.route(name)  # A name that nobody knows is most likely a slip of the pen.
@@ -116,7 +117,11 @@ def delete(access: Access, name: str, cluster: str | None, yes: bool) -> None:
         await client.tell_name_servers(RequestCode.DELETE_TOPIC_IN_NAMESRV, topic=name)
         return sorted(masters)
 
-    click.echo(f"topic {name}: deleted at {', '.join(access.run(deleted))}")
+    brokers = access.run(deleted)
+    if as_json:
+        click.echo(json.dumps({"topic": name, "deleted": True, "brokers": brokers}))
+    else:
+        click.echo(f"topic {name}: deleted at {', '.join(brokers)}")
 
 
 @topic.command()
