@@ -210,14 +210,18 @@ def test_a_closed_connection_takes_no_more_and_asks_nobody() -> None:
     kept[0].send_threadsafe(RemotingCommand(1))  # The loop is gone too: it is as good as sent to a closed one.
 
 
-def test_an_answer_of_many_parts_is_one_frame() -> None:
+@pytest.mark.parametrize("size", [100, 300_000, 5_000_000])
+@pytest.mark.parametrize("uvloop", ["0", "1"])
+def test_an_answer_of_many_parts_is_one_frame(size: int, uvloop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERMQ_UVLOOP", uvloop)
     server = make_server()
+    body = random.Random(size).randbytes(size)
 
     def parts(connection: Connection, command: RemotingCommand) -> None:
-        whole = encode_frame(command.respond(0, body=b"x" * 100))
+        whole = encode_frame(command.respond(0, body=body))
         connection.send_bytes(whole[:10], memoryview(whole)[10:50], whole[50:])
 
     server.register(LATER, parts)
     with serving(server) as running, BlockingClient("127.0.0.1", running.port) as client:
-        assert client.request(RemotingCommand(LATER)).body == b"x" * 100
+        assert client.request(RemotingCommand(LATER)).body == body
         assert len(client.request(RemotingCommand(BIG, ext={"bytes": "7"})).body) == 7

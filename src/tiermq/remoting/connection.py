@@ -30,6 +30,7 @@ from tiermq.remoting.tls import HANDSHAKE_BYTE, TlsLayer
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
 _FLUSH_BYTES = 256 * 1024
+_JOINED_BYTES_MAX = 16 * 1024  # Beyond it a copy costs more than handing the parts over one by one.
 
 
 class ConnectionOwner(Protocol):
@@ -307,10 +308,14 @@ class Connection(asyncio.Protocol):
             if self._out_bytes > self._owner.limits.write_bytes_max:
                 self.abort()
             return
-        out, self._out, self._out_bytes = self._out, [], 0
+        out, self._out = self._out, []
+        out_bytes, self._out_bytes = self._out_bytes, 0
         self.last_active_s = self._owner.now_s()
-        data = out[0] if len(out) == 1 else b"".join(out)
-        self._write_raw(data if self._tls is None else self._tls.wrap(bytes(data)))
+        if self._tls is None and out_bytes >= _JOINED_BYTES_MAX and len(out) > 1:
+            self._transport.writelines(out)
+        else:
+            data = out[0] if len(out) == 1 else b"".join(out)
+            self._write_raw(data if self._tls is None else self._tls.wrap(bytes(data)))
         unsent = self._transport.get_write_buffer_size()
         if unsent > self._owner.limits.write_bytes_max:
             _log.warning("%s: closed, since it has not taken %d bytes of its answers", self, unsent)
