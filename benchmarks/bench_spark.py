@@ -4,8 +4,8 @@
 `offload`  A store into a tier by plan, with index and manifests, against repartition + sort + write of its records.
 `scaling`  The same job on two cores against one, in two sessions that take turns.
 `key`      What is read to find one key among 10,000 segments, against what is stored; counted, not timed.
-`verify`   Every record, unit, checksum and manifest on executors, against one plain reader with a CRC-32: on all cores,
-           as by default, and on one.
+`verify`   Every record, unit, checksum and manifest on executors, against one plain reader with a CRC-32: of files on
+           the disk, on one core; and of files in memory, on all cores.
 `export`   A topic's history into Parquet by the job, against `df.write.parquet` of the same scan.
 `idle`     A micro-batch that has one message to carry, against half a second.
 `memory`   The most that driver and workers hold at 1, 4 and 16 times the size: 1 is flat.
@@ -19,6 +19,7 @@ memory, if there is room, so that disks do not decide. The JVM gets faster for t
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -66,6 +67,7 @@ class Work:
     rounds: int
     warmup: int
     core: int | None
+    disk: Path
 
 
 def scan(work: Work, spark: SparkSession, place: Path) -> None:
@@ -101,9 +103,10 @@ def scaling(work: Work, place: Path) -> None:
 
 def verify(work: Work, place: Path) -> None:
     size, turns = min(VERIFY_FACTOR * work.size, VERIFY_BYTES_MAX), {"rounds": work.rounds, "warmup": work.warmup}
-    all_cores = spark_verify_side.measure_in_child("local[*]", place, size, **turns)
-    one_core = spark_verify_side.measure_in_child("local[1]", place, size, core=work.core, **turns)
-    spark_verify_side.add_to(work.made, all_cores, one_core)
+    memory = spark_verify_side.measure_in_child("memory", "local[*]", place, size, **turns)
+    with harness.work_directory(work.disk, 3 * size) as disk_place:
+        disk = spark_verify_side.measure_in_child("disk", "local[1]", disk_place, size, core=work.core, **turns)
+    spark_verify_side.add_to(work.made, disk, memory)
 
 
 def memory(work: Work, place: Path) -> None:
@@ -137,6 +140,7 @@ def run(argv: list[str]) -> dict[str, Any]:
         rounds=arguments.rounds or (ROUNDS_QUICK if options.quick else ROUNDS),
         warmup=arguments.warmup or (WARMUP_QUICK if options.quick else WARMUP),
         core=options.core,
+        disk=options.disk_directory or Path(tempfile.gettempdir()),
     )
     wanted = options.only or frozenset(PARTS)
     chosen = replace(options, size=work.size, rounds=work.rounds, warmup=work.warmup)

@@ -1,15 +1,20 @@
 """The sides of `verify` on Spark: the job on executors, and a plain read with a CRC-32 of the same bytes.
 
 Run it alone for a look:  python -m benchmarks.spark_verify_side 256M
-The job runs as it does by default, with a task for each core, against one reader; and, apart, with its driver, JVM and
-worker on one core, as the reader is. A plain reader copies a megabyte at a time into the same cache lines.
+`disk`: files that the system was told to forget before each round, as history is when it is verified; driver, JVM and
+worker share one core, as the reader has one. `memory`: files in the page cache, the job on all cores, as by default,
+against one reader. There the reader copies a megabyte at a time into the same cache lines, faster than any disk; what
+the job costs beyond reading shows.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,7 +49,7 @@ class SparkVerifying:
         return int(report.done["records"]), int(report.done["bytes"])
 
 
-def measure(
+def measure_in_memory(
     spark: SparkSession, directory: Path, log_size: int, *, rounds: int = 5, warmup: int = 3
 ) -> dict[str, list[Round]]:
     """Alternating rounds of both sides: over one long queue, as history is, and over 64 of the same size together."""
@@ -57,13 +62,39 @@ def measure(
     return measured
 
 
-def measure_in_child(
-    master: str, directory: Path, log_size: int, *, rounds: int, warmup: int, core: int | None = None
+def measure_on_disk(
+    spark: SparkSession, directory: Path, log_size: int, *, rounds: int = 5, warmup: int = 3
 ) -> dict[str, list[Round]]:
-    """The same in a process of its own, with all cores or pinned to one."""
-    numbers = [log_size, rounds, warmup]
-    command = [sys.executable, "-m", "benchmarks.spark_verify_side", "--child", master, str(directory)]
-    command += [str(number) for number in numbers]
+    """Alternating rounds over one long queue, whose files the system was told to forget before each of them."""
+    with harness.part_directory(directory) as place, verify_side.one_queue(place, log_size) as tier:
+        os.sync()  # Pages that wait to be written are not forgotten.
+        job = SparkVerifying(spark, tier, (place / "tier").as_uri())
+        sides = {"spark_verify": job.verified, "plain_read": job.read_plainly}
+        cold = {name: _cold(side, place / "tier") for name, side in sides.items()}
+        return harness.alternate(cold, rounds, warmup)
+
+
+def _cold(side: Callable[[], Round], directory: Path) -> Callable[[], Round]:
+    def run() -> Round:
+        for path in directory.rglob("*"):
+            if path.is_file():
+                descriptor = os.open(path, os.O_RDONLY)
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.close(descriptor)
+        return side()
+
+    return run
+
+
+PLACES = {"memory": measure_in_memory, "disk": measure_on_disk}
+
+
+def measure_in_child(
+    where: str, master: str, directory: Path, log_size: int, *, rounds: int, warmup: int, core: int | None = None
+) -> dict[str, list[Round]]:
+    """One of `PLACES` in a process of its own, with all cores or pinned to one."""
+    command = [sys.executable, "-m", "benchmarks.spark_verify_side", "--child", where, master, str(directory)]
+    command += [str(number) for number in (log_size, rounds, warmup)]
     with harness.pinned(core):
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, list[list[float]]] = json.loads(done.stdout.splitlines()[-1])
@@ -73,21 +104,22 @@ def measure_in_child(
     }
 
 
-def add_to(made: Report, all_cores: dict[str, list[Round]], one_core: dict[str, list[Round]]) -> None:
-    """Put what was measured and its ratios into a report: as it is run by default, and on the reader's one core."""
-    made.add(all_cores)
-    made.add({f"{name}_one_core": rounds for name, rounds in one_core.items()})
-    for ending, suffix, measured in (("", "", all_cores), ("_one_core", "", one_core), ("", "_many_queues", all_cores)):
-        ratio = f"spark_verify{suffix}{ending}_vs_plain_read"
-        made.compare(ratio, measured[f"spark_verify{suffix}"], measured[f"plain_read{suffix}"])
+def add_to(made: Report, disk: dict[str, list[Round]], memory: dict[str, list[Round]]) -> None:
+    """Put what was measured and its ratios into a report."""
+    made.add(disk)
+    made.add({f"{name}_in_memory": rounds for name, rounds in memory.items()})
+    made.compare(RATIO, disk["spark_verify"], disk["plain_read"])
+    for name in ("", "_many_queues"):
+        ratio = f"spark_verify{name}_in_memory_vs_plain_read"
+        made.compare(ratio, memory[f"spark_verify{name}"], memory[f"plain_read{name}"])
 
 
-def _serve(master: str, directory: str, *numbers: str) -> None:
+def _serve(where: str, master: str, directory: str, *numbers: str) -> None:
     from tiermq.spark.session import get_spark
 
     log_size, rounds, warmup = map(int, numbers)
     spark = get_spark(master, app="bench verify")
-    measured = measure(spark, Path(directory), log_size, rounds=rounds, warmup=warmup)
+    measured = PLACES[where](spark, Path(directory), log_size, rounds=rounds, warmup=warmup)
     spark.stop()
     told = {name: [[r.messages, r.bytes, r.seconds, r.cpu_seconds] for r in each] for name, each in measured.items()}
     print(json.dumps(told))
@@ -98,9 +130,10 @@ def main(size: str = "256M") -> None:
     core = harness.choose_core("last")
     made = Report("spark verify")
     with harness.work_directory(None, 3 * log_size) as directory:
-        all_cores = measure_in_child("local[*]", directory, log_size, rounds=5, warmup=3)
-        one_core = measure_in_child("local[1]", directory, log_size, rounds=5, warmup=3, core=core)
-        add_to(made, all_cores, one_core)
+        memory = measure_in_child("memory", "local[*]", directory, log_size, rounds=5, warmup=3)
+    with harness.work_directory(Path(tempfile.gettempdir()), 3 * log_size) as directory:
+        disk = measure_in_child("disk", "local[1]", directory, log_size, rounds=5, warmup=3, core=core)
+    add_to(made, disk, memory)
     print(made.ratios, made.cpu_ratios, made.rates, made.core_share)
 
 

@@ -151,8 +151,8 @@ def run_tiny(directory: Path, *more: str) -> dict[str, Any]:
             "verify",
             {
                 "spark_verify_vs_plain_read",
-                "spark_verify_one_core_vs_plain_read",
-                "spark_verify_many_queues_vs_plain_read",
+                "spark_verify_in_memory_vs_plain_read",
+                "spark_verify_many_queues_in_memory_vs_plain_read",
             },
         ),
         ("export", {"export_vs_write_parquet", "export_vs_write_parquet_zstd"}),
