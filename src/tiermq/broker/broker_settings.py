@@ -34,6 +34,7 @@ CHANGEABLE_OF_BROKER = frozenset(
         "auto_create_topic_enable",
         "broker_permission",
         "channel_expired_timeout",
+        "cold_pace_bytes_min",
         "enable_property_filter",
         "long_polling_enable",
         "notify_consumer_ids_changed_enable",
@@ -43,6 +44,7 @@ CHANGEABLE_OF_BROKER = frozenset(
         "transaction_check_interval",
         "transaction_check_max",
         "transaction_time_out",
+        "wait_time_mills_in_pull_queue",
     }
 )
 CHANGEABLE_OF_STORE = frozenset(

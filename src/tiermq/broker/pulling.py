@@ -1,7 +1,8 @@
 """PullProcessor: PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361).
 
-    admitted ─► a page that the local store has ─────────────────► answered: header, and the page as it is
-             ├► the tier must be asked ─► a thread of its own ─►┘
+    admitted ─► the local store has a page ──────────────────────────────────────────────► answered as it is
+             ├► only the tier has it ─► its turn (`cold_line`) ─► memory has the page ────►┤
+             │                                                 └► a thread asks the tier ─►┘
              └► nothing there, and it may wait ─► held (`long_polling`) ─► asked again once ─► answered
 
 What a store's page means on the wire:
@@ -18,6 +19,8 @@ from __future__ import annotations
 import logging
 from concurrent.futures import ThreadPoolExecutor
 
+from tiermq.broker.cold_line import ColdLine
+from tiermq.broker.cold_pace import LOOK_S, ColdPace
 from tiermq.broker.consume_counts import ConsumeCounts
 from tiermq.broker.long_polling import SLOT_MS, LongPolling
 from tiermq.broker.parts import BrokerParts
@@ -56,6 +59,22 @@ _CODES = {
 }
 
 
+class _ColdPull:
+    """A pull that only the tier can answer, with what is needed to go on with it."""
+
+    __slots__ = ("admitted", "count", "may_hold", "pull")
+
+    def __init__(self, pull: Pull, admitted: Admitted, count: int, may_hold: bool) -> None:
+        self.pull = pull
+        self.admitted = admitted
+        self.count = count
+        self.may_hold = may_hold
+
+    @property
+    def is_gone(self) -> bool:
+        return self.pull.connection.closing
+
+
 class PullProcessor:
     """See the module. Everything but `_read_cold` runs on the loop."""
 
@@ -67,6 +86,7 @@ class PullProcessor:
         self._local = parts.local
         self._end_of = parts.store.max_offset
         self._cold_waiting = 0
+        self._hot_given = 0
         self.cold_count = 0
         self.admission = PullAdmission(parts.config, parts.topics, parts.groups, parts.clients)
         self.long_polling = LongPolling(parts.server, parts.clock, parts.config.pull_held_max, self._resume)
@@ -74,10 +94,27 @@ class PullProcessor:
         parts.metrics.gauge("tiermq_pulls_held", "pulls that wait for a message", (), lambda: self.long_polling.held)
         parts.metrics.counter("tiermq_pulls_cold_total", "pulls that asked the tier", (), lambda: self.cold_count)
         self._cold = ThreadPoolExecutor(COLD_THREADS, thread_name_prefix="cold-pull")
+        config = parts.config
+        pace = ColdPace(parts.clock, lambda: config.cold_pace_bytes_min, self._hot_count)
+        self.cold_line = ColdLine(
+            pace, parts.clock, lambda: config.wait_time_mills_in_pull_queue, self._go_cold, self._late, self._gone
+        )
+        parts.metrics.gauge(
+            "tiermq_cold_pace_bytes_per_second",
+            "bytes of the tier that pulls may have beside hot work; 0: as many as they can",
+            (),
+            lambda: pace.rate or 0,
+        )
+        parts.metrics.counter(
+            "tiermq_pulls_cold_waited_total", "pulls from the tier that waited for their turn", (),
+            lambda: self.cold_line.waited_count,
+        )  # fmt: skip
         parts.given.append(lambda: {key: each.message_count for key, each in tuple(self.admission.remembered.items())})
         parts.local.add_arrival_listener(self.long_polling.arrived)
         parts.offsets.on_reset.append(self._was_reset)
         parts.periodic.append((SLOT_MS / 1000, self._end_overdue))
+        if self._tiered is not None:
+            parts.periodic.append((LOOK_S, pace.look))
         parts.is_busy.append(lambda: self._cold_waiting > 0)
         parts.on_stop.append(self._stop)
 
@@ -141,46 +178,76 @@ class PullProcessor:
             page = self._tiered.hot_page(
                 pull.topic, pull.queue_id, pull.offset, count, message_filter=pull.message_filter
             )
-            if page is None and pull.message_filter is None:
-                page = self._tiered.ready_page(pull.topic, pull.queue_id, pull.offset, count, pull.group)
-                self.cold_count += page is not None
             if page is None:
-                self._ask_cold(pull, admitted, count, may_hold)
+                self._ask_cold(_ColdPull(pull, admitted, count, may_hold))
                 return
+        self._hot_given += page.count
         self._finish(pull, admitted, page, may_hold)
 
-    def _ask_cold(self, pull: Pull, admitted: Admitted, count: int, may_hold: bool) -> None:
+    def _ask_cold(self, cold: _ColdPull) -> None:
         if self._cold_waiting >= COLD_LINE_MAX:
             remark = f"{self._cold_waiting} pulls wait for the tier already; try again"
-            self._answer(pull, pull.command.respond(ResponseCode.FLOW_CONTROL, remark))
+            self._answer(cold.pull, cold.pull.command.respond(ResponseCode.FLOW_CONTROL, remark))
             return
         self._cold_waiting += 1
         self.cold_count += 1
-        self._cold.submit(self._read_cold, pull, admitted, count, may_hold)
+        self.cold_line.enter(cold, self._server.loop)
 
-    def _read_cold(self, pull: Pull, admitted: Admitted, count: int, may_hold: bool) -> None:
+    def _go_cold(self, cold: _ColdPull) -> None:
+        """Its turn has come: answer it from memory, or let a thread ask the tier."""
+        pull = cold.pull
+        assert self._tiered is not None
+        try:
+            if pull.message_filter is None:
+                page = self._tiered.ready_page(pull.topic, pull.queue_id, pull.offset, cold.count, pull.group)
+                if page is not None:
+                    self._cold_done(cold, page)
+                    return
+            self._cold.submit(self._read_cold, cold)
+        except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered and logged
+            self._gone(cold)
+            self._failed(pull, error)
+
+    def _read_cold(self, cold: _ColdPull) -> None:
         """In a thread of its own: ask the tier, and come back to the loop with what it said."""
+        pull = cold.pull
         assert self._tiered is not None
         page: Page | TierMQError
         try:
-            if pull.connection.closing:
+            if cold.is_gone:
                 raise RequestRefused("the peer is gone")
             page = self._tiered.get(
-                pull.topic, pull.queue_id, pull.offset, count, message_filter=pull.message_filter, group=pull.group
+                pull.topic, pull.queue_id, pull.offset, cold.count, message_filter=pull.message_filter, group=pull.group
             )
         except TierMQError as error:
             page = error
         except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered and logged
             _log.exception("%s: a pull from the tier failed", pull.connection)
             page = RequestRefused(f"{type(error).__name__}: {error}")
-        self._server.call_threadsafe(self._cold_done, pull, admitted, page, may_hold)
+        self._server.call_threadsafe(self._cold_done, cold, page)
 
-    def _cold_done(self, pull: Pull, admitted: Admitted, page: Page | TierMQError, may_hold: bool) -> None:
+    def _cold_done(self, cold: _ColdPull, page: Page | TierMQError) -> None:
         self._cold_waiting -= 1
         if isinstance(page, TierMQError):
-            self._failed(pull, page)
+            self._failed(cold.pull, page)
         else:
-            self._finish(pull, admitted, page, may_hold)
+            self.cold_line.pace.gave(len(page.data))
+            self._finish(cold.pull, cold.admitted, page, cold.may_hold)
+
+    def _late(self, cold: _ColdPull) -> None:
+        self._cold_waiting -= 1
+        busy = RequestRefused(
+            f"the pull waited {self._parts.config.wait_time_mills_in_pull_queue} ms for its turn to read the tier, "
+            "beside producers and consumers that keep the broker busy; try again",
+            ResponseCode.SYSTEM_BUSY,
+        )
+        self._failed(cold.pull, busy)
+
+    def _gone(self, _cold: _ColdPull) -> None:
+        self._cold_waiting -= 1
+
+    def _hot_count(self) -> int:
+        return self._local.put_count + self._hot_given
 
     # Answering.
 
@@ -254,6 +321,7 @@ class PullProcessor:
         self.long_polling.end_overdue()
 
     def _stop(self) -> None:
+        self.cold_line.close()
         self._cold.shutdown(cancel_futures=True)
 
 
