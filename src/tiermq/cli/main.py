@@ -19,6 +19,7 @@ COMMANDS = {
     "query": Entry("tiermq.cli.query", "query", "Find messages by key, by id or by place."),
     "topic": Entry("tiermq.cli.topic", "topic", "Look at topics, make and delete them."),
     "group": Entry("tiermq.cli.group", "group", "Look at groups of consumers, make, move and delete them."),
+    "dlq": Entry("tiermq.cli.dlq", "dlq", "Look at the dead letters of a group, and send them again."),
     "store": Entry("tiermq.cli.store", "store", "Look into a store directory: stat, check."),
     "tier": Entry("tiermq.cli.tier", "tier", "Look into a tier: ls, stat, cat, verify, repair, restore, import, …"),
     "pipeline": Entry(

@@ -42,6 +42,7 @@ class Outgoing:
     unique_key: str
     born_ms: int
     alone: bool = False
+    flag: int = 0
 
 
 class Producer:
@@ -78,7 +79,7 @@ class Producer:
         is_batch = len(messages) > 1
         body, properties = first.body, first.encoded_properties.decode()
         if is_batch:
-            body = encode_client_batch(BatchElement(0, each.body, each.encoded_properties) for each in messages)
+            body = encode_client_batch(BatchElement(each.flag, each.body, each.encoded_properties) for each in messages)
             properties = ""
         answer = await self._client.ask(
             first.place.address,
@@ -92,7 +93,7 @@ class Producer:
             e=first.place.queue_id,
             f=0,
             g=first.born_ms,
-            h=0,
+            h=0 if is_batch else first.flag,
             i=properties,
             j=0,
             k=False,

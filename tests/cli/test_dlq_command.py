@@ -1,0 +1,142 @@
+"""`tiermq dlq` against a real broker: dead letters are listed, and come back once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.consuming import Peer
+from cli.wire_commands import Shell, shell
+from tiermq.message.stored_message import StoredMessage
+from tiermq.remoting.codes import RequestCode
+from tiermq.testing import LocalBroker
+
+
+def kill(broker: LocalBroker, message: StoredMessage, group: str = "audit") -> None:
+    """Give a message up, as a consumer does that wants no more retries."""
+    fields: dict[str, Any] = {"offset": message.physical_offset, "group": group, "delayLevel": -1}
+    with Peer(broker.broker) as peer:
+        answer = peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, originTopic=message.topic, **fields)
+    assert answer.code == 0
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> Iterator[Shell]:
+    with shell(tmp_path) as made:
+        made.broker.create_topic("orders", queues=1)
+        made.broker.create_topic("bills", queues=1)
+        for number in range(4):
+            topic = "orders" if number < 3 else "bills"
+            sent = made.broker.send(
+                topic, f"body {number}".encode(), tags="paid", keys=[f"k{number}"], properties={"x": "y"}
+            )
+            kill(made.broker, sent)
+        yield made
+
+
+def test_dead_letters_are_listed_with_where_they_came_from_and_how_often_they_were_tried(at: Shell) -> None:
+    found = at.json_lines("dlq", "ls", "audit")
+    assert [each["key"] for each in found] == ["k0", "k1", "k2", "k3"]
+    first = found[0]
+    original = at.broker.messages("orders")[0]
+    assert (first["origin_topic"], first["origin_message_id"]) == ("orders", original.message_id)
+    assert (first["tries"], first["tags"], first["born_ms"]) == (1, "paid", original.born_timestamp_ms)
+    assert first["died_ms"] >= first["born_ms"]
+    result = at.run("dlq", "ls", "%DLQ%audit")
+    assert "orders k0" in result.stdout
+    assert "body 0" in result.stdout
+    assert "4 dead letters of audit" in result.stderr
+
+
+def test_filters_leave_out_what_is_not_wanted(at: Shell) -> None:
+    def keys(*words: str) -> list[str]:
+        return [each["key"] for each in at.json_lines("dlq", "ls", "audit", *words)]
+
+    assert keys("--topic", "bills") == ["k3"]
+    assert keys("--key", "k1") == ["k1"]
+    assert keys("--key", at.broker.messages("orders")[2].message_id) == ["k2"]
+    assert keys("--limit", "2") == ["k0", "k1"]
+    assert keys("--since", "1h") == ["k0", "k1", "k2", "k3"]
+    died_ms = at.json_lines("dlq", "ls", "audit")[3]["died_ms"]
+    assert keys("--since", str(died_ms + 1)) == []
+    assert "k3" in keys("--since", str(died_ms))
+
+
+def test_a_group_without_dead_letters_has_none(at: Shell) -> None:
+    assert at.run("dlq", "ls", "nobody").stdout == ""
+    assert at.json("dlq", "resend", "nobody")["found"] == 0
+
+
+def test_dead_letters_come_back_to_their_topics_as_they_were_and_once(at: Shell) -> None:
+    dry = at.json("dlq", "resend", "audit", "--dry-run")
+    assert (dry["found"], dry["resent"]) == (4, 4)
+    assert len(at.broker.messages("orders")) == 3
+    done = at.json("dlq", "resend", "audit")
+    assert (done["resent"], done["already"], done["unconfirmed"]) == (4, 0, 0)
+    first, again = at.broker.messages("orders")[0], at.broker.messages("orders")[3]
+    assert (again.body, again.tags, again.keys) == (first.body, first.tags, first.keys)
+    assert again.born_timestamp_ms == first.born_timestamp_ms
+    assert again.reconsume_times == 0
+    assert again.properties["x"] == "y"
+    assert again.properties["DLQ_ORIGIN_MESSAGE_ID"] == first.message_id
+    assert not {"RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "DELAY"} & set(again.properties)
+    assert at.broker.messages("bills")[1].body == b"body 3"
+    done = at.json("dlq", "resend", "audit")
+    assert (done["resent"], done["already"]) == (0, 4)
+    assert at.json("dlq", "resend", "audit", "--dry-run")["resent"] == 0
+    assert len(at.broker.messages("orders")) == 6
+    assert "4 dead letters of audit: 0 were sent again, 4 had been before" in at.run("dlq", "resend", "audit").stdout
+
+
+def test_only_what_is_wanted_is_sent_and_to_the_topic_that_is_wanted(at: Shell) -> None:
+    done = at.json("dlq", "resend", "audit", "--topic", "orders", "--limit", "2", "--to", "bills")
+    assert (done["found"], done["resent"]) == (2, 2)
+    assert [each.body for each in at.broker.messages("bills")] == [b"body 3", b"body 0", b"body 1"]
+    assert at.json("dlq", "resend", "audit", "--key", "k0")["resent"] == 1  # To its own topic it was not sent yet.
+
+
+def test_a_record_remembers_what_brokers_have_forgotten(at: Shell, tmp_path: Path) -> None:
+    record = tmp_path / "resent.jsonl"
+    assert at.json("dlq", "resend", "audit", "--topic", "bills", "--record", str(record))["resent"] == 1
+    at.run("topic", "delete", "bills", "--yes")
+    at.broker.create_topic("bills", queues=1)
+    done = at.json("dlq", "resend", "audit", "--topic", "bills", "--record", str(record))
+    assert (done["resent"], done["already"]) == (0, 1)
+    assert json.loads(record.read_text())["group"] == "audit"
+
+
+def test_a_letter_that_dies_again_is_another_letter(at: Shell) -> None:
+    assert at.json("dlq", "resend", "audit", "--key", "k0")["resent"] == 1
+    again = at.broker.messages("orders")[-1]
+    kill(at.broker, again)
+    letters = at.json_lines("dlq", "ls", "audit", "--key", "k0")
+    assert [each["origin_message_id"] for each in letters][1] == again.message_id
+    done = at.json("dlq", "resend", "audit", "--key", "k0")
+    assert (done["resent"], done["already"]) == (1, 1)
+
+
+def test_an_error_is_told_and_what_was_not_sent_is_sent_the_next_time(at: Shell) -> None:
+    at.run("topic", "create", "orders", "--queues", "1", "--perm", "r")
+    result = at.run("dlq", "resend", "audit", code=1)
+    assert "orders" in result.output + str(result.exception)
+    at.run("topic", "create", "orders", "--queues", "1", "--perm", "rw")
+    at.run("dlq", "resend", "audit")
+    assert (len(at.broker.messages("orders")), len(at.broker.messages("bills"))) == (6, 2)
+
+
+def test_bad_options_of_dlq_are_told(at: Shell) -> None:
+    assert "expected milliseconds" in at.run("dlq", "ls", "audit", "--since", "soon", code=2).output
+    assert "with its zone" in at.run("dlq", "ls", "audit", "--since", "2026-01-31T12:00:00", code=2).output
+    at.run("dlq", "ls", "audit", "--limit", "0", code=2)
+    at.run("dlq", "ls", "audit", "--namesrv", "127.0.0.1:1", code=1)
+
+
+def test_a_letter_that_does_not_say_where_it_came_from_needs_a_topic(at: Shell) -> None:
+    at.broker.send("%DLQ%other", b"put here by hand")
+    result = at.run("dlq", "resend", "other", code=1)
+    assert "use --to" in result.stderr
+    assert at.json("dlq", "resend", "other", "--to", "bills")["resent"] == 1
