@@ -9,12 +9,14 @@ Invariants: a flushed timer stays in the tier until its time is forgotten, and n
 and confirmed; so neither a crash nor the loss of the disk loses one, and either may deliver some again. Times before
 what `pull` was asked for are within local reach (`horizon_ms`), so nothing is added behind a pull's back.
 Damage is told (log, `damaged_count`, `tiermq tier verify`) and holds nothing else up: sound timers are delivered.
-Memory: at most an object of buffered timers, and `cache_bytes` of objects that pulls have read.
+Memory: an object of buffered timers (more while the tier is down, until the caller's flush says so), and `cache_bytes`
+of objects that pulls have read.
 Threads: the timer service's own, except that `tend` has one of its own.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -29,6 +31,7 @@ from tiermq.delivery.far.timer_object import CorruptTimers, DamagedTimer, TimerO
 from tiermq.delivery.far.timer_plan import TimerLimits
 from tiermq.delivery.far.timer_upkeep import TimerUpkeep
 from tiermq.delivery.timer.far_timers import FarTimer
+from tiermq.errors import TierError
 
 _log = logging.getLogger(__name__)
 
@@ -72,14 +75,18 @@ class TierTimers:
     # Putting away
 
     def add(self, timer: FarTimer) -> None:
-        """Buffered. A full buffer is flushed first: when that raises TierError, the timer was not taken.
+        """Buffered; a full buffer is flushed first, and goes on to grow while the tier cannot be reached, until the
+        caller's own `flush` tells him so.
 
         One that is due before what was pulled already (the wheel's clock was behind) is given by the next pull.
         """
         if timer.deliver_ms < self._asked_ms:
             timer = replace(timer, deliver_ms=self._asked_ms)
         if self._buffer_bytes >= self.limits.object_bytes:
-            self.flush()
+            try:
+                self.flush()
+            except TierError as error:
+                _log.warning("%d far timers wait to be flushed: %s", self.buffered_count, error)
         self._buffer.append(timer)
         self._buffer_bytes += encoded_bytes(timer)
 
@@ -99,6 +106,11 @@ class TierTimers:
             self.state.put_flush(self._pending[0][0])
             self._pending.pop(0)
 
+    @property
+    def buffered_count(self) -> int:
+        """Timers that were added and are not durable yet."""
+        return len(self._buffer) + sum(len(timers) for _, timers in self._pending)
+
     # Giving back
 
     def pull(self, until_ms: int) -> Iterator[FarTimer]:
@@ -106,8 +118,8 @@ class TierTimers:
         the next pull gives all of them again.
         """
         self._asked_ms = max(self._asked_ms, until_ms)
-        buffered = [*self._buffer, *(timer for _, timers in self._pending for timer in timers)]
-        if any(timer.deliver_ms < until_ms for timer in buffered):
+        pending = (timer for _, timers in self._pending for timer in timers)
+        if any(timer.deliver_ms < until_ms for timer in itertools.chain(self._buffer, pending)):
             self.flush()
         with self.upkeep.reading():  # From here on nothing that counts now is removed.
             snapshot = self.state.ready()
