@@ -19,7 +19,6 @@ from tiermq.broker.send_checks import (
     dead_letter_topic,
     group_of_retry,
     half_place,
-    is_for_a_time,
     is_prepared,
     is_used_up,
     no_such_group,
@@ -138,12 +137,17 @@ def test_where_a_message_is_stored_now(properties: dict[str, str], sys_flag: int
 
 
 @pytest.mark.parametrize("name", ["TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"])
-def test_a_message_for_a_time_of_its_own_is_refused(name: str) -> None:
-    properties = encode_properties({name: "1"})
-    assert is_for_a_time(properties)
-    with pytest.raises(RequestRefused, match="arbitrary time"):
-        stored_place(Place("T", 0, properties), 0, 18)
+def test_a_message_for_a_time_of_its_own_is_refused_without_a_wheel(name: str) -> None:
+    with pytest.raises(RequestRefused, match="arbitrary time") as refused:
+        stored_place(Place("T", 0, encode_properties({name: "1"})), 0, 18)
+    assert refused.value.code == ResponseCode.SYSTEM_ERROR
     assert without_delay(encode_properties({"DELAY": "1", "A": "b"})) == encode_properties({"A": "b"})
+
+
+def test_a_delay_level_overrules_a_time_of_its_own() -> None:
+    asked = {"DELAY": "2", "TIMER_DELAY_SEC": "1", "TIMER_DELAY_MS": "1", "TIMER_DELIVER_MS": "1", "A": "b"}
+    place = stored_place(Place("T", 3, encode_properties(asked)), 0, 18)
+    assert decode_properties(place.properties) == {"DELAY": "2", "A": "b", "REAL_TOPIC": "T", "REAL_QID": "3"}
 
 
 @pytest.mark.parametrize(

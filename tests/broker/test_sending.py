@@ -134,7 +134,7 @@ REFUSED: list[tuple[dict[str, Any], ResponseCode, str]] = [
     ({"properties": "A\x01" + "x" * 33_000 + "\x02"}, ResponseCode.MESSAGE_ILLEGAL, "32767"),
     ({"properties": "UNIQ_KEY\x01K\x02TRAN_MSG\x01true\x02DELAY\x01x\x02"}, ResponseCode.MESSAGE_ILLEGAL, "delay"),
     ({"properties": "UNIQ_KEY\x01K\x02DELAY\x01soon\x02"}, ResponseCode.MESSAGE_ILLEGAL, "delay level"),
-    ({"properties": "UNIQ_KEY\x01K\x02TIMER_DELAY_SEC\x015\x02"}, ResponseCode.SYSTEM_ERROR, "arbitrary time"),
+    ({"properties": "UNIQ_KEY\x01K\x02TIMER_DELAY_SEC\x01soon\x02"}, ResponseCode.MESSAGE_ILLEGAL, "delivery time"),
     ({"topic": "%RETRY%G", "batch": True}, ResponseCode.MESSAGE_ILLEGAL, "batches"),
     ({"batch": True, "body": b""}, ResponseCode.MESSAGE_ILLEGAL, "no body"),
     ({"batch": True, "body": b"no batch"}, ResponseCode.MESSAGE_ILLEGAL, "batch element"),

@@ -93,6 +93,17 @@ class BrokerConfig(Configuration):
     # Delivery.
     message_delay_level: str = DELAY_LEVELS
     flush_delay_offset_interval: int = whole(10_000, low=1)
+    timer_wheel_enable: bool = True
+    timer_precision_ms: int = whole(1_000, low=1)
+    timer_roll_window_slot: int = whole(172_800)
+    timer_max_delay_sec: int = whole(259_200, low=1)
+    """The longest delay of a broker without a tier; with one there is none."""
+    timer_congest_num_each_slot: int = whole(2**31 - 1, low=1)
+    timer_flush_interval_ms: int = whole(1_000, low=1)
+    mapped_file_size_timer_log: int = whole(104_857_600, low=4_096)
+    timer_stop_enqueue: bool = False
+    timer_stop_dequeue: bool = False
+    recall_message_enable: bool = False
     transaction_time_out: int = whole(6_000, low=1)
     transaction_check_max: int = whole(15)
     transaction_check_interval: int = whole(30_000, low=1)

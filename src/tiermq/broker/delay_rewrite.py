@@ -1,7 +1,8 @@
 """Where a delayed message goes first: to the queue of its level in SCHEDULE_TOPIC_XXXX.
 
 The message keeps its DELAY, and remembers its topic and queue in REAL_TOPIC and REAL_QID; whoever delivers it, reads
-them. Level n lies in queue n - 1; levels beyond the last are the last one, as in RocketMQ.
+them. Level n lies in queue n - 1; levels beyond the last are the last one, as in RocketMQ. A wish for a time of its own
+is dropped: the level counts.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tiermq.broker.topics import SCHEDULE_TOPIC
+from tiermq.delivery.timer.timer_place import without_timer
 from tiermq.errors import RequestRefused
 from tiermq.message.properties import DELAY, REAL_QID, REAL_TOPIC, get_property, with_property
 from tiermq.remoting.codes import ResponseCode
@@ -37,7 +39,7 @@ def delay_level(properties: bytes) -> int:
 def delayed(place: Place, level: int, levels: int) -> Place:
     """Where `place` is stored until a delay of `level` (1 or more, of `levels` that there are) is over."""
     level = min(level, levels)
-    properties = with_property(place.properties, DELAY, str(level))
+    properties = with_property(without_timer(place.properties), DELAY, str(level))
     properties = with_property(properties, REAL_TOPIC, place.topic)
     properties = with_property(properties, REAL_QID, str(place.queue_id))
     return Place(SCHEDULE_TOPIC, level - 1, properties)

@@ -21,6 +21,7 @@ from tiermq.broker.consumer_offsets import ConsumerOffsets
 from tiermq.broker.groups import GroupTable
 from tiermq.broker.topics import TopicTable
 from tiermq.clock import Clock
+from tiermq.delivery.timer.timer_service import TimerService
 from tiermq.metrics import Registry
 from tiermq.remoting.server import RemotingServer
 from tiermq.store.local_store import LocalStore
@@ -44,6 +45,8 @@ class BrokerParts:
     clients: ClientTable
     holds_locks: Callable[[str], bool] = lambda _group: False
     """Whether a group holds a queue locked, which says that it consumes in order. Whoever keeps the locks sets it."""
+    timers: TimerService | None = None
+    """Who keeps messages for a time of their own; None where the wheel is switched off, and on a slave."""
     given: list[Callable[[], dict[tuple[str, str], int]]] = field(default_factory=list)
     """Each says how many messages it has given out since the start, by group and topic."""
     periodic: list[tuple[float, Callable[[], None]]] = field(default_factory=list)

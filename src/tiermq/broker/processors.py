@@ -21,6 +21,7 @@ from tiermq.broker.parts import BrokerParts
 from tiermq.broker.popping import PopProcessor
 from tiermq.broker.pulling import PullProcessor
 from tiermq.broker.querying import QueryProcessor
+from tiermq.broker.recalling import RecallProcessor
 from tiermq.broker.replying import ReplyProcessor
 from tiermq.broker.retrying import RetryProcessor
 from tiermq.broker.runtime_info import RuntimeProcessor
@@ -46,6 +47,7 @@ PROCESSORS: tuple[Callable[[BrokerParts], Processor], ...] = (
     PopProcessor,
     PullProcessor,
     QueryProcessor,
+    RecallProcessor,
     RelayProcessor,
     ReplyProcessor,
     RetryProcessor,

@@ -41,7 +41,14 @@ _CODES: dict[PutStatus, tuple[ResponseCode, str | None]] = {
     ),
     PutStatus.OS_PAGE_CACHE_BUSY: (ResponseCode.SYSTEM_BUSY, "the store cannot keep up: try again, or another broker"),
     PutStatus.WHEEL_TIMER_NOT_ENABLE: (ResponseCode.SYSTEM_ERROR, "messages for an arbitrary time are not enabled"),
-    PutStatus.WHEEL_TIMER_MSG_ILLEGAL: (ResponseCode.MESSAGE_ILLEGAL, "the delivery time of the message is illegal"),
+    PutStatus.WHEEL_TIMER_MSG_ILLEGAL: (
+        ResponseCode.MESSAGE_ILLEGAL,
+        "the delivery time is illegal: it is no number, further away than timerMaxDelaySec, or over for a cancellation",
+    ),
+    PutStatus.WHEEL_TIMER_FLOW_CONTROL: (
+        ResponseCode.SYSTEM_ERROR,
+        "too many messages are due at that time already (timerCongestNumEachSlot): choose another, or try again",
+    ),
 }
 
 

@@ -13,6 +13,7 @@ import datetime as dt
 import shutil
 
 from tiermq.broker.parts import BrokerParts, config_directory
+from tiermq.broker.rates import NOTE_PERIOD_S, Rates
 from tiermq.broker.topics import SCHEDULE_TOPIC
 from tiermq.delivery.delay_offsets import FILE, decode_delay_offsets
 from tiermq.errors import TierMQError
@@ -33,6 +34,7 @@ _RATES = {
     "getTransferredTps": "get_transferred_tps",
 }
 _LINES = ("send", "pull", "litePull", "ack")
+TIMER_FIGURES = ("timerCongestNum", "timerDequeueTps", "timerEnqueueTps", "timerOffsetBehind", "timerReadBehind")
 _UNITS = "KMGTPE"
 
 
@@ -46,7 +48,9 @@ class RuntimeProcessor:
         self._today = self._date()
         self._this_morning = (0, 0)
         self._yesterday_morning = (0, 0)
+        self._timer_rates: Rates[str] = Rates(parts.clock)
         parts.periodic.append((MIDNIGHT_LOOK_S, self.look_at_the_date))
+        parts.periodic.append((NOTE_PERIOD_S, self._note_timers))
 
     def register(self, server: RemotingServer) -> None:
         server.register_blocking(RequestCode.GET_BROKER_RUNTIME_INFO, self.runtime_info)
@@ -54,7 +58,7 @@ class RuntimeProcessor:
         server.register_blocking(RequestCode.DELETE_EXPIRED_COMMITLOG, self.clean)
 
     def runtime_info(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        table = {**self._of_broker(), **self._of_store(), **self._of_days(), **self._of_delays()}
+        table = {**self._of_broker(), **self._of_store(), **self._of_days(), **self._of_delays(), **self._of_timers()}
         return command.respond(body=encode_body({"table": table}))
 
     def clean(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
@@ -77,11 +81,6 @@ class RuntimeProcessor:
             "queryThreadPoolQueueHeadWaitTimeMills": "0",
             "sendThreadPoolQueueCapacity": str(self._parts.config.send_thread_pool_queue_capacity),
             "pullThreadPoolQueueCapacity": str(self._parts.config.pull_held_max),
-            "timerCongestNum": "0",
-            "timerDequeueTps": "0.0",
-            "timerEnqueueTps": "0.0",
-            "timerOffsetBehind": "0",
-            "timerReadBehind": "0",
         }
         for line in _LINES:
             table[f"{line}ThreadPoolQueueSize"] = "0"
@@ -144,6 +143,19 @@ class RuntimeProcessor:
             f"scheduleMessageOffset_{level}": f"{offset},{local.max_offset(SCHEDULE_TOPIC, level - 1)}"
             for level, offset in sorted(offsets.items())
         }
+
+    def _of_timers(self) -> dict[str, str]:
+        timers = self._parts.timers
+        if timers is None:
+            return dict.fromkeys(TIMER_FIGURES, "0")
+        behind_ms = max(0, self._parts.clock.now_ms() - timers.read_ms - timers.settings.precision_ms)
+        taken_in, delivered = self._timer_rates.per_second("enqueued"), self._timer_rates.per_second("delivered")
+        figures = (timers.waiting_count, delivered, taken_in, timers.behind_count, behind_ms // 1000)
+        return {name: str(value) for name, value in zip(TIMER_FIGURES, figures, strict=True)}
+
+    def _note_timers(self) -> None:
+        if (timers := self._parts.timers) is not None:
+            self._timer_rates.note({"enqueued": timers.counts.enqueued, "delivered": timers.counts.delivered})
 
     # Days.
 

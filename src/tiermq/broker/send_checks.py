@@ -2,6 +2,7 @@
 
     broker and topic may be sent to ─► queue exists ─► properties ─► retries that are used up go to dead letters
                                                                   ─► delayed ones to the queue of their level
+                                                                  ─► those for a time to the timer topic
                                                                   ─► halves of transactions to theirs
 
 Invariants: a message carries each of MSG_REGION, TRACE_ON and CLUSTER once, from this broker, and a unique key; no
@@ -16,7 +17,17 @@ from collections.abc import Callable
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.delay_rewrite import Place, delay_level, delayed
 from tiermq.broker.groups import SubscriptionGroup
-from tiermq.broker.topics import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, check_topic_name, is_sending_forbidden
+from tiermq.broker.put_answers import code_of
+from tiermq.broker.topics import (
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    RETRY_PREFIX,
+    TIMER_TOPIC,
+    check_topic_name,
+    is_sending_forbidden,
+)
+from tiermq.delivery.timer.timer_place import asks_for_a_time
+from tiermq.delivery.timer.timer_service import TimerService
 from tiermq.delivery.transactions.half_messages import HALF_QUEUE, half_properties, is_half
 from tiermq.errors import RequestRefused
 from tiermq.kernel import SendRequest
@@ -26,10 +37,6 @@ from tiermq.message.properties import (
     KEYS,
     MSG_REGION,
     POP_CK,
-    TIMER_DELAY_MS,
-    TIMER_DELAY_SEC,
-    TIMER_DELIVER_MS,
-    TIMER_OUT_MS,
     TRACE_ON,
     UNIQ_KEY,
     delete_property,
@@ -40,6 +47,7 @@ from tiermq.message.properties import (
 )
 from tiermq.namesrv.topic_config import FILTER_MULTI_TAG, PERM_WRITE, TopicConfig
 from tiermq.remoting.codes import ResponseCode
+from tiermq.status import PutStatus
 
 VERSION_MAX_RECONSUME_TIMES = 121
 """V3_4_9: clients from here on say how often a message may be tried."""
@@ -47,7 +55,6 @@ SYS_FLAG_MULTI_TAGS = 2
 SYS_FLAG_TRANSACTION = 0x0C
 TRANSACTION_COMMIT = 0x08
 CLEANUP_POLICY = "cleanup.policy"
-_TIMERS = tuple(name.encode() for name in (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS))
 
 
 def broker_properties(config: BrokerConfig) -> bytes:
@@ -141,16 +148,23 @@ def sys_flag_of(request: SendRequest, config: TopicConfig) -> int:
     return request.sys_flag | SYS_FLAG_MULTI_TAGS if config.filter_type == FILTER_MULTI_TAG else request.sys_flag
 
 
-def stored_place(place: Place, sys_flag: int, levels: int) -> Place:
-    """Where a message is stored now: at its place, or in the queue of its delay. Raises RequestRefused."""
+def stored_place(place: Place, sys_flag: int, levels: int, timers: TimerService | None = None) -> Place:
+    """Where a message is stored now: at its place, in the queue of its delay, or with the timers until its time.
+
+    Raises RequestRefused.
+    """
     level = delay_level(place.properties)
-    if level <= 0 and is_for_a_time(place.properties):
-        raise RequestRefused(
-            "messages for an arbitrary time are not enabled here: use a delay level", ResponseCode.SYSTEM_ERROR
-        )
-    if level > 0 and sys_flag & SYS_FLAG_TRANSACTION in (0, TRANSACTION_COMMIT):
+    if sys_flag & SYS_FLAG_TRANSACTION not in (0, TRANSACTION_COMMIT):
+        return place
+    if level > 0:
         return delayed(place, level, levels)
-    return place
+    if not asks_for_a_time(place.properties) or place.topic == TIMER_TOPIC:
+        return place
+    found = PutStatus.WHEEL_TIMER_NOT_ENABLE if timers is None else timers.place(*place)
+    if isinstance(found, PutStatus):
+        code, remark = code_of(found)
+        raise RequestRefused(remark or found.name, code)
+    return place if found is None else Place(*found)
 
 
 def is_prepared(request: SendRequest, properties: bytes) -> bool:
@@ -158,7 +172,7 @@ def is_prepared(request: SendRequest, properties: bytes) -> bool:
     return is_half(properties) and not (request.reconsume_times > 0 and delay_level(properties) > 0)
 
 
-def half_place(place: Place, config: BrokerConfig, levels: int) -> Place:
+def half_place(place: Place, config: BrokerConfig, levels: int, timers: TimerService | None = None) -> Place:
     """Where half of a transaction is stored. Raises RequestRefused for one that could not be committed, either."""
     if config.reject_transaction_message:
         raise RequestRefused(
@@ -166,15 +180,8 @@ def half_place(place: Place, config: BrokerConfig, levels: int) -> Place:
             "without a transaction, or to another broker",
             ResponseCode.NO_PERMISSION,
         )
-    stored_place(place, TRANSACTION_COMMIT, levels)
+    stored_place(place, TRANSACTION_COMMIT, levels, timers)
     return Place(HALF_TOPIC, HALF_QUEUE, half_properties(place.properties, place.topic, place.queue_id))
-
-
-def is_for_a_time(properties: bytes) -> bool:
-    """Whether a message asks to be delivered at a time of its own."""
-    if b"TIMER_" not in properties or get_property(properties, TIMER_OUT_MS.encode()) is not None:
-        return False
-    return any(get_property(properties, name) is not None for name in _TIMERS)
 
 
 def without_delay(properties: bytes) -> bytes:

@@ -23,6 +23,7 @@ from tiermq.broker.durable_answers import LOOK_S, DurableAnswers
 from tiermq.broker.listening import store_host
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.put_answers import STORED, code_of, refusal_of
+from tiermq.broker.recall_handle import recall_handle_of, with_recall_handle
 from tiermq.broker.send_checks import (
     SYS_FLAG_TRANSACTION,
     broker_properties,
@@ -42,7 +43,7 @@ from tiermq.broker.send_checks import (
     without_delay,
 )
 from tiermq.broker.send_counts import SendCounts
-from tiermq.broker.topics import RETRY_PREFIX, is_sending_forbidden
+from tiermq.broker.topics import RETRY_PREFIX, TIMER_TOPIC, is_sending_forbidden
 from tiermq.config import BrokerRole, FlushDiskType
 from tiermq.errors import CorruptRecord, IllegalMessage, RequestRefused
 from tiermq.kernel import Message, PutResult, SendLane, SendRequest, message_of_send, send_answer
@@ -184,14 +185,15 @@ class SendProcessor:
         place = Place(config.name, queue_id, properties if delay else without_delay(properties))
         sys_flag = sys_flag_of(request, config)
         if is_prepared(request, place.properties):
-            place = half_place(place, self._config, self._levels)
+            place = half_place(place, self._config, self._levels, self._parts.timers)
             sys_flag &= ~SYS_FLAG_TRANSACTION
         else:
-            place = stored_place(place, sys_flag, self._levels)
+            place = stored_place(place, sys_flag, self._levels, self._parts.timers)
         message = message_to_store(connection, request, place, sys_flag)
         self._require_room()
         result = self._append(message)
-        return self._answered(connection, request, result, message.waits_for_store, queue_id, key)
+        handle = recall_handle_of(place, self._config.broker_name, key) if place.topic == TIMER_TOPIC else ""
+        return self._answered(connection, request, result, message.waits_for_store, queue_id, key, handle)
 
     def _send_retry(self, connection: Connection, request: SendRequest, config: TopicConfig) -> bytes | None:
         name = group_of_retry(request.topic)
@@ -253,26 +255,29 @@ class SendProcessor:
     # Answers.
 
     def _answered(
-        self, connection: Connection, request: SendRequest, result: PutResult, waits: bool, queue_id: int, key: str
-    ) -> bytes | None:
+        self, connection: Connection, request: SendRequest, result: PutResult, waits: bool, queue_id: int, key: str,
+        handle: str = "",
+    ) -> bytes | None:  # fmt: skip
         if result.status not in STORED:
             code, remark = code_of(result.status)
             self.counts.refused += 1
             raise RequestRefused(remark or result.status.name, code)
         stored = _Stored(result.message_id or "", result.queue_offset, result.end_offset, result.size, result.count)
-        return self._answered_stored(connection, request, stored, waits, queue_id, key)
+        return self._answered_stored(connection, request, stored, waits, queue_id, key, handle)
 
     def _answered_stored(
-        self, connection: Connection, request: SendRequest, stored: _Stored, waits: bool, queue_id: int, key: str
-    ) -> bytes | None:
+        self, connection: Connection, request: SendRequest, stored: _Stored, waits: bool, queue_id: int, key: str,
+        handle: str = "",
+    ) -> bytes | None:  # fmt: skip
         self.counts.add(request.topic, stored.size, stored.messages)
 
         def answer(status: PutStatus) -> bytes:
             code, remark = code_of(status)
-            return send_answer(
+            told = send_answer(
                 request.header_type, request.opaque, code, VERSION, stored.ids, queue_id, stored.queue_offset, key,
                 self._region, self._trace_on, remark,
             )  # fmt: skip
+            return with_recall_handle(told, handle) if handle else told
 
         if not self._sync:
             return answer(_PUT_OK)

@@ -184,7 +184,7 @@ class TransactionProcessor:
         """A committed message that is delayed goes to the queue of its delay. Raises IllegalMessage."""
         place = Place(message.topic, message.queue_id, message.encoded_properties)
         try:
-            stored = stored_place(place, message.sys_flag, self._levels)
+            stored = stored_place(place, message.sys_flag, self._levels, self._parts.timers)
         except RequestRefused as error:
             raise IllegalMessage(str(error)) from error
         if stored is place:

@@ -1,0 +1,92 @@
+"""Taking a timer back over the wire, and every reason why not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.brokers import Producer, broker_config, running
+from broker.consuming import part, until
+from tiermq.broker.broker import Broker
+from tiermq.broker.delivering import DeliveryProcessor
+from tiermq.broker.recall_handle import RecallHandle, decode_recall_handle
+from tiermq.clock import ManualClock
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
+
+
+@pytest.fixture
+def broker(tmp_path: Path, manual_clock: ManualClock) -> Iterator[Broker]:
+    with running(tmp_path, clock=manual_clock, config=broker_config(recall_message_enable=True)) as broker:
+        yield broker
+
+
+def properties(delay_ms: int, key: str) -> str:
+    return f"UNIQ_KEY\x01{key}\x02TIMER_DELAY_MS\x01{delay_ms}\x02"
+
+
+def recall(producer: Producer, handle: str, topic: str = "T") -> RemotingCommand:
+    ext = {"producerGroup": "PG", "topic": topic, "recallHandle": handle}
+    return producer.client.request(RemotingCommand(RequestCode.RECALL_MESSAGE, ext=ext))
+
+
+def test_a_timer_is_taken_back_by_the_handle_that_its_send_was_answered(
+    broker: Broker, manual_clock: ManualClock
+) -> None:
+    timers = part(broker, DeliveryProcessor).timers
+    assert timers is not None
+    with Producer(broker) as producer:
+        kept = producer.send(properties=properties(60_000, "KEPT"))
+        taken = producer.send(properties=properties(60_000, "TAKEN"))
+        assert decode_recall_handle(taken.ext["recallHandle"]).unique_key == "TAKEN"
+        assert kept.ext["recallHandle"] != taken.ext["recallHandle"]
+        answer = recall(producer, taken.ext["recallHandle"])
+        assert (answer.code, answer.ext["msgId"]) == (ResponseCode.SUCCESS, "TAKEN")
+    until(broker, lambda: timers.counts.enqueued == 3)
+    manual_clock.advance_ms(60_000)
+    until(broker, lambda: timers.counts.delivered == 1)
+    assert timers.counts.cancelled == 1
+    until(broker, lambda: broker.parts.local.max_offset("T", 0) == 1)
+    assert broker.parts.local.get("T", 0, 0).messages[0].unique_key == "KEPT"
+
+
+def test_a_message_that_is_for_no_time_has_no_handle(broker: Broker) -> None:
+    with Producer(broker) as producer:
+        assert "recallHandle" not in producer.send().ext
+        assert "recallHandle" not in producer.send(properties=properties(0, "DUE")).ext
+
+
+def test_what_cannot_be_taken_back_is_refused_with_rocketmqs_codes(broker: Broker, manual_clock: ManualClock) -> None:
+    soon_ms = manual_clock.now_ms() + 60_000
+    with Producer(broker) as producer:
+        producer.send()
+        cases = {
+            RecallHandle("T", "b1", soon_ms, "K").encode()[:-3]: "recall handle is invalid",
+            RecallHandle("U", "b1", soon_ms, "K").encode(): "topic not match",
+            RecallHandle("T", "b2", soon_ms, "K").encode(): "another broker",
+            RecallHandle("T", "b1", manual_clock.now_ms(), "K").encode(): "timestamp invalid",
+            RecallHandle("T", "b1", soon_ms + 10**9, "K").encode(): "timestamp invalid",
+        }
+        for handle, remark in cases.items():
+            answer = recall(producer, handle)
+            assert answer.code == ResponseCode.ILLEGAL_OPERATION, answer
+            assert remark in (answer.remark or "")
+        missing = recall(producer, RecallHandle("none", "b1", soon_ms, "K").encode(), topic="none")
+        assert missing.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_taking_back_is_off_unless_it_is_switched_on(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, Producer(broker) as producer:
+        handle = producer.send(properties=properties(60_000, "K")).ext["recallHandle"]
+        assert recall(producer, handle).code == ResponseCode.NO_PERMISSION
+
+
+def test_a_broker_without_a_wheel_takes_nothing_back(tmp_path: Path) -> None:
+    config = broker_config(recall_message_enable=True, timer_wheel_enable=False)
+    with running(tmp_path, config=config) as broker, Producer(broker) as producer:
+        producer.send()
+        assert recall(producer, "x").code == ResponseCode.SERVICE_NOT_AVAILABLE
+        refused = producer.send(properties=properties(60_000, "K"))
+        assert refused.code == ResponseCode.SYSTEM_ERROR
