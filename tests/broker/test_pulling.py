@@ -213,6 +213,24 @@ def test_what_only_the_tier_has_is_read_by_another_thread(tmp_path: Path) -> Non
         assert pulling.cold_count == cold, "what the local store has is read on the loop"
 
 
+def test_a_pull_that_only_the_tier_may_answer_is_woken_by_the_upload_and_not_by_the_arrival(tmp_path: Path) -> None:
+    with tiered(tmp_path, tiered_storage_level="FORCE") as broker, Peer(broker) as peer:
+        store = broker.store
+        assert isinstance(store, TieredStore)
+        assert store.pause_tiering()
+        peer.join()
+        polling = part(broker, PullProcessor).long_polling
+        answer = peer.pull_later(60, sysFlag=6, suspendTimeoutMillis=100_000)
+        until(broker, lambda: polling.held == 1)
+        put(broker, "61 came")
+        until(broker, lambda: store.local.max_offset("T", 0) == 61)
+        assert on_loop(broker, lambda: polling.held) == 1, "the tier has nothing new yet"
+        store.resume_tiering()
+        assert store.tier_now(60)
+        assert first_words(answer.result(60)) == ["61"]
+        assert (polling.woken, polling.timed_out) == (1, 0)
+
+
 def test_hot_pulls_do_not_wait_for_a_tier_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with tiered(tmp_path) as broker, Peer(broker) as peer:
         peer.join()

@@ -1,6 +1,7 @@
 """LongPolling: pulls that found nothing wait here for a message, until their time is over or their peer is gone.
 
     held ─► a message beyond its offset arrives ─► asked again, answered           (within milliseconds)
+         │  (one that only the tier may answer: is uploaded)
          ├► its time is over ──────────────────► asked again, answered
          └► its connection closes ─────────────► dropped
 
@@ -27,7 +28,8 @@ from tiermq.store.dispatch_request import DispatchRequest
 SLOT_MS = 250
 """How coarse timeouts are."""
 HOLD_MS_MAX = 120_000
-QueueKey = tuple[str, int]
+QueueKey = tuple[str, int, bool]
+"""Topic, queue id, and whether it is the tier's part of the queue."""
 K = TypeVar("K")
 
 
@@ -54,12 +56,14 @@ class LongPolling:
         return self._count
 
     def hold(self, pull: Pull, timeout_ms: int, end_of: Callable[[str, int], int]) -> bool:
-        """Keep a pull. False when there is no room for it. `end_of` says where a queue ends."""
+        """Keep a pull. False when there is no room for it. `end_of` says where a queue ends, in the store that the
+        pull waits for.
+        """
         if self._count >= self.capacity or pull.connection.closing:
             return False
         timeout_ms = min(max(timeout_ms, 1), HOLD_MS_MAX)
         pull.slot = int(self._clock.monotonic() * 1000 + timeout_ms) // SLOT_MS + 1
-        self._queues.setdefault((pull.topic, pull.queue_id), set()).add(pull)
+        self._queues.setdefault(_key(pull), set()).add(pull)
         self._slots.setdefault(pull.slot, set()).add(pull)
         self._connections.setdefault(pull.connection, set()).add(pull)
         self._count += 1
@@ -71,13 +75,18 @@ class LongPolling:
 
     def arrived(self, topic: str, queue_id: int, next_offset: int, request: DispatchRequest | None) -> None:
         """On the dispatch thread: a queue has got messages."""
-        key = (topic, queue_id)
+        self._note((topic, queue_id, False), next_offset, None if request is None else request.tags_code)
+
+    def uploaded(self, topic: str, queue_id: int, next_offset: int) -> None:
+        """On a thread of the tier: it has more of a queue now."""
+        self._note((topic, queue_id, True), next_offset, None)
+
+    def _note(self, key: QueueKey, next_offset: int, tags_code: int | None) -> None:
         if key not in self._queues:
             return
         with self._board_lock:
             is_first = not self._board
-            alone = request is not None and key not in self._board
-            self._board[key] = (next_offset, request.tags_code if alone and request is not None else None)
+            self._board[key] = (next_offset, None if key in self._board else tags_code)
         if is_first:
             self._server.call_threadsafe(self._take_board)
 
@@ -99,8 +108,9 @@ class LongPolling:
 
     def wake_queue(self, topic: str, queue_id: int) -> None:
         """Ask all pulls of a queue again, for another reason than a message."""
-        for pull in tuple(self._queues.get((topic, queue_id), ())):
-            self._wake_one(pull)
+        for in_tier in (False, True):
+            for pull in tuple(self._queues.get((topic, queue_id, in_tier), ())):
+                self._wake_one(pull)
 
     # Endings.
 
@@ -121,10 +131,14 @@ class LongPolling:
             self._forget(pull)
 
     def _forget(self, pull: Pull) -> None:
-        _discard(self._queues, (pull.topic, pull.queue_id), pull)
+        _discard(self._queues, _key(pull), pull)
         _discard(self._slots, pull.slot, pull)
         _discard(self._connections, pull.connection, pull)
         self._count -= 1
+
+
+def _key(pull: Pull) -> QueueKey:
+    return pull.topic, pull.queue_id, pull.waits_for_tier
 
 
 def _discard(table: dict[K, set[Pull]], key: K, pull: Pull) -> None:

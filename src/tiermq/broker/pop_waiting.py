@@ -102,6 +102,10 @@ class PopWaiting:
         if is_first:
             self._server.call_threadsafe(self._take_board)
 
+    def uploaded(self, topic: str, queue_id: int, next_offset: int) -> None:
+        """On a thread of the tier: it has more of a queue now, which is news to pops that only it may answer."""
+        self.arrived(topic, queue_id, next_offset, None)
+
     def _take_board(self) -> None:
         with self._board_lock:
             board, self._board = self._board, set()

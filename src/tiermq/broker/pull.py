@@ -34,6 +34,7 @@ class Pull:
         "slot",
         "suspend_ms",
         "topic",
+        "waits_for_tier",
     )
 
     def __init__(self, connection: Connection, command: RemotingCommand) -> None:
@@ -49,6 +50,7 @@ class Pull:
         self.message_filter: MessageFilter | None = None
         self.suspend_ms = int_field(command, "suspendTimeoutMillis") if self.flags & FLAG_SUSPEND else 0
         self.slot = 0
+        self.waits_for_tier = False
 
     @property
     def commit_offset(self) -> int:

@@ -115,6 +115,7 @@ class PullProcessor:
         parts.periodic.append((SLOT_MS / 1000, self._end_overdue))
         if self._tiered is not None:
             parts.periodic.append((LOOK_S, pace.look))
+            self._tiered.tier.engine.on_upload.append(self.long_polling.uploaded)
         parts.is_busy.append(lambda: self._cold_waiting > 0)
         parts.on_stop.append(self._stop)
 
@@ -264,7 +265,8 @@ class PullProcessor:
     def _hold(self, pull: Pull, page: Page) -> bool:
         config = self._parts.config
         # The tier's end follows the local one: that there is more here does not mean that there is more to get there.
-        end_of = self._end_of if isinstance(page, GetPage) else _end_of_nothing
+        pull.waits_for_tier = self._tiered is not None and not isinstance(page, GetPage)
+        end_of = self._tiered.tier_end if self._tiered is not None and pull.waits_for_tier else self._end_of
         timeout_ms = pull.suspend_ms if config.long_polling_enable else config.short_polling_time_mills
         return self.long_polling.hold(pull, timeout_ms, end_of)
 
@@ -323,10 +325,6 @@ class PullProcessor:
     def _stop(self) -> None:
         self.cold_line.close()
         self._cold.shutdown(cancel_futures=True)
-
-
-def _end_of_nothing(_topic: str, _queue_id: int) -> int:
-    return -1
 
 
 def _code_of(page: Page, offset: int) -> int:

@@ -102,6 +102,11 @@ class TieredReading:
         tier.metrics.served(topic, group, page.count)
         return self._with_local_min(page, topic, queue_id)
 
+    def tier_end(self, topic: str, queue_id: int) -> int:
+        """Up to where the tier has a queue, or -1. Never waits."""
+        file = self._cold(topic, queue_id)
+        return -1 if file is None else file.commit_offset
+
     def _local_page(
         self,
         file: FlatMessageFile | None,

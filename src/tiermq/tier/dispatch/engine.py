@@ -49,6 +49,8 @@ from tiermq.tier.metadata.manifest_policy import ManifestCause
 
 _log = logging.getLogger(__name__)
 
+UploadListener = Callable[[str, int, int], None]
+"""Topic, queue id, and the offset up to which the tier has the queue now."""
 IDLE_WAIT_S = 0.2
 SEAL_EVERY_TURNS = 8
 
@@ -107,6 +109,7 @@ class DispatchEngine:
         self._next_sweep_ms = 0
         self._turn_count = 0
         self.held_topics: frozenset[str] = frozenset()
+        self.on_upload: list[UploadListener] = []
         self._paused = False
         self._stopping = False
         self._stop_asked = threading.Event()  # For threads that rest.
@@ -307,6 +310,11 @@ class DispatchEngine:
     def push(self, names: Iterable[QueueName]) -> None:
         """Give those queues a turn as soon as it is theirs."""
         self._turns.push(names)
+
+    def uploaded(self, name: QueueName, commit_offset: int) -> None:
+        """On a worker: the tier now has the queue up to that offset."""
+        for listener in self.on_upload:
+            listener(*name, commit_offset)
 
     @property
     def batch_factor(self) -> int:

@@ -59,6 +59,9 @@ class Agenda(Protocol):
     def push(self, names: Iterable[QueueName]) -> None:
         """Give those queues a turn as soon as it is theirs."""
 
+    def uploaded(self, name: QueueName, commit_offset: int) -> None:
+        """Hear that the tier now has the queue up to that offset."""
+
 
 class _NotTried(Exception):
     """The circuit breaker let nobody through."""
@@ -230,6 +233,7 @@ class QueueTurn:
             self._metrics.dispatched(*run.name, outcome.messages, outcome.bytes)
             run.average_bytes = outcome.bytes / outcome.messages
             run.causes.add(ManifestCause.COMMIT)
+            self._agenda.uploaded(run.name, file.commit_offset)
         if outcome.rolled:
             run.causes.add(ManifestCause.ROLL)
             self._writer.note_unsealed(file)
