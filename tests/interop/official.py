@@ -79,9 +79,10 @@ class Official:
         words = ["-n", self._name_server, *map(str, options)]
         if not program.startswith("timer."):
             words += ["-ri", str(REPORT_INTERVAL_MS)]
+        job = {"program": program, "arguments": words, "messages": messages, "batch": batch, "reports": reports}
         if program == "Producer":
             words += ["-q", str(messages)]
-        job = {"program": program, "arguments": words, "messages": messages, "batch": batch, "reports": reports}
+            job["endsByItself"] = True
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         line = ""

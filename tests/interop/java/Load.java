@@ -22,7 +22,7 @@ import org.apache.rocketmq.common.message.Message;
 /**
  * Load as RocketMQ's benchmark programs make it, with RocketMQ's own client and binary headers.
  *
- * The programs themselves (rocketmq-example) are in no Maven repository. This one has their shape and their settings:
+ * The programs themselves (see Official) are out of reach on some machines. This one has their shape and their settings:
  * threads that share one producer and wait for each answer, no compression; batches of 16; a push consumer of 20
  * threads that takes messages one by one.
  *
