@@ -54,6 +54,15 @@ def test_a_broker_that_does_not_start_says_why(tmp_path: Path) -> None:
     assert running.pid == 0
 
 
+def test_a_complaint_is_what_was_said_without_stacks_and_warnings(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert broker.complaint_of(log) == ""
+    log.write_text(
+        "WARNING: an incubator\nTraceback (most recent call last):\n  File x\n    run()\nOSError: no disk\n\tat a.B.c\n"
+    )
+    assert broker.complaint_of(log) == "OSError: no disk"
+
+
 def test_a_broker_that_ended_before_it_was_killed_is_a_failure(tmp_path: Path) -> None:
     place = place_in(tmp_path)
     with broker.BrokerProcess(place.settings, tmp_path / "log") as running:

@@ -10,7 +10,13 @@ from typing import NamedTuple
 import pytest
 from click.testing import CliRunner, Result
 
+from broker.brokers import SMALL
+from cli.demo_cases import account_of, timeline_of
 from servers.loopback import free_ports
+from tiermq import Message, TieredStore
+from tiermq.broker.settings_file import read_settings_file
+from tiermq.cli.demo import _show
+from tiermq.cli.demo_broker import Place
 from tiermq.cli.main import cli
 
 
@@ -29,16 +35,20 @@ def test_all_numbers_come_as_json_and_everything_is_kept(tmp_path: Path) -> None
     assert numbers["page"] == str(page)
     assert page.read_text().startswith("<!doctype html>")
     assert (keep / "store" / "commitlog").is_dir()
+    assert read_settings_file(keep / "broker.toml").tier["tier_url"] == (keep / "tier").as_uri()
     assert any((keep / "tier").rglob("COMMIT_LOG/*"))
 
 
-@pytest.mark.crash
-def test_the_account_is_told_in_words() -> None:
-    result = run("--messages", "1", "--no-page")
-    assert result.exit_code == 0, result.output
-    for words in ("SIGKILL", "No Spark: --master here was given", "from the tier alone", "Nothing was lost"):
-        assert words in result.output
-    assert "Pictures" not in result.output
+def test_the_account_is_told_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    account, place = account_of(timeline_of()), Place(tmp_path / "store", "s3://bucket/a", tmp_path / "table")
+    _show(account, place, tmp_path / "page.html", kept=True, own_tier=True, as_json=False)
+    told = capsys.readouterr().out
+    for words in ("by offset", "Nothing was lost: 1,000 messages in 6.1 s", f"tiermq serve -c {place.settings}"):
+        assert words in told
+    assert "The tier keeps its copy: s3://bucket/a" in told
+    assert f"Pictures: {(tmp_path / 'page.html').as_uri()}" in told
+    _show(account, place, None, kept=False, own_tier=False, as_json=False)
+    assert not {"Kept", "keeps", "Pictures"} & set(capsys.readouterr().out.replace(":", " ").split())
 
 
 def test_a_directory_with_something_in_it_is_not_used(tmp_path: Path) -> None:
@@ -81,7 +91,9 @@ def test_an_s3_server_that_does_not_answer_is_noticed_before_the_work(
 
 def test_a_tier_with_a_history_is_left_alone(tmp_path: Path) -> None:
     tier = (tmp_path / "tier").as_uri()
-    assert run("--messages", "1", "--tier", tier, "--no-page").exit_code == 0
+    with TieredStore.open(tmp_path / "store", tier=tier, broker_name="somebody", **SMALL) as store:
+        store.put(Message("history", b"precious"))
+        assert store.tier_now()
     before = sorted((tmp_path / "tier").rglob("*"))
     result = run("--messages", "1", "--tier", tier, "--no-page")
     assert result.exit_code == 1

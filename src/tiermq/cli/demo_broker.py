@@ -194,5 +194,5 @@ def serve_while_wanted() -> None:
 def complaint_of(log: Path) -> str:
     """What processes complained of last, without their stacks and warnings; empty if nothing."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    said = [line.strip() for line in lines if line.strip() and not line.startswith(("\t", "WARNING"))]
+    said = [line.strip() for line in lines if line.strip() and not line.startswith((" ", "\t", "WARNING", "Traceback"))]
     return " ".join(said)[-COMPLAINT_MAX:]

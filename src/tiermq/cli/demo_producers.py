@@ -8,6 +8,7 @@ open; since nobody else writes to its queue, the end of the queue says so afterw
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -31,6 +32,7 @@ from tiermq.message.ids import UniqueKeyGenerator
 from tiermq.message.properties import KEYS, TAGS, UNIQ_KEY, encode_properties
 
 GROUP = "demo_producers"
+IN_THE_MIDDLE_S = 0.003  # From an answer to when the next lists are on their way, or half stored.
 
 Told = Callable[[int], None]
 """Told how many more messages were acknowledged."""
@@ -57,7 +59,7 @@ async def send_list(producer: Producer, place: QueuePlace, offset: int, keys: Un
         raise DemoFailed(f"queue {place.queue_id}: expected the next message at {offset}, found {found}")
 
 
-async def send_all(name_server: str, held: Sequence[int], wanted: Sequence[int], told: ToldOfQueue) -> None:
+async def send_all(name_server: str, held: Sequence[int], wanted: Sequence[float], told: ToldOfQueue) -> None:
     """Let all producers send, at once, what the queues lack of `wanted`, and perhaps a part of a list more.
 
     Raises the first problem of a queue when all have ended: DemoFailed, RemotingError.
@@ -83,12 +85,10 @@ async def send_all(name_server: str, held: Sequence[int], wanted: Sequence[int],
         raise problem
 
 
-def send_until_killed(
-    name_server: str, wanted: Sequence[int], enough: int, kill: Callable[[], None], told: Told
-) -> tuple[list[int], float]:
-    """Send, and kill the broker as soon as `enough` messages are acknowledged: what was, by queue, and how fast.
+def send_until_killed(name_server: str, enough: int, kill: Callable[[], None], told: Told) -> tuple[list[int], float]:
+    """Send on and on, and kill the broker when `enough` messages are acknowledged and more are on their way.
 
-    Raises DemoFailed when it is gone before, and what `send_all` raises.
+    What was acknowledged, by queue, and how fast. Raises DemoFailed when the broker is gone before.
     """
     acknowledged = [0] * QUEUES
     when_ns: list[int] = []
@@ -98,10 +98,10 @@ def send_until_killed(
         acknowledged[queue_id] = count
         when_ns.append(time.monotonic_ns())
         if sum(acknowledged) >= enough > sum(acknowledged) - LIST_MESSAGES:
-            kill()
+            asyncio.get_running_loop().call_later(IN_THE_MIDDLE_S, kill)
 
     try:
-        asyncio.run(send_all(name_server, [0] * QUEUES, wanted, hear))
+        asyncio.run(send_all(name_server, [0] * QUEUES, [math.inf] * QUEUES, hear))
     except PeerGone as error:  # What producers see of a kill.
         if sum(acknowledged) < enough:
             raise DemoFailed(f"the broker was gone before it was to be killed: {error}") from error
