@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from delivery.transactions.transaction_world import World
 from tiermq import Message, PutResult
-from tiermq.delivery.transactions.op_messages import OpLog, Outcome, decode_op, encode_op
+from tiermq.delivery.transactions.op_messages import OpLog, Outcome, decode_op, encode_op, op_properties, outcomes_of
 from tiermq.errors import CorruptRecord
+from tiermq.message.record import decode_record, encode_record
 from tiermq.message.topic_name import OPERATION_HALF_TOPIC
 from tiermq.status import PutStatus
 
@@ -31,6 +32,19 @@ def test_an_op_that_is_no_list_of_offsets_is_refused(body: bytes) -> None:
         decode_op(body)
 
 
+@given(st.dictionaries(st.integers(0, 2**63 - 1), st.sampled_from(Outcome), max_size=20))
+def test_an_op_of_ours_says_how_each_of_its_messages_ended(ended: dict[int, Outcome]) -> None:
+    rolled_back = [offset for offset, outcome in ended.items() if outcome is Outcome.ROLLBACK]
+    record = encode_record(topic=OPERATION_HALF_TOPIC, body=encode_op(ended), properties=op_properties(rolled_back))
+    assert outcomes_of(decode_record(record)) == ended
+
+
+def test_an_op_of_rocketmq_does_not_say_how_and_another_record_says_nothing() -> None:
+    for tag, expected in (("d", {0: None, 7: None}), ("other", {})):
+        record = encode_record(topic=OPERATION_HALF_TOPIC, body=b"0,7,", properties={"WAIT": "true", "TAGS": tag})
+        assert outcomes_of(decode_record(record)) == expected
+
+
 def test_commits_wait_until_they_are_old_enough_and_are_known_before(world: World) -> None:
     assert world.ops.end(Outcome.COMMIT, 5) is None
     assert world.ops.outcome(5) is Outcome.COMMIT
@@ -41,7 +55,8 @@ def test_commits_wait_until_they_are_old_enough_and_are_known_before(world: Worl
     assert world.ops.write_if_due() is not None
     world.store.dispatch_now()
     (op,) = world.messages(OPERATION_HALF_TOPIC)
-    assert (op.body, op.properties) == (b"5,", {"WAIT": "true", "TAGS": "d"})
+    assert (op.body, op.properties) == (b"5,", {"WAIT": "true", "TAGS": "d", "TIERMQ_ROLLBACKS": "-"})
+    assert outcomes_of(op) == {5: Outcome.COMMIT}
     assert (world.ops.pending, world.ops.outcome(5)) == ((), Outcome.COMMIT)
 
 
@@ -57,6 +72,8 @@ def test_a_rollback_is_in_the_log_at_once_and_takes_along_what_waits(world: Worl
     assert world.ops.end(Outcome.ROLLBACK, 9, 6) is not None
     world.store.dispatch_now()
     assert world.ops_written() == [b"5,9,6,"]
+    (op,) = world.messages(OPERATION_HALF_TOPIC)
+    assert outcomes_of(op) == {5: Outcome.COMMIT, 9: Outcome.ROLLBACK, 6: Outcome.ROLLBACK}
     assert world.ops.outcome(7, 6) is Outcome.ROLLBACK
 
 

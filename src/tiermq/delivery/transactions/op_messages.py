@@ -1,9 +1,11 @@
 """Op messages: which half messages were ended. One op message tells of many.
 
     RMQ_SYS_TRANS_OP_HALF_TOPIC, queue 0    TAGS=d, body "5,9,12,"     offsets in the half queue
+                                            TIERMQ_ROLLBACKS=9,        those that were rolled back; "-" for none
 
-An op says that a message was ended, not how: committed messages lie in their topics. A copy of a half message is ended
-together with its origin, so an op of ours names both; RocketMQ reads that as two messages that are done.
+RocketMQ's ops say that a message was ended, not how. Ours say it in a property of their own, which RocketMQ does not
+look at: so an outcome can be told when everything else is gone. A copy of a half message is ended together with its
+origin, so an op of ours names both; RocketMQ reads that as two messages that are done.
 
 `OpLog` gathers what is ended, writes it as one op when it is large or old enough, and remembers it until a check round
 has read that op. Invariants: what is ended is known from then on (`outcome`), also before its op is written; what was
@@ -22,6 +24,7 @@ from tiermq.clock import Clock
 from tiermq.errors import CorruptRecord
 from tiermq.kernel import Message, PutResult
 from tiermq.message.properties import TAGS, WAIT, encode_properties
+from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import OPERATION_HALF_TOPIC
 from tiermq.status import PutStatus
 from tiermq.store.local_store import LocalStore
@@ -32,7 +35,10 @@ SEPARATOR = b","
 PENDING_MAX = 20_000
 """Ended messages that may wait to be written. More wait only when the store takes nothing."""
 OFFSET_DIGITS_MAX = 19
-_PROPERTIES = encode_properties({WAIT: "true", TAGS: OP_TAG})
+ROLLBACKS = "TIERMQ_ROLLBACKS"
+NO_ROLLBACKS = "-"
+ROLLBACKS_BYTES_MAX = 16_384
+"""Of one op: a property cannot be as long as a body."""
 
 
 class Outcome(enum.Enum):
@@ -56,6 +62,21 @@ def decode_op(body: bytes) -> list[int]:
             raise CorruptRecord(f"op message: expected offsets with commas behind them, found {piece[:40]!r}")
         found.append(int(piece))
     return found
+
+
+def op_properties(rolled_back: Iterable[int]) -> bytes:
+    """The property string of an op that says which of its messages were rolled back."""
+    return encode_properties({WAIT: "true", TAGS: OP_TAG, ROLLBACKS: encode_op(rolled_back).decode() or NO_ROLLBACKS})
+
+
+def outcomes_of(op: StoredMessage) -> dict[int, Outcome | None]:
+    """What an op says of each offset; None where a RocketMQ wrote it, which does not say. Raises CorruptRecord."""
+    told = op.get_property(ROLLBACKS) if op.tags == OP_TAG else None
+    offsets = decode_op(op.body) if op.tags == OP_TAG else []
+    if told is None:
+        return dict.fromkeys(offsets)
+    rolled_back = set() if told == NO_ROLLBACKS else set(decode_op(told.encode()))
+    return {offset: Outcome.ROLLBACK if offset in rolled_back else Outcome.COMMIT for offset in offsets}
 
 
 class OpLog:
@@ -122,16 +143,22 @@ class OpLog:
 
     def _write_some(self) -> PutResult:
         """One op of about as many bytes as one should have."""
-        count = size = 0
-        while count < len(self._pending) and size < self._max_bytes:
-            size += len(str(self._pending[count])) + 1
+        count = size = rollbacks_size = 0
+        rolled_back = []
+        while count < len(self._pending) and size < self._max_bytes and rollbacks_size < ROLLBACKS_BYTES_MAX:
+            offset = self._pending[count]
+            length = len(str(offset)) + 1
+            size += length
+            if self._known[offset] is Outcome.ROLLBACK:
+                rolled_back.append(offset)
+                rollbacks_size += length
             count += 1
         offsets = self._pending[:count]
         message = Message(
             OPERATION_HALF_TOPIC,
             encode_op(offsets),
             OP_QUEUE,
-            encoded_properties=_PROPERTIES,
+            encoded_properties=op_properties(rolled_back),
             born_timestamp_ms=self._clock.now_ms(),
         )
         result = self._store.append(message)
