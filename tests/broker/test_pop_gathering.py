@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.consuming import on_loop, put, running
-from broker.popping_peer import PopPeer, pops
+from broker.consuming import messages_of, on_loop, put, running, until
+from broker.popping_peer import PopPeer, got_of, pops
 from tiermq.broker.pop_gathering import queue_offsets_of
 from tiermq.message.record import encode_record
+from tiermq.remoting.codes import ResponseCode
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**62), st.binary(max_size=50)), max_size=10))
@@ -29,6 +30,28 @@ def test_a_queue_that_somebody_takes_from_is_left_alone_and_looked_at_again(tmp_
         later = peer.pop_later(pollTime=60_000)
         on_loop(broker, taken.discard, ("G", "T", 0))
         assert later.result(60).code == 0
+
+
+def test_nothing_more_is_given_out_while_too_much_is_open(tmp_path: Path) -> None:
+    with running(tmp_path, pop_ck_max_buffer_size=2) as broker, PopPeer(broker) as peer:
+        put(broker, "one", "two", "three", "four")
+        open_ones = peer.pop(maxMsgNums=1) + peer.pop(maxMsgNums=1)
+        assert [each.body for each in open_ones] == ["one", "two"]
+        answer = peer.pop_raw(maxMsgNums=1)
+        assert (answer.code, answer.ext["restNum"]) == (ResponseCode.POLLING_TIMEOUT, "2")
+        later = peer.pop_later(maxMsgNums=1, pollTime=60_000)
+        until(broker, lambda: pops(broker).waiting.held == 1)
+        assert peer.ack(open_ones[0]).code == 0
+        assert [each.body for each in got_of(later.result(60))] == ["three"]
+        assert len(pops(broker).log.points) == 2
+
+
+def test_who_keeps_order_is_not_held_up_by_what_others_have_open(tmp_path: Path) -> None:
+    with running(tmp_path, pop_ck_max_buffer_size=1) as broker, PopPeer(broker) as peer:
+        put(broker, "one", "two")
+        assert [each.body for each in peer.pop(maxMsgNums=1)] == ["one"]
+        ordered = peer.pop_raw(consumerGroup="Ordered", order="true", maxMsgNums=1)
+        assert [each.body.decode() for each in messages_of(ordered)] == ["one"]
 
 
 def test_many_messages_that_a_filter_keeps_back_are_passed_over(tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ class BrokerConfig(Configuration):
     revive_queue_num: int = whole(8, low=1)
     revive_interval: int = whole(1_000, low=1)
     pop_ck_stay_buffer_time_out: int = whole(3_000, low=1)
+    pop_ck_max_buffer_size: int = whole(200_000, low=1)
     enable_retry_topic_v2: bool = False
 
     # Delivery.

@@ -7,6 +7,7 @@ what was taken; with order, the offset stays until the messages are acknowledged
 
 Invariants: nothing is taken from a queue that another pop of the group is taking from now; a queue whose messages are
 in the tier is left alone unless it is allowed to wait. What is taken comes with everything that the answer says of it.
+While `pop_ck_max_buffer_size` check points are open nothing more is given out, but to those who keep order.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ PAGES_MAX = 16
 """Of one queue, when a filter lets nothing pass."""
 BUSY_MS = 100
 """After which a queue is looked at again that another pop was taking from."""
+FULL_MS = 1_000
+"""After which a pop is asked again that came while too much was open."""
 _SIZE = slice(0, 4)
 _QUEUE_OFFSET = slice(20, 28)
 
@@ -141,6 +144,9 @@ class Gathering:
             return offset
         if pop.is_ordered and (free_ms := self._blocked(pop, place)) is not None:
             found.look_again(free_ms)
+            return offset
+        if not pop.is_ordered and len(self._log.points) >= self._parts.config.pop_ck_max_buffer_size:
+            found.look_again(found.pop_ms + FULL_MS)
             return offset
         for _ in range(PAGES_MAX):
             page = self._page(pop, place, offset, room, may_wait)
