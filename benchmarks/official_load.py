@@ -11,6 +11,7 @@ Where they cannot be fetched, `tests/interop/java/Load.java` does the same with 
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -62,9 +63,13 @@ def begin_at_the_beginning(port: int, group: str, topic: str, queues: int) -> No
     from tiermq.remoting.codes import RequestCode, ResponseCode
     from tiermq.remoting.command import RemotingCommand
 
+    made = json.dumps({"groupName": group}).encode()
+    asked = [RemotingCommand(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=made)]
+    for queue in range(queues):
+        fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue), "commitOffset": "0"}
+        asked.append(RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, ext=fields))
     with BlockingClient("127.0.0.1", port, timeout_s=30.0) as client:
-        for queue in range(queues):
-            fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue), "commitOffset": "0"}
-            answer = client.request(RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, ext=fields))
+        for command in asked:
+            answer = client.request(command)
             if answer.code != ResponseCode.SUCCESS:
                 raise SystemExit(f"the broker refused an offset of group {group}: {answer.remark}")
