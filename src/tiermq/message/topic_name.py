@@ -47,6 +47,9 @@ SYSTEM_TOPICS = frozenset(
     }
 )
 
+TRANSACTION_TOPICS = frozenset({HALF_TOPIC, OPERATION_HALF_TOPIC, TRANSACTION_CHECK_MAX_TIME_TOPIC})
+"""Where a broker keeps transactions that are not ended, which ones are, and which were given up."""
+
 NOT_FOR_CLIENTS = frozenset(
     {
         SCHEDULE_TOPIC,

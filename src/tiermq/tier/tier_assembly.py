@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tiermq.clock import Clock
 from tiermq.files.file_access import FileAccess
+from tiermq.message.topic_name import TRANSACTION_TOPICS
 from tiermq.metrics import Registry
 from tiermq.store.local_store import LocalStore
 from tiermq.tier.dispatch.engine import DispatchEngine, EngineSettings
@@ -194,7 +195,11 @@ def _engine(
         source,
         writer,
         index=index,
-        topic_filter=TopicFilter(config.broker_name, config.broker_cluster_name),
+        topic_filter=TopicFilter(
+            config.broker_name,
+            config.broker_cluster_name,
+            also=TRANSACTION_TOPICS if config.tier_transactions_enable else (),
+        ),
         config=dispatch_config(config),
         settings=EngineSettings(
             sweep_interval_ms=config.tier_dispatch_interval,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiermq.message.topic_name import SYSTEM_TOPICS
+from tiermq.message.topic_name import SYSTEM_TOPICS, TRANSACTION_TOPICS
 from tiermq.tier.dispatch.topic_filter import TopicFilter
 
 
@@ -38,3 +38,11 @@ def test_with_a_whitelist_only_its_topics_enter() -> None:
     assert [topics.is_filtered(name) for name in ("orders", "others")] == [True, False]
     topics.set_whitelist(None)
     assert not topics.is_filtered("orders")
+
+
+def test_system_topics_that_are_named_enter_all_the_same() -> None:
+    topics = TopicFilter("broker-a", "cluster", also=TRANSACTION_TOPICS, whitelist=["orders"])
+    assert [topics.is_filtered(name) for name in sorted(TRANSACTION_TOPICS)] == [False, False, False]
+    assert topics.is_filtered("SCHEDULE_TOPIC_XXXX")
+    topics.add_to_blacklist("RMQ_SYS_TRANS_HALF_TOPIC")
+    assert topics.is_filtered("RMQ_SYS_TRANS_HALF_TOPIC")

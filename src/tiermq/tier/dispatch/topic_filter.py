@@ -1,7 +1,8 @@
 """Which topics never enter the tier and are always read locally.
 
 Blank names, the system's own topics, light queues, and whatever is blacklisted while running. Retry and dead-letter
-topics do enter it. With a whitelist, only its topics do (and those of the rules above still do not).
+topics do enter it. With a whitelist, only its topics do (and those of the rules above still do not). System topics that
+are named (`also`) enter it all the same: those of transactions, when a broker is told to keep their outcomes.
 A filtered topic is left alone: what the tier holds of it from earlier stays until it expires.
 """
 
@@ -16,8 +17,16 @@ from tiermq.message.topic_name import is_light_queue, is_system_topic
 class TopicFilter:
     """Any thread may ask and change it. Asking is one look-up: the answers are remembered until something changes."""
 
-    def __init__(self, broker: str = "", cluster: str = "", *, whitelist: Iterable[str] | None = None) -> None:
+    def __init__(
+        self,
+        broker: str = "",
+        cluster: str = "",
+        *,
+        whitelist: Iterable[str] | None = None,
+        also: Iterable[str] = (),
+    ) -> None:
         self._own_names = {broker, cluster} - {""}
+        self._also = frozenset(also)
         self._whitelist = None if whitelist is None else set(whitelist)
         self._blacklist: set[str] = set()
         self._lock = threading.Lock()
@@ -32,6 +41,8 @@ class TopicFilter:
         return answer
 
     def _decide(self, topic: str) -> bool:
+        if topic in self._also:
+            return topic in self._blacklist
         if not topic or topic.isspace() or is_system_topic(topic) or is_light_queue(topic):
             return True
         if topic in self._own_names or topic in self._blacklist:
