@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -80,3 +80,34 @@ def test_a_client_that_is_too_old_to_know_the_question_is_not_asked(broker: Brok
             client.version = 30
         answer = operator.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup="G", clientId="c1")
     assert (answer.code, "too low" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+
+
+def told_status(offset: int) -> Callable[[RemotingCommand], RemotingCommand]:
+    """As a Java client answers: the queue itself is the key."""
+    queue = '{"brokerName":"b","queueId":0,"topic":"%s"}'
+    return lambda asked: asked.respond(
+        body=('{"consumerTable":{},"messageQueueTable":{' + queue % asked.ext["topic"] + f":{offset}}}}}").encode()
+    )
+
+
+def test_how_far_the_consumers_of_a_group_are_is_asked_of_each_and_told_together(broker: Broker) -> None:
+    with Peer(broker) as one, Peer(broker) as other, Peer(broker) as broken, Peer(broker) as operator:
+        one.client.on_request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, told_status(7))
+        other.client.on_request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, told_status(9))
+        broken.client.on_request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, lambda asked: asked.respond(body=b"no"))
+        for peer, client_id in ((one, "c1"), (other, "c2"), (broken, "c3")):
+            peer.join("G", client_id=client_id)
+        code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+        answer = operator.ask(code, topic="T", group="G", clientAddr="")
+        queue = '{"brokerName":"b","queueId":0,"topic":"T"}'
+        one_is, other_is = '"c1":{' + queue + ":7}", '"c2":{' + queue + ":9}"
+        expected = '{"consumerTable":{' + one_is + "," + other_is + '},"messageQueueTable":{}}'
+        assert (answer.code, bytes(answer.body).decode()) == (0, expected)
+        alone = operator.ask(code, topic="T", group="G", clientAddr="c2")
+        assert bytes(alone.body).decode() == '{"consumerTable":{' + other_is + '},"messageQueueTable":{}}'
+
+
+def test_how_far_a_group_is_that_has_no_consumers_is_an_error(broker: Broker) -> None:
+    with Peer(broker) as operator:
+        answer = operator.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic="T", group="G")
+    assert (answer.code, "No Any Consumer online" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)

@@ -1,30 +1,38 @@
-"""RelayProcessor: what operators ask of one client, asked by way of the broker, which the client is connected to.
+"""RelayProcessor: what operators ask of clients, asked by way of the broker, which these are connected to.
 
-    307 GET_CONSUMER_RUNNING_INFO       what a consumer does now
-    309 CONSUME_MESSAGE_DIRECTLY        let it consume one message, whose record goes along
+    307 GET_CONSUMER_RUNNING_INFO               what a consumer does now
+    309 CONSUME_MESSAGE_DIRECTLY                let it consume one message, whose record goes along
+    223 INVOKE_BROKER_TO_GET_CONSUMER_STATUS    how far all consumers of a group are, or one of them; each is asked 221
 
-The client's answer is given back as it is. A client that is not there, says nothing in time or goes meanwhile is told
-as an error; nobody waits on the loop.
+One client's answer is given back as it is. A client that is not there, says nothing in time or goes meanwhile is told
+as an error, or is left out where others answer; nobody waits on the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from tiermq.broker.clients import Client
 from tiermq.broker.parts import BrokerParts
 from tiermq.errors import RemotingError, RequestRefused, RequestTimedOut, TierMQError
 from tiermq.message.ids import decode_message_id
 from tiermq.message.record import reencode
+from tiermq.namesrv.topic_config import object_in
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import text_field
+from tiermq.remoting.json_dialect import ObjectKeyed, as_int, decode_object, encode_body
 from tiermq.remoting.server import RemotingServer
 
+_log = logging.getLogger(__name__)
+
 PATIENCE_S = 10.0
-RUNNING_INFO_VERSION = 57
+RUNNING_INFO_VERSION = 62
 """V3_1_8_SNAPSHOT: older clients do not know the question."""
+STATUS_VERSION = 28
+"""V3_0_7_SNAPSHOT: the same for the other question."""
 
 
 class RelayProcessor:
@@ -36,6 +44,7 @@ class RelayProcessor:
     def register(self, server: RemotingServer) -> None:
         server.register(RequestCode.GET_CONSUMER_RUNNING_INFO, self.running_info)
         server.register_blocking(RequestCode.CONSUME_MESSAGE_DIRECTLY, self.consume_directly)
+        server.register(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, self.status)
 
     def running_info(self, connection: Connection, command: RemotingCommand) -> None:
         client = self._client(command)
@@ -49,6 +58,24 @@ class RelayProcessor:
         record = self._record(text_field(command, "msgId", ""))
         command.ext["brokerName"] = self._parts.config.broker_name
         self._parts.server.call_threadsafe(self._relay, connection, command, client, record)
+
+    def status(self, connection: Connection, command: RemotingCommand) -> None:
+        topic, group = text_field(command, "topic"), text_field(command, "group")
+        wanted = text_field(command, "clientAddr", "")
+        members = self._parts.clients.consumers(group)
+        clients = (
+            [] if members is None else [each for each in members.clients.values() if wanted in ("", each.client_id)]
+        )
+        if not clients:
+            raise RequestRefused(f"No Any Consumer online in the consumer group: [{group}]")
+        for client in clients:
+            if client.version < STATUS_VERSION:
+                raise RequestRefused(f"the client does not support this feature. version={client.version}")
+        code, fields = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": topic, "group": group}
+        asked = [each.connection.request(RemotingCommand(code, ext=fields), PATIENCE_S) for each in clients]
+        ids = [each.client_id for each in clients]
+        answers = asyncio.gather(*asked, return_exceptions=True)
+        answers.add_done_callback(lambda done: _give_statuses(connection, command, ids, done))
 
     def _record(self, message_id: str) -> bytes:
         try:
@@ -71,6 +98,31 @@ class RelayProcessor:
         asked = RemotingCommand(command.code, ext=command.ext, body=body, header_type=command.header_type)
         answer = client.connection.request(asked, PATIENCE_S)
         answer.add_done_callback(lambda done: _give_back(connection, command, client, done))
+
+
+def _give_statuses(
+    connection: Connection,
+    command: RemotingCommand,
+    ids: list[str],
+    done: asyncio.Future[list[RemotingCommand | BaseException]],
+) -> None:
+    table: dict[str, ObjectKeyed] = {}
+    for client_id, found in zip(ids, [] if done.cancelled() else done.result(), strict=not done.cancelled()):
+        if isinstance(found, BaseException) or found.code != ResponseCode.SUCCESS:
+            _log.warning("consumer %s does not say how far it is: %s", client_id, found)
+            continue
+        try:
+            table[client_id] = _offsets_of(found)
+        except RequestRefused as error:
+            _log.warning("consumer %s says what nobody understands: %s", client_id, error)
+    if not command.is_oneway:
+        connection.send(command.respond(body=encode_body({"consumerTable": table, "messageQueueTable": {}})))
+
+
+def _offsets_of(answer: RemotingCommand) -> ObjectKeyed:
+    """Queues and offsets as a client told them. Raises RequestRefused."""
+    told = object_in(decode_object(answer.body).get("messageQueueTable") or {}, "messageQueueTable")
+    return ObjectKeyed((decode_object(queue.encode()), as_int(offset)) for queue, offset in told.items())
 
 
 def _give_back(
