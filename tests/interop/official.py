@@ -36,6 +36,7 @@ class Told:
 
     messages: int
     failed: int
+    """Attempts that failed, also those of a message that was stored in the end."""
     seconds: float
     said: tuple[str, ...]
 
