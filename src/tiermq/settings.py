@@ -147,7 +147,7 @@ class Configuration:
     def to_properties(self) -> str:
         """Every setting as a line of a `broker.conf`; `from_properties` reads back an equal configuration."""
         return "".join(
-            f"{setting.property_name}={_escaped(setting.render(getattr(self, setting.name)))}\n"
+            f"{setting.property_name}={escaped_property(setting.render(getattr(self, setting.name)))}\n"
             for setting in settings_of(type(self)).values()
         )
 
@@ -248,7 +248,7 @@ def _unescaped(text: str) -> str:
     return plain.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
-def _escaped(text: str) -> str:
+def escaped_property(text: str) -> str:
     """A value as a properties file spells it, in ASCII."""
     pieces = []
     for at, character in enumerate(text):

@@ -12,6 +12,7 @@ from broker.consuming import Peer, running
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.broker_settings import CHANGEABLE_OF_BROKER, CHANGEABLE_OF_STORE
+from tiermq.broker.settings_file import read_settings_file
 from tiermq.config import StoreConfig
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.json_dialect import decode_body
@@ -80,6 +81,35 @@ def test_the_value_that_a_setting_has_already_is_no_change(peer: Peer) -> None:
     assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG, b"brokerName=b\n").code == 0
     assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG).code == 0
     assert counter(peer) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("broker.conf", "brokerName=b\n# kept\n"), ("broker.toml", '[broker]\nbroker_name = "b" # kept\n')],
+)
+def test_a_change_is_in_the_file_that_the_broker_was_started_with(tmp_path: Path, name: str, text: str) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    with running(tmp_path / "store", store={"settings_file": file}) as broker, Peer(broker) as peer:
+        answer = peer.ask(RequestCode.UPDATE_BROKER_CONFIG, b"autoCreateTopicEnable=false\nfileReservedTime=7\n")
+        assert (answer.code, answer.remark) == (0, None)
+        assert peer.ask(RequestCode.UPDATE_BROKER_CONFIG, b"nosuch=1\nmaxMessageSize=9\n").code != 0
+    found = read_settings_file(file)
+    again = BrokerConfig(**found.broker), StoreConfig(**found.store)
+    assert (again[0].broker_name, again[0].auto_create_topic_enable) == ("b", False)
+    assert (again[1].file_reserved_time, again[1].max_message_size) == (7, StoreConfig().max_message_size)
+    assert "# kept" in file.read_text()
+
+
+def test_a_change_that_no_file_can_keep_says_so_and_holds(broker: Broker, peer: Peer, tmp_path: Path) -> None:
+    answer = peer.ask(RequestCode.UPDATE_BROKER_CONFIG, b"fileReservedTime=7\n")
+    assert (answer.code, "without a file" in (answer.remark or "")) == (0, True)
+    broker.parts.settings_file = tmp_path / "gone" / "broker.conf"
+    answer = peer.ask(RequestCode.UPDATE_BROKER_CONFIG, b"fileReservedTime=8\n")
+    assert answer.code == 0
+    assert "until the process ends" in (answer.remark or "")
+    assert "broker.conf" in (answer.remark or "")
+    assert told(peer)["fileReservedTime"] == "8"
 
 
 def test_what_can_be_changed_are_settings() -> None:

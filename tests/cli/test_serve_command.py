@@ -89,6 +89,19 @@ def test_a_broker_conf_of_rocketmq_works_and_what_means_nothing_is_one_warning(t
         assert "mean nothing here: haListenPort, sendMessageThreadPoolNums" in process.stderr.readline()
 
 
+def test_a_setting_that_was_changed_over_the_wire_is_the_next_start_s_too(tmp_path: Path) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text(SMALL_FILE + '\n[broker]\nbind_address = "127.0.0.1"  # here only\n')
+    words = (tmp_path / "store", "-c", config, *FREE)
+    with serving(*words) as (_, ready), at(ready["address"]) as client:
+        change = RemotingCommand(RequestCode.UPDATE_BROKER_CONFIG, body=b"fileReservedTime=7\nbrokerPermission=4\n")
+        assert client.request(change).code == ResponseCode.SUCCESS
+    with serving(*words) as (_, ready), at(ready["address"]) as client:
+        told = bytes(client.request(RemotingCommand(RequestCode.GET_BROKER_CONFIG)).body).decode().splitlines()
+    assert {"fileReservedTime=7", "brokerPermission=4"} <= set(told)
+    assert "# here only" in config.read_text()
+
+
 def test_a_broker_can_register_elsewhere_and_tls_and_accounts_are_enforced(tmp_path: Path) -> None:
     accounts = tmp_path / "acl.toml"
     accounts.write_text('[[accounts]]\naccessKey = "ak"\nsecretKey = "a long secret"\nadmin = true\n')

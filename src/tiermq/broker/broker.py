@@ -20,6 +20,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Collection
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -68,6 +69,7 @@ class Broker:
         credentials: Credentials | None = None,
         name_server_tls: ssl.SSLContext | None = None,
         listening: socket.socket | None = None,
+        settings_file: Path | None = None,
     ) -> None:
         """The store is the broker's from now on: it is closed when the broker stops. So is the socket."""
         self.config = config = config or BrokerConfig()
@@ -102,6 +104,7 @@ class Broker:
             groups=groups,
             offsets=ConsumerOffsets(directory, clock),
             clients=ClientTable(config, clock, topics, groups, server),
+            settings_file=settings_file,
         )
         register_broker_metrics(self.parts)
         topics.listeners.append(self._tell_queue_types)
@@ -122,9 +125,12 @@ class Broker:
         limits: ServerLimits | None = None,
         credentials: Credentials | None = None,
         name_server_tls: ssl.SSLContext | None = None,
+        settings_file: Path | None = None,
         **settings: Any,
     ) -> Self:
         """A broker, not started, on the store in `path`. `settings` are the store's (and the tier's) by name.
+
+        Settings that are changed while it runs are written to `settings_file`, which the caller has read before.
 
         Raises OSError when the port cannot be had, and what opening the store raises.
         """
@@ -151,6 +157,7 @@ class Broker:
                 credentials=credentials,
                 name_server_tls=name_server_tls,
                 listening=listening,
+                settings_file=settings_file,
             )
             undo.pop_all()
         return made

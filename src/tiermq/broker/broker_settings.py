@@ -4,19 +4,22 @@
     changed:  those in CHANGEABLE, which whoever uses them reads anew each time
 
 Invariants: a change is whole or not at all: an unknown name, a value that is none and a setting that cannot change
-while the broker runs refuse all of it, where RocketMQ passes over them in silence. A change holds until the process
-ends; the file that the broker was started with is the operator's. This is the one place that changes a configuration,
-which is a value everywhere else: all parts hold the same object, and read single settings of it.
+while the broker runs refuse all of it, where RocketMQ passes over them in silence. A change is in the file that the
+broker was started with when it is answered, its other lines untouched; where there is no such file, or it cannot be
+written, the change holds until the process ends, and the answer says so. This is the one place that changes a
+configuration, which is a value everywhere else: all parts hold the same object, and read single settings of it.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Any
 
 from tiermq.broker.parts import BrokerParts
+from tiermq.broker.settings_edit import Change, change_settings_file
 from tiermq.config import StoreConfig
-from tiermq.errors import BadConfig, RequestRefused
+from tiermq.errors import BadConfig, RequestRefused, TierMQError
 from tiermq.namesrv.topic_config import NO_VERSION
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
@@ -60,15 +63,16 @@ CHANGEABLE_OF_STORE = frozenset(
 
 
 class SettingsProcessor:
-    """See the module. Changes go one at a time, on the loop."""
+    """See the module. Changes go one at a time, in the server's pool, since they write a file."""
 
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
+        self._changing = threading.Lock()
         self._version = NO_VERSION.next(parts.clock.now_ms())
 
     def register(self, server: RemotingServer) -> None:
         server.register(RequestCode.GET_BROKER_CONFIG, self.get)
-        server.register(RequestCode.UPDATE_BROKER_CONFIG, self.update)
+        server.register_blocking(RequestCode.UPDATE_BROKER_CONFIG, self.update)
 
     def get(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         lines = {line for config in self._configurations() for line in config.to_properties().splitlines()}
@@ -82,19 +86,34 @@ class SettingsProcessor:
         return found
 
     def update(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        try:
-            wanted = read_properties(bytes(command.body).decode("utf-8"))
-            changes = [each for name, text in wanted.items() for each in self._changes(name, text)]
-        except (BadConfig, UnicodeDecodeError) as error:
-            raise RequestRefused(str(error)) from error
-        for config, setting, value in changes:
-            _log.info("setting %s: %s", setting.property_name, setting.render(value))
-            object.__setattr__(config, setting.name, value)
-            if isinstance(config, StoreConfig) and setting.name == "max_message_size" and isinstance(value, int):
-                self._parts.local.set_max_message_size(value)
-        if changes:
+        with self._changing:
+            try:
+                wanted = read_properties(bytes(command.body).decode("utf-8"))
+                changes = [each for name, text in wanted.items() for each in self._changes(name, text)]
+            except (BadConfig, UnicodeDecodeError) as error:
+                raise RequestRefused(str(error)) from error
+            if not changes:
+                return command.respond()
+            problem = self._write(changes)
+            for config, setting, value in changes:
+                _log.info("setting %s: %s", setting.property_name, setting.render(value))
+                object.__setattr__(config, setting.name, value)
+                if isinstance(config, StoreConfig) and setting.name == "max_message_size" and isinstance(value, int):
+                    self._parts.local.set_max_message_size(value)
             self._version = self._version.next(self._parts.clock.now_ms())
-        return command.respond()
+            return command.respond(remark=problem)
+
+    def _write(self, changes: list[tuple[Configuration, Setting, Any]]) -> str | None:
+        """Write changes into the broker's file; why they will not outlive the process, or None when they do."""
+        path = self._parts.settings_file
+        if path is None:
+            return "changed until the process ends: the broker was started without a file of settings"
+        try:
+            change_settings_file(path, [Change(type(config), setting, value) for config, setting, value in changes])
+        except (OSError, TierMQError) as error:
+            _log.warning("settings are changed, but only until the process ends: %s", error)
+            return f"changed until the process ends: {error}"
+        return None
 
     def _changes(self, name: str, text: str) -> list[tuple[Configuration, Setting, Any]]:
         """What one line changes, checked. Raises BadConfig."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.clients import ClientTable
@@ -45,6 +46,8 @@ class BrokerParts:
     clients: ClientTable
     holds_locks: Callable[[str], bool] = lambda _group: False
     """Whether a group holds a queue locked, which says that it consumes in order. Whoever keeps the locks sets it."""
+    settings_file: Path | None = None
+    """The file that the broker was started with: changed settings are written there."""
     timers: TimerService | None = None
     """Who keeps messages for a time of their own; None where the wheel is switched off, and on a slave."""
     given: list[Callable[[], dict[tuple[str, str], int]]] = field(default_factory=list)

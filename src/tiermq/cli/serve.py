@@ -119,6 +119,7 @@ def _start(options: dict[str, Any], running: ExitStack) -> dict[str, Any]:
             tls=tls,
             acl=None if options["acl_file"] is None else AccessFile(options["acl_file"]),
             name_server_tls=trusting_client_context() if tls.mode is TlsMode.ENFORCING else None,
+            settings_file=options["config_file"],
             **{**(file.tier if tier else {}), **file.store},
         )
         running.callback(broker.stop)
