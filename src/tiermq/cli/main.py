@@ -20,6 +20,9 @@ COMMANDS = {
     "topic": Entry("tiermq.cli.topic", "topic", "Look at topics, make and delete them."),
     "group": Entry("tiermq.cli.group", "group", "Look at groups of consumers, make, move and delete them."),
     "dlq": Entry("tiermq.cli.dlq", "dlq", "Look at the dead letters of a group, and send them again."),
+    "transaction": Entry(
+        "tiermq.cli.transaction", "transaction", "Look at open transactions, and what became of others."
+    ),
     "store": Entry("tiermq.cli.store", "store", "Look into a store directory: stat, check."),
     "tier": Entry("tiermq.cli.tier", "tier", "Look into a tier: ls, stat, cat, verify, repair, restore, import, …"),
     "pipeline": Entry(

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import click
 
+from tiermq.delivery.transactions.open_halves import open_halves
 from tiermq.errors import StoreError
 from tiermq.store.check import CheckReport, check_store
 from tiermq.store.stat import StoreStat, stat_store
@@ -67,12 +68,13 @@ def stat(directory: Path, logs: tuple[Path, ...], slots: int | None, as_json: bo
     """
     try:
         found = stat_store(directory, commit_log_paths=logs, slot_count=slots)
+        open_transactions = sum(1 for _ in open_halves(directory, logs))
     except StoreError as error:
         _no_store(error)
     if as_json:
-        click.echo(json.dumps(found.to_dict()))
+        click.echo(json.dumps({**found.to_dict(), "open_transactions": open_transactions}))
     else:
-        _show_stat(found)
+        _show_stat(found, open_transactions)
 
 
 @store.command()
@@ -153,7 +155,7 @@ def _show_report(report: CheckReport) -> None:
                 click.echo(f"  and {count - FINDINGS_SHOWN_MAX:,} more; --json has the first thousand")
 
 
-def _show_stat(found: StoreStat) -> None:
+def _show_stat(found: StoreStat, open_transactions: int) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -168,6 +170,8 @@ def _show_stat(found: StoreStat) -> None:
     for name, value in found.checkpoint.items():
         shown = _moment(value) if name.endswith("_ms") else f"{value:,}"
         console.print(f"  checkpoint  {name.removesuffix('_ms')} {shown}")
+    if open_transactions:
+        console.print(f"  transactions  {open_transactions:,} open, see `tiermq transaction ls`")
     console.print(f"  disk        {sum(found.disk_bytes.values()):,} bytes")
     table = Table("topic", "queues", "messages", "smallest", "largest")
     for column in table.columns[1:]:

@@ -1,0 +1,133 @@
+"""`tiermq transaction`: transactions that are open, and what became of others, also of long ago."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from tiermq.cli.tier_output import moment
+from tiermq.delivery.transactions.open_halves import open_halves
+from tiermq.delivery.transactions.transaction_fate import TransactionFate, transaction_fate
+from tiermq.errors import StoreError, TierMQError
+from tiermq.history.open_history import open_history
+from tiermq.history.scan_values import HistoryPlace, StorePlace
+
+EXIT_NOTHING = 1
+EXIT_NO_STORE = 2
+
+
+@click.group()
+def transaction() -> None:
+    """Look at transactions: which are open, and what became of one.
+
+    A transaction is known by the id that its half message was sent with: the message's unique key, which RocketMQ's
+    clients call transaction id.
+
+    \b
+    Examples:
+      tiermq transaction ls ~/store
+      tiermq transaction show 7F0000010AB018B4AAC2058DA3140000 --store ~/store
+      tiermq transaction show 7F0000010AB018B4AAC2058DA3140000 --tier s3://history
+    """
+
+
+@transaction.command("ls")
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--log",
+    "logs",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A commit-log directory outside of DIRECTORY (storePathCommitLog); may be given repeatedly.",
+)
+@click.option("--topic", help="Only transactions of this topic.")
+@click.option("--group", help="Only transactions of this producer group.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each transaction.")
+def list_open(directory: Path, logs: tuple[Path, ...], topic: str | None, group: str | None, as_json: bool) -> None:
+    """The half messages in the store DIRECTORY that nobody has committed or rolled back, oldest first.
+
+    DIRECTORY is a TierMQ's or a RocketMQ's, and may be in use: it is shown as its files are.
+
+    Exit code: 0, or 2 if DIRECTORY is no store.
+
+    \b
+    Examples:
+      tiermq transaction ls ~/store
+      tiermq transaction ls ~/store --group payments --json | jq -r .transaction_id
+    """
+    count = 0
+    try:
+        for half in open_halves(directory, logs):
+            if topic not in (None, half.topic) or group not in (None, half.producer_group):
+                continue
+            count += 1
+            asked = f"asked {half.questions} times" if half.questions else "not asked about yet"
+            line = f"{moment(half.born_ms)}  {half.topic}:{half.queue_id}  {half.transaction_id}  {half.producer_group}"
+            click.echo(json.dumps(half.to_dict()) if as_json else f"{line}  {asked}")
+    except StoreError as error:
+        click.echo(f"Error: {error}", err=True)
+        raise SystemExit(EXIT_NO_STORE) from error
+    if not count and not as_json:
+        click.echo("no transaction is open", err=True)
+
+
+@transaction.command()
+@click.argument("transaction_id")
+@click.option("--tier", metavar="URL", help="Look into this tier: file:///dir, s3://bucket/prefix, …")
+@click.option(
+    "--store",
+    "directory",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Look into this store directory. With --tier: hot and cold as one.",
+)
+@click.option("--broker", default="", help="The broker's name in the tier that --store belongs to, if it has several.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def show(transaction_id: str, tier: str | None, directory: Path | None, broker: str, as_json: bool) -> None:
+    """What became of the transaction TRANSACTION_ID: committed, rolled back, given up, open.
+
+    A store directory tells it as long as its files are kept. A tier tells it while it keeps them, if the broker was
+    told to put half messages and ops there (tierTransactionsEnable). "ended" means that a RocketMQ has ended it,
+    which does not write down how, and that its message is not in its topic.
+
+    Exit code: 0, 1 when no such transaction is known there, 2 when it cannot be looked for.
+
+    \b
+    Examples:
+      tiermq transaction show 7F0000010AB018B4AAC2058DA3140000 --store ~/store
+      tiermq transaction show 7F0000010AB018B4AAC2058DA3140000 --tier s3://history --json | jq -r .fate
+    """
+    if tier is None and directory is None:
+        raise click.UsageError("expected --tier URL, --store DIR, or both, found neither")
+    stores = () if directory is None else (StorePlace(str(directory), broker=broker),)
+    try:
+        with open_history(HistoryPlace(tier=tier, stores=stores)) as history:
+            found = transaction_fate(history, transaction_id)
+    except TierMQError as error:
+        click.echo(f"Error: {error}", err=True)
+        raise SystemExit(EXIT_NO_STORE) from error
+    if found is None:
+        click.echo(f"tiermq transaction: nothing is known there of a transaction {transaction_id}", err=True)
+        sys.exit(EXIT_NOTHING)
+    if as_json:
+        click.echo(json.dumps(found.to_dict()))
+    else:
+        _show(found)
+
+
+def _show(found: TransactionFate) -> None:
+    rows = {
+        "transaction": found.transaction_id,
+        "fate": found.fate.value,
+        "topic": f"{found.topic}:{found.queue_id}",
+        "producer group": found.producer_group,
+        "broker": found.broker,
+        "born": moment(found.born_ms),
+        "prepared": moment(found.prepared_ms),
+        "ended": moment(found.ended_ms) or "no",
+        "asked about": f"{found.questions} times",
+    }
+    for name, value in rows.items():
+        click.echo(f"{name:16} {value}")

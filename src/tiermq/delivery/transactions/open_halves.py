@@ -1,0 +1,107 @@
+"""The half messages of a store directory that nobody has ended, read from its files.
+
+Nothing is written and no lock is taken: the directory may be in use, and may be RocketMQ's. How far check rounds came
+is in `config/consumerOffset.json`; without it everything is looked at. What a running broker has not written yet (ops
+wait up to `transactionOpBatchInterval`) counts as open here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tiermq.delivery.transactions.half_messages import HALF_QUEUE, HalfMessage, read_half
+from tiermq.delivery.transactions.op_messages import OP_QUEUE, outcomes_of
+from tiermq.delivery.transactions.transaction_check import PROGRESS_GROUP
+from tiermq.errors import CorruptRecord
+from tiermq.files.os_file_access import OsFileAccess
+from tiermq.message.record import decode_record
+from tiermq.message.stored_message import StoredMessage
+from tiermq.message.topic_name import HALF_TOPIC, OPERATION_HALF_TOPIC
+from tiermq.store.lenient_json import decode_lenient_json
+from tiermq.store.read_only_store import ReadOnlyStore
+
+OFFSETS_FILE = "consumerOffset.json"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenHalf:
+    """A transaction that nobody has ended. Times are milliseconds; `questions`: how often producers were asked."""
+
+    transaction_id: str
+    topic: str
+    queue_id: int
+    producer_group: str
+    half_offset: int
+    born_ms: int
+    questions: int
+    body_bytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def open_halves(directory: Path, commit_log_paths: Sequence[Path] = ()) -> Iterator[OpenHalf]:
+    """In the order of the half queue, each transaction once. Raises StoreError when `directory` is no store."""
+    with ReadOnlyStore.open(directory, commit_log_paths=commit_log_paths) as store:
+        progress = _progress(directory)
+        ended: set[int] = set()
+        for op in _queue(store, OPERATION_HALF_TOPIC, OP_QUEUE, progress.get(OPERATION_HALF_TOPIC, 0)):
+            try:
+                ended.update(outcomes_of(op))
+            except CorruptRecord:
+                continue  # A broker asks about its messages again.
+        newest: dict[int, HalfMessage] = {}
+        for record in _queue(store, HALF_TOPIC, HALF_QUEUE, progress.get(HALF_TOPIC, 0)):
+            try:
+                half = read_half(record)
+            except CorruptRecord:
+                continue  # A broker passes it over, too.
+            newest.pop(half.origin, None)
+            if record.queue_offset not in ended and half.origin not in ended:
+                newest[half.origin] = half
+        for half in newest.values():
+            yield _described(half)
+
+
+def _described(half: HalfMessage) -> OpenHalf:
+    return OpenHalf(
+        transaction_id=half.transaction_id,
+        topic=half.topic,
+        queue_id=half.queue_id,
+        producer_group=half.group,
+        half_offset=half.record.queue_offset,
+        born_ms=half.record.born_timestamp_ms,
+        questions=half.check_times,
+        body_bytes=len(half.record.body),
+    )
+
+
+def _progress(directory: Path) -> dict[str, int]:
+    """Topic → how far check rounds came, of the first queue. Raises StoreDamaged."""
+    path = str(directory / "config" / OFFSETS_FILE)
+    document = OsFileAccess().read_config(path, lambda data: decode_lenient_json(data, OFFSETS_FILE))
+    table = document.get("offsetTable") if isinstance(document, dict) else None
+    found = {}
+    for topic in (HALF_TOPIC, OPERATION_HALF_TOPIC):
+        queues = table.get(f"{topic}@{PROGRESS_GROUP}") if isinstance(table, dict) else None
+        offset = queues.get(str(HALF_QUEUE)) if isinstance(queues, dict) else None
+        found[topic] = offset if isinstance(offset, int) else 0
+    return found
+
+
+def _queue(store: ReadOnlyStore, topic: str, queue_id: int, offset: int) -> Iterator[StoredMessage]:
+    queue = store.queue(topic, queue_id)
+    if queue is None:
+        return
+    for at in range(max(offset, store.min_offset(topic, queue_id)), store.max_offset(topic, queue_id)):
+        unit = queue.unit_at(at)
+        record = None if unit is None else store.read(unit.physical_offset, unit.size)
+        if record is None:
+            continue
+        try:
+            yield decode_record(record)
+        except CorruptRecord:
+            continue
