@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import statistics
+import time
 from typing import Any
 
 from benchmarks import broker_side, harness, official_load, store_side
 from benchmarks.broker_side import BACKLOG_TOPIC, BATCH, BATCH_TOPIC, CONSUMER_THREADS, THREADS, TOPIC, Loaded
 from benchmarks.harness import GIB, JavaBench, Options, Side
-from benchmarks.report import Report, cpu_rate, median_rate
+from benchmarks.report import Report, Round, cpu_rate, median_rate
 
 NAME = "broker"
 PARTS = ("send", "batch", "consume", "cold", "idle")
 BYTES_PER_MESSAGE = 4096  # Of --size: 1 GiB means 262,144 messages in a round.
 SIZES = (128, 1024)
 IDLE_CONNECTIONS = 10_000
+COLD_ALONE_S = 2.0
 _numbers = itertools.count(1)
 
 
@@ -89,17 +92,24 @@ def _measure_cold(made: Report, options: Options, jars: Any, place: Any, message
     """Producers with a consumer beside them that reads history from the tier, against producers alone."""
     tier = broker_side.make_history(place, messages)
     job = {"kind": "send", "topic": TOPIC, "threads": THREADS, "bytes": 1024, "messages": messages}
-    with broker_side.tiermq(jars, place, "--tier", tier, tiered_storage_level="FORCE") as side:
+    words = ("--tier", tier, "--metrics-port", "0")
+    with broker_side.tiermq(jars, place, *words, tiered_storage_level="FORCE") as side:
+        cold_rates: list[float] = []
 
-        def beside_a_cold_consumer() -> Any:
+        def beside_a_cold_consumer() -> Round:
             with broker_side.cold_consumer(side.name_server):
-                return side.round(**job)
+                before, began_s = side.cold_messages(), time.monotonic()
+                done = side.round(**job)
+                cold_rates.append((side.cold_messages() - before) / (time.monotonic() - began_s))
+                return done
 
+        made.rates["cold_alone_messages_per_second"] = round(broker_side.cold_rate(side, COLD_ALONE_S), 1)
         sides: dict[str, Side] = {"hot_alone": _sender(side, job), "hot_with_cold": beside_a_cold_consumer}
         measured = harness.alternate(sides, options.rounds, options.warmup)
         made.add(measured)
         alone, beside = measured["hot_alone"], measured["hot_with_cold"]
         made.ratios["hot_with_cold_vs_alone"] = round(median_rate(beside) / median_rate(alone), 4)
+        made.rates["cold_beside_hot_messages_per_second"] = round(statistics.median(cold_rates[options.warmup :]), 1)
 
 
 if __name__ == "__main__":

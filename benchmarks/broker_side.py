@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +70,16 @@ class Loaded:
     pid: int
     name_server: str
     port: int
+    metrics: str | None = None
+
+    def cold_messages(self) -> int:
+        """How many messages were given out of the tier so far."""
+        with urllib.request.urlopen(f"http://{self.metrics}/metrics") as answer:
+            lines = answer.read().decode().splitlines()
+        given = [
+            line.rsplit(" ", 1)[1] for line in lines if line.startswith("rocketmq_tiered_store_messages_out_total")
+        ]
+        return int(sum(map(float, given)))
 
     def round(self, **job: Any) -> Round:
         """One job. Ends the program when a message failed: the rate would be of something else."""
@@ -121,7 +133,8 @@ def tiermq(jars: Any, directory: Path, *words: str, **settings: object) -> Itera
         official_load.loading(jars, served.name_server, served.port, QUEUES, directory) as load,
     ):
         assert served.process is not None
-        yield Loaded("tiermq", load, served.process.pid, served.name_server, served.port)
+        metrics = served.ready["metrics"]
+        yield Loaded("tiermq", load, served.process.pid, served.name_server, served.port, metrics)
 
 
 def _make_topics(store: Path) -> None:
@@ -169,6 +182,14 @@ def cold_consumer(name_server: str) -> Iterator[None]:
     finally:
         process.kill()
         process.communicate()
+
+
+def cold_rate(side: Loaded, seconds: float) -> float:
+    """Messages per second that a cold consumer gets while nothing else goes on."""
+    with cold_consumer(side.name_server):
+        before, began_s = side.cold_messages(), time.monotonic()
+        time.sleep(seconds)
+        return (side.cold_messages() - before) / (time.monotonic() - began_s)
 
 
 def hold_idle(port: int, count: int) -> int:
