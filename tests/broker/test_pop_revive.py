@@ -10,6 +10,7 @@ import pytest
 from broker.consuming import put, running
 from broker.popping_peer import MINUTE_MS, PopPeer, pops, revive
 from tiermq.broker.broker import Broker
+from tiermq.broker.pop_checkpoints import CheckPoint, Popped
 from tiermq.clock import ManualClock
 from tiermq.errors import RequestRefused
 
@@ -74,3 +75,11 @@ def test_a_message_that_is_gone_is_passed_over(broker: Broker, peer: PopPeer, ma
     manual_clock.advance_ms(MINUTE_MS)
     revive(broker)
     assert (pops(broker).revive.gone_count, len(pops(broker).log.points)) == (1, 0)
+
+
+def test_a_message_of_rocketmq_s_newer_retry_topic_comes_back_to_the_usual_one(broker: Broker, peer: PopPeer) -> None:
+    put(broker, "one")
+    (message,) = broker.parts.local.get("T", 0, 0).messages
+    point = CheckPoint(Popped("G", "%RETRY%G+T", 0, 0, 1), MINUTE_MS, (0,), 0)
+    pops(broker).revive._put(point, message)
+    assert [each.body for each in peer.pop(queueId=1)] == ["one"]

@@ -17,7 +17,7 @@ import logging
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.pop_checkpoints import CheckPoint
 from tiermq.broker.pop_log import PopLog
-from tiermq.broker.pop_topics import pop_retry_topic
+from tiermq.broker.pop_topics import topic_to_come_back_to
 from tiermq.broker.topics import DLQ_PREFIX
 from tiermq.errors import CorruptRecord, RequestRefused, TierMQError
 from tiermq.kernel import Message
@@ -92,7 +92,7 @@ class PopRevive(Service):
             name, queues = DLQ_PREFIX + popped.group, DLQ_QUEUES
             self.dead_count += 1
         else:
-            name = pop_retry_topic(popped.group, popped.topic)
+            name = topic_to_come_back_to(popped.group, popped.topic)
             queues = 1
             self.revived_count += 1
         topic = parts.topics.make(name, queues, queues)

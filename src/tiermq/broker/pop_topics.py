@@ -1,7 +1,8 @@
 """Names of the topics to which messages come back that a POP consumer was given and did not acknowledge.
 
 %RETRY%group_topic      RocketMQ's usual name: ambiguous, since groups and topics may have underscores
-%RETRY%group+topic      the newer one, which no store of ours takes: it is read where a broker of RocketMQ left it
+%RETRY%group+topic      the newer one, which no store of ours takes: it is read where a broker of RocketMQ left it, and
+                        what comes back once more from there goes to the usual one
 """
 
 from __future__ import annotations
@@ -18,6 +19,12 @@ def pop_retry_topic(group: str, topic: str, *, v2: bool = False) -> str:
     if topic.startswith(RETRY_PREFIX + group):
         return topic
     return f"{RETRY_PREFIX}{group}{'+' if v2 else '_'}{topic}"
+
+
+def topic_to_come_back_to(group: str, topic: str) -> str:
+    """Where a message goes that was popped from `topic` and not acknowledged: a topic that the store takes."""
+    newer = pop_retry_topic(group, "", v2=True)
+    return pop_retry_topic(group, topic.removeprefix(newer) if topic.startswith(newer) else topic)
 
 
 def pop_retry_topics(group: str, topic: str) -> tuple[str, str]:
