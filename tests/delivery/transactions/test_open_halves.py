@@ -38,6 +38,14 @@ def test_copies_are_one_transaction_and_its_end_ends_them(world: World) -> None:
     assert listed(world) == [("b", 1)]
 
 
+def test_copies_of_a_rocketmq_are_one_transaction_too(world: World) -> None:
+    world.half("a")
+    last = world.half("a", more={"TRANSACTION_CHECK_TIMES": "1"})
+    assert listed(world) == [("a", 1)]
+    world.roll_back(last)
+    assert listed(world) == []
+
+
 def test_it_begins_where_check_rounds_are(world: World) -> None:
     for name in "ab":
         world.half(name)

@@ -208,10 +208,30 @@ def test_without_progress_a_round_begins_at_the_beginning_and_asks_nobody_twice(
     world.half("b")
     assert world.round_after(30) == ["b"]
     world.progress.table.clear()
-    assert world.round_after(30) == ["b", "b"], "the first is open in the log as well; both are one message"
+    assert world.round_after(30) == ["b"], "the first is open in the log as well; both are one message"
     world.commit(world.asked[-1], is_answer=True)
     assert world.round_after(30) == []
     assert world.bodies() == ["b"]
+
+
+def test_copies_of_a_rocketmq_which_name_no_origin_are_one_transaction(world: World) -> None:
+    first = world.half("a")
+    for times in ("1", "2"):
+        world.half("a", more={"TRANSACTION_CHECK_TIMES": times}, born_timestamp_ms=world.clock.now_ms())
+    assert world.round_after(30) == ["a"]
+    assert world.round_after(30) == ["a"]
+    world.commit(first)
+    assert [world.round_after(30) for _ in range(3)] == [[], [], []]
+    assert world.bodies() == ["a"]
+
+
+def test_a_half_that_a_client_sent_again_is_ended_with_the_other(world: World) -> None:
+    """RocketMQ asks about the one that was not answered, and delivers it as well."""
+    for end in (world.commit, world.roll_back):
+        world.half(end.__name__)
+        end(world.half(end.__name__))
+    assert [world.round_after(30) for _ in range(3)] == [[], [], []]
+    assert world.bodies() == ["commit"]
 
 
 @pytest.mark.parametrize("known", [99, 10**12])

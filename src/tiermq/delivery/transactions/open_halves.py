@@ -53,17 +53,21 @@ def open_halves(directory: Path, commit_log_paths: Sequence[Path] = ()) -> Itera
                 ended.update(outcomes_of(op))
             except CorruptRecord:
                 continue  # A broker asks about its messages again.
-        newest: dict[int, HalfMessage] = {}
+        newest: dict[int | str, HalfMessage] = {}
+        done: set[int | str] = set()
         for record in _queue(store, HALF_TOPIC, HALF_QUEUE, progress.get(HALF_TOPIC, 0)):
             try:
                 half = read_half(record)
             except CorruptRecord:
                 continue  # A broker passes it over, too.
-            newest.pop(half.origin, None)
-            if record.queue_offset not in ended and half.origin not in ended:
-                newest[half.origin] = half
-        for half in newest.values():
-            yield _described(half)
+            name = half.transaction_id or half.origin
+            newest.pop(name, None)
+            newest[name] = half
+            if record.queue_offset in ended or half.origin in ended:
+                done.add(name)
+        for name, half in newest.items():
+            if name not in done:
+                yield _described(half)
 
 
 def _described(half: HalfMessage) -> OpenHalf:

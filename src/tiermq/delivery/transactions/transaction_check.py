@@ -130,6 +130,8 @@ class TransactionCheck(Service):
         self._rules = rules
         self._ask = ask
         self._before_discard = before_discard
+        self._copied_ids: set[str] = set()
+        """Transactions of the round that have a copy already, which stands for all their half messages."""
         self._next_round_ms = clock.now_ms() + rules().interval_ms
 
     def run_once(self) -> float:
@@ -152,6 +154,7 @@ class TransactionCheck(Service):
         half_at, op_at = self._start(HALF_TOPIC, HALF_QUEUE), self._start(OPERATION_HALF_TOPIC, OP_QUEUE)
         half_end = self._store.max_offset(HALF_TOPIC, HALF_QUEUE)  # Copies that the round makes are for the next one.
         ended = _EndedByOps(self._store, op_at)
+        self._copied_ids.clear()
         at = half_at
         try:
             for at in self._passing(half_at, half_end, ended):  # noqa: B007 - where it stands when the loop is left
@@ -217,14 +220,15 @@ class TransactionCheck(Service):
         except CorruptRecord as error:
             self._skip(record.queue_offset, str(error))
             return True
-        if ended.has(half.origin):
+        if ended.has(half.origin) or half.transaction_id in self._copied_ids:
             return True
+        names = (record.queue_offset, half.origin, half.transaction_id)
         verdict = judge(half, self._rules(), self._clock.now_ms())
         if verdict is Verdict.WAIT:
-            return self._ops.outcome(record.queue_offset, half.origin) is not None
+            return self._ops.outcome(*names) is not None
         asked: Question | None = None
         with self._ops.lock:  # Nobody ends it between the look and the copy.
-            if self._ops.outcome(record.queue_offset, half.origin) is not None:
+            if self._ops.outcome(*names) is not None:
                 return True
             if verdict is Verdict.DISCARD:
                 return self._discard(half)
@@ -234,6 +238,7 @@ class TransactionCheck(Service):
                 return self._discard(half)
             if put.status is not PutStatus.PUT_OK:
                 return self._hold(half, put)
+            self._copied_ids.update((half.transaction_id,) if half.transaction_id else ())
             if verdict is Verdict.ASK:
                 asked = Question(
                     group=half.group,
