@@ -104,6 +104,9 @@ class BrokerConfig(Configuration):
     mapped_file_size_timer_log: int = whole(104_857_600, low=4_096)
     timer_stop_enqueue: bool = False
     timer_stop_dequeue: bool = False
+    far_timer_horizon: int = whole(0)
+    """Timers due later than so many ms from now wait in the tier, if there is one; 0: a day, or half of
+    `fileReservedTime` if that is shorter."""
     recall_message_enable: bool = False
     transaction_time_out: int = whole(6_000, low=1)
     transaction_check_max: int = whole(15)

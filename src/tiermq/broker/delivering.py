@@ -1,16 +1,19 @@
 """DeliveryProcessor: runs the delivery of delayed messages and of timers beside a broker. It serves no request.
 
 Both begin a second after the broker, as RocketMQ does, and end before the store is closed. Timers are opened with the
-broker: what is sent for a time of its own must know the wheel.
+broker: what is sent for a time of its own must know the wheel. Those that are due late wait in the tier, if there is
+one (`far_delivery`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from tiermq.broker.far_delivery import far_timers
 from tiermq.broker.parts import BrokerParts, config_directory
 from tiermq.config import BrokerRole
 from tiermq.delivery.delay_levels import DelayLevels
+from tiermq.delivery.far.far_service import FarTimerService
 from tiermq.delivery.timer.timer_service import TimerService
 from tiermq.delivery.timer.timer_settings import TimerSettings
 from tiermq.metrics import Registry
@@ -27,10 +30,13 @@ class DeliveryProcessor:
         interval_ms = parts.config.flush_delay_offset_interval
         self.delay_levels = DelayLevels(parts.local, config_directory(root), parts.clock, interval_ms)
         self.timers: TimerService | None = None
+        self.far: FarTimerService | None = None
         self._stopped = False
         register_delay_metrics(parts.metrics, self.delay_levels)
         if parts.config.timer_wheel_enable and parts.local.config.broker_role is not BrokerRole.SLAVE:
-            self.timers = parts.timers = TimerService(parts.local, root, parts.clock, timer_settings(parts))
+            self.far = far_timers(parts)
+            far = None if self.far is None else self.far.timers
+            self.timers = parts.timers = TimerService(parts.local, root, parts.clock, timer_settings(parts), far=far)
             register_timer_metrics(parts.metrics, self.timers)
             parts.periodic.append((FIRST_S, _teller_by_topic(parts.metrics, self.timers)))
         parts.periodic.append((FIRST_S, self._ensure_running))
@@ -40,7 +46,7 @@ class DeliveryProcessor:
         """Nothing: it works by itself."""
 
     def _ensure_running(self) -> None:
-        for service in filter(None, (self.delay_levels, self.timers)):
+        for service in filter(None, (self.delay_levels, self.timers, self.far)):
             if not self._stopped and not service.running:
                 service.start()
 
@@ -49,6 +55,8 @@ class DeliveryProcessor:
         self.delay_levels.stop()
         if self.timers is not None:
             self.timers.stop()
+        if self.far is not None:
+            self.far.stop()
 
 
 def timer_settings(parts: BrokerParts) -> TimerSettings:

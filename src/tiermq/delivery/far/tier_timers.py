@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from tiermq.clock import Clock
@@ -31,7 +31,10 @@ from tiermq.delivery.far.timer_object import CorruptTimers, DamagedTimer, TimerO
 from tiermq.delivery.far.timer_plan import TimerLimits
 from tiermq.delivery.far.timer_upkeep import TimerUpkeep
 from tiermq.delivery.timer.far_timers import FarTimer
-from tiermq.errors import TierError
+from tiermq.delivery.timer.timer_record import cancel_key, own_key
+from tiermq.errors import CorruptRecord, TierError
+from tiermq.message.record import decode_record
+from tiermq.message.stored_message import StoredMessage
 
 _log = logging.getLogger(__name__)
 
@@ -125,8 +128,16 @@ class TierTimers:
             snapshot = self.state.ready()
             from_ms = max(self._given_ms, snapshot.manifest.forgotten_ms)
             wanted = [name for name in snapshot.live if name.overlaps(from_ms, until_ms)]
-            for name in sorted(wanted, key=lambda name: (name.first_ms, name.serial)):
-                yield from self._sound(name, from_ms, until_ms)
+            wanted.sort(key=lambda name: (name.first_ms, name.serial))
+            overdue_ms = min(until_ms, self._clock.now_ms())
+            cancelled = self._cancelled(wanted, from_ms, overdue_ms)
+            for name in wanted:
+                for timer in self._sound(name, from_ms, until_ms):
+                    if cancelled and timer.deliver_ms < overdue_ms and _key(timer, own_key) in cancelled:
+                        continue
+                    self.given_count += 1
+                    self._unconfirmed_count += 1
+                    yield timer
         self._given_ms = max(self._given_ms, until_ms)
         self._drop_from_cache(self._given_ms)
 
@@ -136,9 +147,20 @@ class TierTimers:
             if isinstance(timer, DamagedTimer):
                 self._tell(name, timer.text, 1)
             else:
-                self.given_count += 1
-                self._unconfirmed_count += 1
                 yield timer
+
+    def _cancelled(self, names: list[TimerName], from_ms: int, until_ms: int) -> set[tuple[int, str]]:
+        """Time and key of what is cancelled among timers that are overdue: the wheel's time has passed them, so it
+        would deliver each as it comes, and what cancels it may come after it.
+        """
+        found: set[tuple[int, str]] = set()
+        for name in (name for name in names if name.overlaps(from_ms, until_ms)):
+            read = self._read(name)
+            for timer in read.timers(from_ms, until_ms) if read is not None else ():
+                key = _key(timer, cancel_key) if isinstance(timer, FarTimer) and timer.is_delete else None
+                if key is not None:
+                    found.add(key)
+        return found
 
     def _read(self, name: TimerName) -> TimerObject | None:
         """The object, from memory if it was read before; None, and told, when nothing of it can be had."""
@@ -197,3 +219,12 @@ class TierTimers:
     @property
     def kept_bytes(self) -> int:
         return sum(name.size_bytes for name in self.state.known().live)
+
+
+def _key(timer: FarTimer, key_of: Callable[[StoredMessage], str | None]) -> tuple[int, str] | None:
+    """The time and the key of a timer; None when it has no key, or is a record that only the wheel can complain of."""
+    try:
+        key = key_of(decode_record(timer.record))
+    except CorruptRecord:
+        return None
+    return None if key is None else (timer.deliver_ms, key)

@@ -30,8 +30,10 @@ class FarTimer:
 class FarTimers(Protocol):
     """Where far timers are kept. Methods raise TierError when the place cannot be reached; they can be tried again."""
 
-    horizon_ms: int
-    """A timer due later than now plus this is far."""
+    @property
+    def horizon_ms(self) -> int:
+        """A timer due later than now plus this is far."""
+        ...
 
     def add(self, timer: FarTimer) -> None:
         """Take one. It is buffered, and counts for nothing until the next `flush`."""

@@ -1,0 +1,66 @@
+"""Far delivery: a broker with a tier keeps timers that are due late in the tier (`tiermq.delivery.far`).
+
+Which are late is said by `farTimerHorizon`. By default it is a day, or half of the time for which the local store keeps
+its files if that is shorter: so what waits in the wheel never outlives the files that it lies in.
+A store that leaves its tier to a job does not own it and keeps no timers there; nor does one without a tier.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from tiermq.broker.parts import BrokerParts, config_directory
+from tiermq.delivery.far.far_service import FarTimerService
+from tiermq.delivery.far.far_state import TimerState
+from tiermq.delivery.far.pulled_record import PulledRecord
+from tiermq.delivery.far.tier_owner import TierOwner
+from tiermq.delivery.far.tier_timers import TierTimers
+from tiermq.files.os_file_access import OsFileAccess
+from tiermq.metrics import Registry
+from tiermq.tier.tiered_store import TieredStore
+
+_log = logging.getLogger(__name__)
+
+HOUR_MS = 3_600_000
+HORIZON_MS_MAX = 24 * HOUR_MS
+HORIZON_MS_MIN = 10 * 60_000
+
+
+def horizon_ms(configured_ms: int, file_reserved_hours: int) -> int:
+    """How far ahead timers stay local; 0 is as the module says."""
+    if configured_ms > 0:
+        return configured_ms
+    return max(HORIZON_MS_MIN, min(HORIZON_MS_MAX, file_reserved_hours * HOUR_MS // 2))
+
+
+def far_timers(parts: BrokerParts) -> FarTimerService | None:
+    """The place for far timers, and who tends it; None where there is none. Asks the tier nothing."""
+    store = parts.store
+    if not isinstance(store, TieredStore):
+        return None
+    tier, root = store.tier, parts.local.config.root_path
+    if tier.follower is not None:
+        _log.warning(
+            "%s: a job writes this tier, so timers that wait in it are not delivered and none are put there; open the "
+            "store with tierDispatchEnable=true for that",
+            tier.driver.url,
+        )
+        return None
+    state = TimerState(
+        tier.driver, tier.config.broker_cluster_name, tier.config.broker_name, TierOwner(tier.writer, tier.lease)
+    )
+    record = PulledRecord(config_directory(root), state.place, OsFileAccess())
+    horizon = horizon_ms(parts.config.far_timer_horizon, parts.local.config.file_reserved_time)
+    service = FarTimerService(TierTimers(state, record, parts.clock, horizon))
+    register_far_metrics(parts.metrics, service.timers)
+    return service
+
+
+def register_far_metrics(registry: Registry, timers: TierTimers) -> None:
+    registry.gauge("tiermq_far_timers", "timers that the tier keeps", (), lambda: timers.kept_count)
+    registry.gauge("tiermq_far_timer_bytes", "bytes of them", (), lambda: timers.kept_bytes)
+    registry.gauge("tiermq_far_timers_unflushed", "timers on their way there", (), lambda: timers.buffered_count)
+    registry.counter("tiermq_far_timers_pulled_total", "timers brought back", (), lambda: timers.given_count)
+    registry.counter(
+        "tiermq_far_timers_damaged_total", "timers in the tier that cannot be read", (), lambda: timers.damaged_count
+    )

@@ -1,0 +1,171 @@
+"""Timers that are due late wait in the tier of a broker, come back in time, and outlive its disk."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from broker.brokers import Producer
+from broker.consuming import part, until
+from tiermq.broker.delivering import DeliveryProcessor
+from tiermq.broker.far_delivery import HORIZON_MS_MIN, far_timers, horizon_ms
+from tiermq.cli.main import cli
+from tiermq.delivery.far.tier_timers import TierTimers
+from tiermq.delivery.far.timer_survey import survey_timers
+from tiermq.message.topic_name import TIMER_TOPIC
+from tiermq.testing import LocalBroker
+from tiermq.tier.driver.tier_url import open_driver
+
+DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
+QUICK = {"timer_flush_interval_ms": 50}
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> str:
+    return (tmp_path / "tier").as_uri()
+
+
+@pytest.fixture
+def far_broker(tmp_path: Path, tier: str) -> Iterator[LocalBroker]:
+    with LocalBroker(tmp_path / "store", tier=tier, **QUICK) as broker:
+        broker.create_topic("T", queues=1)
+        yield broker
+
+
+def far_of(broker: LocalBroker) -> TierTimers:
+    service = part(broker.broker, DeliveryProcessor).far
+    assert service is not None
+    timers: TierTimers = service.timers
+    return timers
+
+
+def send(broker: LocalBroker, body: str, due_ms: int, **more: str) -> None:
+    properties = {"UNIQ_KEY": body, "WAIT": "true", "TIMER_DELIVER_MS": str(due_ms), **more}
+    text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+    with Producer(broker.broker) as producer:
+        answer = producer.send("T", body.encode(), properties=text)
+    assert answer.code == 0, answer.remark
+
+
+def kept(broker: LocalBroker, count: int) -> None:
+    """Wait until the tier keeps so many."""
+    until(broker.broker, lambda: far_of(broker).kept_count == count)
+
+
+def delivered(broker: LocalBroker) -> list[str]:
+    return [message.body.decode() for message in broker.messages("T")]
+
+
+def test_a_reminder_a_year_away_is_written_once_and_comes_when_it_is_due(far_broker: LocalBroker) -> None:
+    now_ms = far_broker.clock.now_ms()
+    send(far_broker, "next year", now_ms + 365 * DAY_MS)
+    kept(far_broker, 1)
+    timers = far_of(far_broker)
+    for _ in range(4):
+        far_broker.advance(days=90)
+        asked_ms = far_broker.clock.now_ms()
+        until(far_broker.broker, lambda asked_ms=asked_ms: timers._given_ms > asked_ms)
+        # Neither delivered nor written again on the way, as a roll every two days would.
+        assert delivered(far_broker) == []
+        assert len(far_broker.messages(TIMER_TOPIC)) == 1
+    far_broker.advance(days=4, hours=12)
+    until(far_broker.broker, lambda: timers.given_count == 1)
+    until(far_broker.broker, lambda: len(far_broker.messages(TIMER_TOPIC)) == 2)
+    assert delivered(far_broker) == []
+    far_broker.advance(hours=13)
+    until(far_broker.broker, lambda: delivered(far_broker) == ["next year"])
+    until(far_broker.broker, lambda: timers.kept_count == 0)
+
+
+def test_a_far_timer_waits_through_restarts_of_its_broker(far_broker: LocalBroker) -> None:
+    send(far_broker, "far", far_broker.clock.now_ms() + 30 * DAY_MS)
+    send(far_broker, "near", far_broker.clock.now_ms() + HOUR_MS)
+    kept(far_broker, 1)
+    far_broker.restart()
+    far_broker.advance(hours=2)
+    until(far_broker.broker, lambda: delivered(far_broker) == ["near"])
+    far_broker.advance(days=40)  # Overdue when it is looked for.
+    far_broker.restart()
+    until(far_broker.broker, lambda: delivered(far_broker) == ["near", "far"])
+
+
+@pytest.mark.parametrize("is_overdue", [False, True], ids=["in time", "when it is pulled too late"])
+def test_a_far_timer_is_cancelled_by_its_key(far_broker: LocalBroker, is_overdue: bool) -> None:
+    due_ms = far_broker.clock.now_ms() + 30 * DAY_MS
+    send(far_broker, "cancelled", due_ms)
+    send(far_broker, "stays", due_ms)
+    send(far_broker, "0", due_ms, UNIQ_KEY="cancelled", TIMER_DEL_UNIQKEY="T+cancelled")
+    kept(far_broker, 3)
+    wheel = part(far_broker.broker, DeliveryProcessor).timers
+    if not is_overdue:
+        far_broker.advance(days=29, hours=13)
+        until(far_broker.broker, lambda: far_of(far_broker).given_count == 3)
+        until(far_broker.broker, lambda: wheel.queue_offset == 6)
+    far_broker.advance(days=40)
+    until(far_broker.broker, lambda: "stays" in delivered(far_broker))
+    send(far_broker, "afterwards", far_broker.clock.now_ms() + 1_000)
+    far_broker.advance(minutes=1)
+    until(far_broker.broker, lambda: "afterwards" in delivered(far_broker))
+    assert delivered(far_broker) == ["stays", "afterwards"]
+
+
+def test_far_timers_outlive_the_disk_of_their_broker(tmp_path: Path, tier: str) -> None:
+    with LocalBroker(tmp_path / "one", tier=tier, **QUICK) as broker:
+        broker.create_topic("T", queues=1)
+        broker.send("T", b"history")
+        now_ms = broker.clock.now_ms()
+        for body, days in (("soon", 2), ("later", 20), ("pulled", 2)):
+            send(broker, body, now_ms + days * DAY_MS + (0 if body != "pulled" else HOUR_MS))
+        kept(broker, 3)
+        broker.advance(days=1, hours=23)  # Two have come back to the disk that is lost.
+        until(broker.broker, lambda: far_of(broker).given_count == 2)
+        assert broker.broker.store.tier_now(60)  # type: ignore[union-attr]
+        moved_ms = broker.clock.now_ms()
+    shutil.rmtree(tmp_path / "one")
+    told = CliRunner().invoke(cli, ["tier", "restore", tier, "--store", str(tmp_path / "two")])
+    assert told.exit_code == 0, told.output
+    with LocalBroker(tmp_path / "two", tier=tier, **QUICK) as broker:
+        broker.advance(milliseconds=moved_ms - broker.clock.now_ms() + 3 * HOUR_MS)
+        until(broker.broker, lambda: {"soon", "pulled"} <= set(delivered(broker)))
+        assert "later" not in delivered(broker)
+        broker.advance(days=19)
+        until(broker.broker, lambda: sorted(delivered(broker)) == ["history", "later", "pulled", "soon"])
+
+
+def test_what_waits_is_told_by_metrics_and_by_the_tier_alone(far_broker: LocalBroker, tier: str) -> None:
+    due_ms = far_broker.clock.now_ms() + 30 * DAY_MS
+    send(far_broker, "far", due_ms)
+    kept(far_broker, 1)
+    assert "tiermq_far_timers 1" in far_broker.broker.render_metrics()
+    driver = open_driver(tier)
+    [survey] = survey_timers(driver)
+    assert survey.count == 1
+    assert due_ms - 2_000 <= survey.first_ms <= due_ms
+    driver.close()
+
+
+@pytest.mark.parametrize(
+    ("configured_ms", "hours", "expected_ms"),
+    [(0, 72, DAY_MS), (0, 48, DAY_MS), (0, 10, 5 * HOUR_MS), (0, 0, HORIZON_MS_MIN), (7_000, 72, 7_000)],
+)
+def test_local_files_are_kept_for_longer_than_timers_stay_local(
+    configured_ms: int, hours: int, expected_ms: int
+) -> None:
+    assert horizon_ms(configured_ms, hours) == expected_ms
+
+
+def test_a_broker_without_a_tier_or_with_one_that_a_job_writes_keeps_no_far_timers(
+    tmp_path: Path, tier: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    following: dict[str, Any] = {"tier": tier, "tier_dispatch_enable": False}
+    for name, settings in (("plain", {}), ("following", following)):
+        with LocalBroker(tmp_path / name, **settings) as broker:
+            assert part(broker.broker, DeliveryProcessor).far is None
+            assert far_timers(broker.broker.parts) is None
+    assert "a job writes this tier" in caplog.text
