@@ -44,7 +44,7 @@ def test_a_message_waits_longer_each_time(tmp_path: Path, tries: int, level: int
         assert found.reconsume_times == tries + 1
         assert (found.body, found.flag, found.born_timestamp_ms, found.born_host) == (b"a", 5, 77, "1.2.3.4:5")
         expected = {"KEYS": "k", "TAGS": "A", "x": "y", "RETRY_TOPIC": "T", "ORIGIN_MESSAGE_ID": message.message_id}
-        expected |= {"REAL_TOPIC": "%RETRY%G", "REAL_QID": "0", "DELAY": str(queue_id + 1)}
+        expected |= {"REAL_TOPIC": "%RETRY%G", "REAL_QID": "0", "DELAY": str(queue_id + 1), "WAIT": "false"}
         assert found.properties == expected
 
 
@@ -73,7 +73,7 @@ def test_a_message_that_was_tried_too_often_is_a_dead_letter(
         assert back(peer, message, level, **changes).code == 0
         (found,) = in_queue(broker.parts.local, "%DLQ%G", 0)
         assert (found.body, found.reconsume_times) == (b"a", tries + 1)
-        assert "DELAY" not in found.properties
+        assert (found.properties["DELAY"], found.properties["WAIT"]) == ("0", "false")
         assert found.properties["RETRY_TOPIC"] == "T"
         topic = broker.parts.topics.get("%DLQ%G")
         assert topic is not None
@@ -114,6 +114,16 @@ def test_what_cannot_be_taken_back_is_refused(tmp_path: Path) -> None:
         broker.parts.topics.put(TopicConfig("%RETRY%G", 1, 1, perm=4))
         assert back(peer, message).code == ResponseCode.NO_PERMISSION
         assert broker.parts.server.handler_errors == 0
+
+
+@pytest.mark.parametrize("level", [0, -1])
+def test_under_sync_flush_what_was_taken_back_is_on_the_disk_when_the_answer_comes(tmp_path: Path, level: int) -> None:
+    with running(tmp_path, store={"flush_disk_type": "SYNC_FLUSH"}) as broker, Peer(broker) as peer:
+        peer.join()
+        put(broker, "a")
+        (message,) = messages_of(peer.pull())
+        assert back(peer, message, level).code == 0
+        assert broker.parts.local.flushed_where == broker.parts.local.max_physical_offset
 
 
 def test_a_broker_that_may_not_be_written_takes_nothing_back(tmp_path: Path) -> None:

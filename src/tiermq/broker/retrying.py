@@ -4,9 +4,10 @@
     tried too often, or delayLevel < 0 ─► %DLQ%group
 
 Invariants: the copy has the original's body, flags, keys and birth, one more try, and remembers its first topic
-(RETRY_TOPIC) and id (ORIGIN_MESSAGE_ID); it is stored before the answer says so. A message that came from the tier has
-another place there than in the log: it is taken for the one that is meant only when its id agrees, and looked for by
-its key otherwise.
+(RETRY_TOPIC) and id (ORIGIN_MESSAGE_ID); it is stored before the answer says so, and on the disk under SYNC_FLUSH.
+(RocketMQ writes WAIT=false into it, as is done here, and waits for no disk: a crash loses what it took back.) A message
+that came from the tier has another place there than in the log: it is taken for the one that is meant only when its id
+agrees, and looked for by its key otherwise.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from tiermq.broker.groups import SubscriptionGroup
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.send_checks import VERSION_MAX_RECONSUME_TIMES
 from tiermq.broker.topics import DLQ_PREFIX, RETRY_PREFIX
+from tiermq.config import FlushDiskType
 from tiermq.errors import CorruptRecord, RequestRefused, TierError
 from tiermq.kernel import Message
 from tiermq.message.hosts import encode_host
-from tiermq.message.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, delete_property, with_property
+from tiermq.message.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, WAIT, with_property
 from tiermq.message.stored_message import StoredMessage
 from tiermq.namesrv.topic_config import PERM_WRITE
 from tiermq.remoting.codes import RequestCode, ResponseCode
@@ -33,6 +35,7 @@ from tiermq.tier.tiered_store import TieredStore
 
 FIRST_LEVEL = 3
 """The level of the first retry; each further one is a level later."""
+NO_DELAY = "0"
 DLQ_QUEUES = 1
 DLQ_LABELS = ("cluster", "node_type", "node_id", "topic", "consumer_group")
 
@@ -72,6 +75,8 @@ class RetryProcessor:
         result = parts.store.put(_copy(message, place))
         if not result.ok:
             raise RequestRefused(f"the message could not be stored: {result.status.name}")
+        if parts.local.config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
+            parts.local.flush()
         if place.topic.startswith(DLQ_PREFIX):
             self._dead.labels(*self._owner, message.get_property(RETRY_TOPIC) or message.topic, name).add()
         return command.respond()
@@ -115,7 +120,7 @@ class RetryProcessor:
 
     def _dead_letter(self, group: str, message: StoredMessage) -> Place:
         topic = self._parts.topics.make(DLQ_PREFIX + group, DLQ_QUEUES, DLQ_QUEUES)
-        return Place(topic.name, 0, delete_property(_properties(message), DELAY.encode()))
+        return Place(topic.name, 0, with_property(_properties(message), DELAY, NO_DELAY))
 
 
 def _most(command: RemotingCommand, group: SubscriptionGroup) -> int:
@@ -131,7 +136,7 @@ def _properties(message: StoredMessage) -> bytes:
         encoded = with_property(encoded, RETRY_TOPIC, message.topic)
     if message.get_property(ORIGIN_MESSAGE_ID) is None:
         encoded = with_property(encoded, ORIGIN_MESSAGE_ID, message.message_id)
-    return encoded
+    return with_property(encoded, WAIT, "false")
 
 
 def _ids(message: StoredMessage) -> set[str | None]:
