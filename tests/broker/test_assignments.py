@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.consuming import Peer, running
+from broker.consuming import LOCALLY, SIZES, Peer, running
 from tiermq.broker.assignments import (
     STRATEGIES,
     GroupMode,
@@ -23,11 +23,15 @@ from tiermq.broker.assignments import (
     shares_for_pop,
 )
 from tiermq.broker.broker import Broker
+from tiermq.broker.broker_config import BrokerConfig
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.namesrv.topic_config import TopicConfig
+from tiermq.remoting.acl import Credentials
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.json_dialect import decode_body
+from tiermq.remoting.permissions import AccessTable, Account
+from tiermq.remoting.tls import TlsMode, TlsSettings, trusting_client_context
 
 NAMES = st.lists(st.text(alphabet="abcdef", min_size=1), min_size=1, max_size=9, unique=True).map(sorted)
 
@@ -146,3 +150,26 @@ def test_queues_of_other_brokers_are_known_from_the_name_server(tmp_path: Path) 
             expected = [(name, queue_id, "PULL") for name in "ab" for queue_id in range(4)]
             while asked(peer) != expected:  # Until the second broker's topic is known there.
                 second.parts.topics.put(TopicConfig("T", 4, 4))
+
+
+def test_a_name_server_that_wants_tls_and_a_signature_is_asked_with_both(tmp_path: Path) -> None:
+    config = NameServerConfig(listen_port=0, bind_address="127.0.0.1", kv_config_path="")
+    accounts = AccessTable([Account("broker", "a long secret", admin=True)], [])
+    with NameServer(config, tls=TlsSettings(TlsMode.ENFORCING), acl=accounts) as server:
+        settings: dict[str, Any] = {
+            "credentials": Credentials("broker", "a long secret"),
+            "name_server_tls": trusting_client_context(),
+        }
+        at = {**LOCALLY, "namesrv_addr": f"127.0.0.1:{server.port}"}
+        opened = [
+            Broker.open(tmp_path / name, config=BrokerConfig(**{**at, "broker_name": name}), **SIZES, **settings)
+            for name in "ab"
+        ]
+        for broker in opened:
+            broker.parts.topics.put(TopicConfig("T", 4, 4))
+        with opened[0] as first, opened[1] as second, Peer(first) as peer:
+            for broker in (first, second):
+                assert broker.registration is not None
+                assert broker.registration.wait_registered(60)
+            peer.join("G")
+            assert asked(peer) == [(name, queue_id, "PULL") for name in "ab" for queue_id in range(4)]

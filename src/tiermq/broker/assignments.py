@@ -28,7 +28,6 @@ from tiermq.errors import RemotingError, RequestRefused
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.namesrv.topic_config import PERM_READ, int32_in, object_in, text_in
 from tiermq.remoting.addresses import parse_name_servers
-from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
@@ -39,7 +38,6 @@ _log = logging.getLogger(__name__)
 
 FILE = "messageRequestMode.json"
 ANY_QUEUE = -1
-NAME_SERVER_PATIENCE_S = 3.0
 
 
 class RequestMode(enum.IntEnum):
@@ -175,7 +173,7 @@ class AssignmentProcessor:
     def _queues_elsewhere(self, topic: str) -> Shares:
         for host, port in parse_name_servers(self._parts.config.namesrv_addr):
             try:
-                with BlockingClient(host, port, timeout_s=NAME_SERVER_PATIENCE_S) as client:
+                with self._parts.ask_name_server(host, port) as client:
                     answer = client.request(RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext={"topic": topic}))
                 return _queues_in_route(topic, decode_object(answer.body)) if answer.code == 0 else []
             except (OSError, RemotingError) as error:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import socket
@@ -41,6 +42,7 @@ from tiermq.errors import RemotingError, StoreError
 from tiermq.metrics import Registry
 from tiermq.remoting.acl import Credentials
 from tiermq.remoting.addresses import parse_name_servers
+from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.limits import ServerLimits
 from tiermq.remoting.loop_thread import LoopThread
 from tiermq.remoting.server import AccessCheck, RemotingServer
@@ -104,6 +106,7 @@ class Broker:
             groups=groups,
             offsets=ConsumerOffsets(directory, clock),
             clients=ClientTable(config, clock, topics, groups, server),
+            ask_name_server=functools.partial(BlockingClient, tls=name_server_tls, credentials=credentials),
             settings_file=settings_file,
         )
         register_broker_metrics(self.parts)

@@ -24,6 +24,7 @@ from tiermq.broker.topics import TopicTable
 from tiermq.clock import Clock
 from tiermq.delivery.timer.timer_service import TimerService
 from tiermq.metrics import Registry
+from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.server import RemotingServer
 from tiermq.store.local_store import LocalStore
 from tiermq.tier.tiered_store import TieredStore
@@ -46,6 +47,8 @@ class BrokerParts:
     clients: ClientTable
     holds_locks: Callable[[str], bool] = lambda _group: False
     """Whether a group holds a queue locked, which says that it consumes in order. Whoever keeps the locks sets it."""
+    ask_name_server: Callable[[str, int], BlockingClient] = BlockingClient
+    """Connects to a name server at a host and port, as the broker itself does: with its TLS and its signature."""
     settings_file: Path | None = None
     """The file that the broker was started with: changed settings are written there."""
     timers: TimerService | None = None
