@@ -32,7 +32,7 @@ import org.apache.rocketmq.common.MixAll;
  * Most of them run until they are killed and print rates, not counts. This class calls their `main` and puts hooks into
  * the clients they make, as RocketMQ's client offers them to everybody. A hook counts what was acknowledged or consumed,
  * and lets no send begin beyond the wanted number; what failed may be tried again. After that the client is shut down.
- * The one setting that differs is the time after which a send is given up.
+ * The one setting that differs is the time after which the client gives a request up.
  *
  * A job is one JSON object on one line of the input: program, arguments, messages, batch (messages of one send),
  * reports (how many lines of its own the program shall print after the last message) and endsByItself. The answer is one
@@ -43,7 +43,7 @@ public final class Official {
     private static final String PROGRAMS = "org.apache.rocketmq.example.benchmark.";
     private static final long FAILURES_UNTIL_THE_END = 1000;
     /** Three seconds, the client's own, are soon over for 64 threads on a machine that has other things to do. */
-    private static final int SEND_TIMEOUT_MS = 60_000;
+    private static final int TIMEOUT_MS = 60_000;
     private static final String REPORT = " TPS: ";
 
     /** The threads that a program makes inherit where its words go, so those of a former program do not mix in. */
@@ -101,6 +101,7 @@ public final class Official {
         public MQClientInstance putIfAbsent(String id, MQClientInstance client) {
             install(client, "producerTable", new Groups());
             install(client, "consumerTable", new Groups());
+            client.getClientConfig().setMqClientApiTimeout(TIMEOUT_MS);
             return super.putIfAbsent(id, client);
         }
     }
@@ -183,7 +184,7 @@ public final class Official {
         void take(Object client) {
             if (client instanceof DefaultMQProducerImpl) {
                 DefaultMQProducerImpl producer = (DefaultMQProducerImpl) client;
-                producer.getDefaultMQProducer().setSendMsgTimeout(SEND_TIMEOUT_MS);
+                producer.getDefaultMQProducer().setSendMsgTimeout(TIMEOUT_MS);
                 producer.registerSendMessageHook(this);
                 ending.complete(producer::shutdown);
             } else {
