@@ -17,6 +17,7 @@ COMMANDS = {
     "produce": Entry("tiermq.cli.produce", "produce", "Send messages to a topic: one, the lines of a file, many."),
     "consume": Entry("tiermq.cli.consume", "consume", "Print the messages of a topic, to its end or as they come."),
     "query": Entry("tiermq.cli.query", "query", "Find messages by key, by id or by place."),
+    "delayed": Entry("tiermq.cli.delayed", "delayed", "Look at messages that wait for their time, and cancel them."),
     "topic": Entry("tiermq.cli.topic", "topic", "Look at topics, make and delete them."),
     "group": Entry("tiermq.cli.group", "group", "Look at groups of consumers, make, move and delete them."),
     "dlq": Entry("tiermq.cli.dlq", "dlq", "Look at the dead letters of a group, and send them again."),

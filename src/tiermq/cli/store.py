@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
+from tiermq.config import StoreConfig
 from tiermq.delivery.transactions.open_halves import open_halves
+from tiermq.delivery.waiting_view import WaitingView
 from tiermq.errors import StoreError
 from tiermq.store.check import CheckReport, check_store
 from tiermq.store.stat import StoreStat, stat_store
@@ -56,7 +58,7 @@ def directory_options(command: Callable[..., None]) -> Callable[..., None]:
 @store.command()
 @directory_options
 def stat(directory: Path, logs: tuple[Path, ...], slots: int | None, as_json: bool) -> None:
-    """What DIRECTORY holds: log, queues, index, checkpoint, disk use. Quick, also for a large store.
+    """What DIRECTORY holds: log, queues, index, checkpoint, what waits, disk use. Quick, also for a large store.
 
     Exit code: 0, or 2 if DIRECTORY is no store.
 
@@ -69,12 +71,14 @@ def stat(directory: Path, logs: tuple[Path, ...], slots: int | None, as_json: bo
     try:
         found = stat_store(directory, commit_log_paths=logs, slot_count=slots)
         open_transactions = sum(1 for _ in open_halves(directory, logs))
+        with WaitingView(directory, StoreConfig().delay_levels_ms, commit_log_paths=logs) as view:
+            waiting = view.summary()
     except StoreError as error:
         _no_store(error)
     if as_json:
-        click.echo(json.dumps({**found.to_dict(), "open_transactions": open_transactions}))
+        click.echo(json.dumps({**found.to_dict(), "open_transactions": open_transactions, "waiting": waiting}))
     else:
-        _show_stat(found, open_transactions)
+        _show_stat(found, open_transactions, waiting)
 
 
 @store.command()
@@ -155,7 +159,19 @@ def _show_report(report: CheckReport) -> None:
                 click.echo(f"  and {count - FINDINGS_SHOWN_MAX:,} more; --json has the first thousand")
 
 
-def _show_stat(found: StoreStat, open_transactions: int) -> None:
+def _waiting_lines(waiting: dict[str, Any]) -> Iterator[str]:
+    """What waits for its time, for eyes; nothing where nothing does."""
+    if waiting["timers"] or waiting["timers_not_taken_in"]:
+        due = f", the next is due {_moment(waiting['timers_next_due_ms'])}" if waiting["timers_next_due_ms"] else ""
+        behind = f", {waiting['timers_not_taken_in']:,} more to take in" if waiting["timers_not_taken_in"] else ""
+        yield f"  timers      {waiting['timers']:,} wait{due}{behind}"
+        for topic, count in waiting["timers_by_topic"].items():
+            yield f"  timers      {count:,} for {topic}"
+    for level, count in waiting["delayed_by_level"].items():
+        yield f"  delayed     {count:,} of level {level}"
+
+
+def _show_stat(found: StoreStat, open_transactions: int, waiting: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -172,6 +188,8 @@ def _show_stat(found: StoreStat, open_transactions: int) -> None:
         console.print(f"  checkpoint  {name.removesuffix('_ms')} {shown}")
     if open_transactions:
         console.print(f"  transactions  {open_transactions:,} open, see `tiermq transaction ls`")
+    for line in _waiting_lines(waiting):
+        console.print(line, highlight=False)
     console.print(f"  disk        {sum(found.disk_bytes.values()):,} bytes")
     table = Table("topic", "queues", "messages", "smallest", "largest")
     for column in table.columns[1:]:

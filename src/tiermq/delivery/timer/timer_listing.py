@@ -1,5 +1,6 @@
 """What waits: the timers of a wheel in the order of their slots, with what a reader wants to know of each.
 
+Messages of delay levels are told in the same words, with their level.
 A timer that was cancelled is left out; so is one whose message is gone. Nothing is held but the keys of cancellations
 and the positions of one slot, so that a million waiting timers can be listed as well as ten.
 """
@@ -13,11 +14,10 @@ from typing import Any
 from tiermq.delivery.timer.timer_dequeue import chain_of
 from tiermq.delivery.timer.timer_log import TimerLog
 from tiermq.delivery.timer.timer_record import cancel_key, own_key, read_timer
-from tiermq.delivery.timer.timer_settings import TimerSettings
 from tiermq.delivery.timer.timer_unit import MAGIC_DELETE
 from tiermq.delivery.timer.timer_wheel import TimerWheel
 from tiermq.errors import CorruptRecord
-from tiermq.message.properties import REAL_QID, TIMER_ROLL_TIMES
+from tiermq.message.properties import REAL_QID, REAL_TOPIC, TIMER_ROLL_TIMES
 from tiermq.message.stored_message import StoredMessage
 
 ReadMessage = Callable[[int, int], StoredMessage | None]
@@ -36,13 +36,15 @@ class WaitingTimer:
     rolls: int
     store_timestamp_ms: int
     size: int
+    level: int = 0
+    """The delay level; 0 for a timer."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def waiting_timers(
-    wheel: TimerWheel, log: TimerLog, read_message: ReadMessage, from_ms: int, settings: TimerSettings
+    wheel: TimerWheel, log: TimerLog, read_message: ReadMessage, from_ms: int, precision_ms: int
 ) -> Iterator[WaitingTimer]:
     """See the module. A timer that rolls is told where it lies now, with the time when it is due at last."""
     cancelled = _cancelled_keys(wheel, log, read_message, from_ms)
@@ -54,7 +56,7 @@ def waiting_timers(
                 continue
             message = readable(read_message, unit.physical_offset, unit.message_size)
             if message is not None and own_key(message) not in cancelled:
-                yield described(message, settings.precision_ms)
+                yield described(message, precision_ms)
 
 
 def described(message: StoredMessage, precision_ms: int) -> WaitingTimer:
@@ -70,6 +72,22 @@ def described(message: StoredMessage, precision_ms: int) -> WaitingTimer:
         rolls=int(rolls) if rolls.isdigit() else 0,
         store_timestamp_ms=message.store_timestamp_ms,
         size=message.size,
+    )
+
+
+def described_level(message: StoredMessage, level: int, delay_ms: int) -> WaitingTimer:
+    """What a message of a delay level says."""
+    queue_id = message.get_property(REAL_QID) or ""
+    return WaitingTimer(
+        deliver_ms=message.store_timestamp_ms + delay_ms,
+        topic=message.get_property(REAL_TOPIC) or "",
+        queue_id=int(queue_id) if queue_id.isdigit() else -1,
+        unique_key=message.unique_key,
+        keys=message.keys,
+        rolls=0,
+        store_timestamp_ms=message.store_timestamp_ms,
+        size=message.size,
+        level=level,
     )
 
 

@@ -121,7 +121,7 @@ class TimerService(Service):
     def listing(self) -> Iterator[WaitingTimer]:
         """The timers of the wheel, in the order of their slots, as they are while it is read."""
         state = self._state
-        return waiting_timers(state.wheel, state.log, state.store.message_at, state.read_ms, self.settings)
+        return waiting_timers(state.wheel, state.log, state.store.message_at, state.read_ms, self.settings.precision_ms)
 
     # Putting
 

@@ -1,0 +1,167 @@
+"""Messages that wait at brokers, TierMQ's and RocketMQ's, found and cancelled over the wire.
+
+No request of RocketMQ's asks for them, but the topics that they wait in can be read like others: the timer topic holds
+every timer as it was sent and each time that it rolled, cancellations besides; a queue of the schedule topic all
+messages of a level. What is due by the broker's clock, was cancelled or came again later is left out.
+
+Timers that wait in a tier only are not found here: their messages have left the local store.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from tiermq.client.cluster_client import ClusterClient, QueuePlace
+from tiermq.client.producer import EVER_MS, Outgoing, Producer
+from tiermq.client.queue_access import QueueAccess, patiently
+from tiermq.config import StoreConfig
+from tiermq.delivery.timer.timer_listing import WaitingTimer, described, described_level
+from tiermq.delivery.timer.timer_place import TIMER_QUEUE, delete_key
+from tiermq.delivery.timer.timer_record import cancel_key, own_key, read_timer
+from tiermq.delivery.timer.timer_service import CANCEL_BODY, CANCEL_TAG
+from tiermq.errors import BadConfig, CorruptRecord, RemotingError, RequestRefused
+from tiermq.message.properties import TAGS, TIMER_DEL_UNIQKEY, TIMER_DELIVER_MS, UNIQ_KEY, encode_properties
+from tiermq.message.record import decode_records
+from tiermq.message.stored_message import StoredMessage
+from tiermq.message.topic_name import SCHEDULE_TOPIC, TIMER_TOPIC
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.settings import read_properties
+
+GROUP = "TIERMQ_DELAYED"
+PRECISION_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class AtBroker:
+    """One message that waits, and where."""
+
+    broker_name: str
+    waiting: WaitingTimer
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"broker": self.broker_name, **self.waiting.to_dict()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """What a broker's settings say about delays."""
+
+    precision_ms: int
+    delays_ms: tuple[int, ...]
+
+
+async def delayed_messages(cluster: ClusterClient, *, only_cluster: str | None = None) -> AsyncIterator[AtBroker]:
+    """What waits at every broker: its timers, then its delayed messages, each by level. Raises RemotingError."""
+    for name, address in sorted((await cluster.masters(only_cluster)).items()):
+        rules = await _rules_of(cluster, address)
+        for waiting in await _timers_at(cluster, name, address, rules):
+            yield AtBroker(name, waiting)
+        for level, delay_ms in enumerate(rules.delays_ms, start=1):
+            queue = QueueAccess(cluster, SCHEDULE_TOPIC, QueuePlace(name, address, level - 1))
+            begin = await queue.offset_at(_now_ms() - delay_ms)
+            async for message in _messages(queue, begin):
+                if message.store_timestamp_ms + delay_ms > _now_ms():
+                    yield AtBroker(name, described_level(message, level, delay_ms))
+
+
+async def _rules_of(cluster: ClusterClient, address: str) -> _Rules:
+    """A broker that does not tell its settings (an account may not ask) is taken to have the usual ones."""
+    usual = StoreConfig()
+    try:
+        answer = await cluster.ask(address, RequestCode.GET_BROKER_CONFIG)
+        told = read_properties(bytes(answer.body).decode())
+        delays = told.get("messageDelayLevel", usual.message_delay_level)
+        precision_ms = int(told.get("timerPrecisionMs", PRECISION_MS))
+        return _Rules(precision_ms, usual.with_settings(message_delay_level=delays).delay_levels_ms)
+    except (RequestRefused, BadConfig, ValueError):
+        return _Rules(PRECISION_MS, usual.delay_levels_ms)
+
+
+async def _timers_at(cluster: ClusterClient, name: str, address: str, rules: _Rules) -> list[WaitingTimer]:
+    queue = QueueAccess(cluster, TIMER_TOPIC, QueuePlace(name, address, TIMER_QUEUE))
+    found: dict[str, WaitingTimer] = {}
+    cancelled: set[str] = set()
+    low, _ = await queue.bounds()
+    async for message in _messages(queue, low):
+        try:
+            timer = read_timer(message)
+        except CorruptRecord:
+            continue  # The broker passes it over, too.
+        if timer.deliver_ms + rules.precision_ms <= _now_ms():
+            continue
+        if timer.is_delete:
+            cancelled.add(cancel_key(message) or "")
+        else:
+            # One that rolled is there again, with the same key.
+            found[own_key(message) or message.message_id] = described(message, rules.precision_ms)
+    return [waiting for key, waiting in found.items() if key not in cancelled]
+
+
+async def _messages(queue: QueueAccess, offset: int) -> AsyncIterator[StoredMessage]:
+    _, end = await queue.bounds()
+    while offset < end:
+        pulled = await queue.pull(offset)
+        for message in decode_records(pulled.records):
+            yield message
+        if pulled.next_offset <= offset:
+            return
+        offset = pulled.next_offset
+
+
+async def cancel_timer(cluster: ClusterClient, topic: str, unique_key: str) -> list[AtBroker]:
+    """Cancel the timers of a topic with a unique key, wherever they wait; which those were. Raises RemotingError."""
+    done = []
+    for name, address in sorted((await cluster.masters()).items()):
+        rules = await _rules_of(cluster, address)
+        for message in await _with_key(cluster, address, unique_key):
+            waiting = described(message, rules.precision_ms)
+            if waiting.topic == topic and waiting.deliver_ms > _now_ms():
+                await _cancel(cluster, name, topic, unique_key, read_timer(message).deliver_ms + 1)
+                done.append(AtBroker(name, waiting))
+                break
+    return done
+
+
+async def _with_key(cluster: ClusterClient, address: str, unique_key: str) -> list[StoredMessage]:
+    """The timers of a broker with a unique key, newest first; none when the newest cancels the others."""
+    answer = await patiently(
+        lambda: cluster.ask(
+            address,
+            RequestCode.QUERY_MESSAGE,
+            expected=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
+            topic=TIMER_TOPIC,
+            key=unique_key,
+            maxNum=32,
+            beginTimestamp=0,
+            endTimestamp=EVER_MS,
+            _UNIQUE_KEY_QUERY=True,
+        )
+    )
+    records = bytes(answer.body) if answer.code == ResponseCode.SUCCESS else b""
+    found = [message for message in decode_records(records) if message.unique_key == unique_key]
+    found.sort(key=lambda message: message.queue_offset, reverse=True)
+    cancelled = {cancel_key(message) for message in found}
+    return [message for message in found if cancel_key(message) is None and own_key(message) not in cancelled]
+
+
+async def _cancel(cluster: ClusterClient, broker_name: str, topic: str, unique_key: str, deliver_ms: int) -> None:
+    """Send the cancellation to the broker that has the timer: in the timer's own slot."""
+    producer = Producer(cluster, GROUP)
+    place = next((each for each in await producer.places(topic) if each.broker_name == broker_name), None)
+    if place is None:
+        raise RemotingError(f"topic {topic}: expected a queue to write to at {broker_name}, which has the timer: none")
+    properties = {
+        TAGS: CANCEL_TAG,
+        TIMER_DEL_UNIQKEY: delete_key(topic, unique_key),
+        UNIQ_KEY: unique_key,
+        TIMER_DELIVER_MS: str(deliver_ms),
+    }
+    message = Outgoing(topic, place, CANCEL_BODY, encode_properties(properties), unique_key, _now_ms(), alone=True)
+    await producer.send([message])
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

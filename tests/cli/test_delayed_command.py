@@ -1,0 +1,76 @@
+"""`tiermq delayed` against a real broker, and on its directory."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from cli.wire_commands import Shell, shell
+from tiermq.cli.main import cli
+
+
+def waits(at: Shell, count: int) -> list[dict[str, Any]]:
+    """What the broker is told to keep, once it has taken it in."""
+    while len(found := at.json_lines("delayed", "ls")) != count:
+        pass
+    return found
+
+
+def test_what_waits_is_listed_soonest_first_from_the_broker_and_from_its_directory(tmp_path: Path) -> None:
+    with shell(tmp_path) as at:
+        at.run("produce", "orders", "late", "--property", "TIMER_DELAY_SEC=7200", "--key", "order-42")
+        at.run("produce", "orders", "soon", "--property", "TIMER_DELAY_SEC=3600")
+        at.run("produce", "bills", "level", "--delay-level", "16")
+        found = waits(at, 3)
+        assert [(each["topic"], each["level"], each["keys"]) for each in found] == [
+            ("bills", 16, []),
+            ("orders", 0, []),
+            ("orders", 0, ["order-42"]),
+        ]
+        assert all(each["broker"] and each["unique_key"] for each in found)
+        assert len(at.json_lines("delayed", "ls", "--topic", "orders")) == 2
+        assert len(at.json_lines("delayed", "ls", "--key", "order-42")) == 1
+        assert len(at.json_lines("delayed", "ls", "--limit", "1")) == 1
+        [line] = at.lines("delayed", "ls", "--key", "order-42")
+        assert "orders:" in line
+        assert "keys order-42" in line
+        directory = str(at.broker.broker.store.config.root_path)
+        in_directory = at.json_lines("delayed", "ls", "--store", directory)
+        assert [each["unique_key"] for each in in_directory] == [each["unique_key"] for each in found]
+        # And `store stat` counts them: in the wheel when it was written down, else as those that are to come.
+        waiting = at.json("store", "stat", directory)["waiting"]
+        assert waiting["timers"] + waiting["timers_not_taken_in"] == 2
+        assert waiting["delayed_by_level"] == {"16": 1}
+        assert "timers" in at.run("store", "stat", directory).stdout
+
+
+def test_a_cancelled_timer_waits_no_longer_and_is_not_delivered(tmp_path: Path) -> None:
+    with shell(tmp_path) as at:
+        for body in ("keep", "drop"):
+            at.run("produce", "orders", body, "--property", "TIMER_DELAY_SEC=3600", "--key", body, "--queue", "0")
+        [row] = [each for each in waits(at, 2) if each["keys"] == ["drop"]]
+        key = str(row["unique_key"])
+        [told] = at.json_lines("delayed", "cancel", "orders", key)
+        assert [each["unique_key"] for each in told["cancelled"]] == [key]
+        assert [each["keys"] for each in waits(at, 1)] == [["keep"]]
+        at.run("delayed", "cancel", "orders", key, code=1)  # It is cancelled already.
+        at.run("delayed", "cancel", "bills", "unknown", code=1)
+        at.broker.advance(hours=2)
+        while not at.broker.messages("orders"):
+            time.sleep(0.01)
+        timers = at.broker.broker.parts.timers
+        assert timers is not None
+        assert timers.counts.cancelled == 1
+        assert [message.body for message in at.broker.messages("orders")] == [b"keep"]
+
+
+def test_a_directory_that_is_no_store_is_exit_code_2(tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli, ["delayed", "ls", "--store", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "expected a store" in result.output
+    wrong = CliRunner().invoke(cli, ["delayed", "ls", "--store", str(tmp_path), "--levels", "soon"])
+    assert wrong.exit_code == 2
+    assert "message_delay_level" in wrong.output
