@@ -1,3 +1,5 @@
+"""A signal ends the wait, whenever it comes and whichever thread gets it."""
+
 from __future__ import annotations
 
 import os
