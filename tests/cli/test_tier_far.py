@@ -57,3 +57,10 @@ def test_a_damaged_manifest_of_timers_is_told(waiting: FarWorld, tmp_path: Path)
     path.write_bytes(b"{}")
     assert "expected a document written by TierMQ" in told(waiting, "stat").output
     assert told(waiting, "verify").exit_code == 1
+
+
+def test_a_tier_of_timers_alone_needs_no_restore_and_says_so(waiting: FarWorld, tmp_path: Path) -> None:
+    result = told(waiting, "restore", "--store", str(tmp_path / "new"))
+    assert result.exit_code == 0
+    assert "20 timers wait in the tier" in result.output
+    assert json.loads(told(waiting, "restore", "--store", str(tmp_path / "other"), "--json").output)["timers"] == 20

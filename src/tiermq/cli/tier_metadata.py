@@ -21,12 +21,14 @@ from tiermq.cli.tier_options import (
     print_json,
 )
 from tiermq.cli.tier_output import bar, remark_values, show_remarks
+from tiermq.delivery.far.timer_survey import survey_timers
 from tiermq.errors import TierError
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.restore import restore as restore_metadata
 from tiermq.tier.metadata.restore_report import RestoreProgress
 from tiermq.tier.metadata.rocketmq_json import export_rocketmq_json
 from tiermq.tier.rocketmq_import import import_rocketmq
+from tiermq.tier.tier_listing import TierScope
 
 
 def _told(progress: Callable[[int, int], None]) -> Callable[[RestoreProgress], None]:
@@ -48,7 +50,7 @@ def restore(url: str, cluster: str | None, broker: str | None, store: Path, as_j
     """Rebuild, in the store directory --store, what a broker knows of the tier at URL, from the bucket alone.
 
     The tier is only read. Say --cluster and --broker when the bucket holds more than one. A broker that then opens the
-    directory goes on where the lost one ended.
+    directory goes on where the lost one ended, and delivers the timers that wait in the tier.
 
     Exit code: 0, 1 if something in the tier was odd (it is said what), 2 if nothing was restored.
 
@@ -59,14 +61,15 @@ def restore(url: str, cluster: str | None, broker: str | None, store: Path, as_j
     """
     with opened(url) as driver, new_metadata(store) as metadata, bar("restoring", quiet=as_json) as progress:
         report = restore_metadata(driver, metadata, _told(progress), cluster=cluster, broker=broker)
-        if not report.broker:
+        timers = sum(survey.count for survey in survey_timers(driver, TierScope(cluster, broker)))
+        if not report.broker and not timers:
             raise TierError(f"{url}: expected a broker's tier, found none; nothing was restored")
         path = metadata.path
     if as_json:
         print_json({
             "path": path, "cluster": report.cluster, "broker": report.broker, "topics": report.topic_count,
             "queues": report.queue_count, "segments": report.segment_count, "messages": report.message_count,
-            "size": report.size_bytes, "epoch": report.epoch_max, "clean": report.is_clean,
+            "size": report.size_bytes, "epoch": report.epoch_max, "clean": report.is_clean, "timers": timers,
             "remarks": [remark_values(remark) for remark in report.remarks],
         })  # fmt: skip
     else:
@@ -74,6 +77,8 @@ def restore(url: str, cluster: str | None, broker: str | None, store: Path, as_j
             f"{path}: {report.message_count:,} messages in {report.queue_count:,} queues of {report.topic_count:,} "
             f"topics, {report.segment_count:,} segments, {report.size_bytes:,} bytes"
         )
+        if timers:
+            click.echo(f"{timers:,} timers wait in the tier: the broker that opens the store delivers them")
         show_remarks(report.remarks)
     if not report.is_clean:
         raise SystemExit(EXIT_PROBLEMS)
