@@ -272,6 +272,97 @@ def test_other_levels_can_be_configured(tmp_path: Path) -> None:
     world.store.close()
 
 
+def test_what_cannot_be_put_holds_its_place_in_the_middle_of_a_page_and_nothing_behind_it_overtakes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.wait_in(1, *"abcde")
+    world.clock.advance_ms(1_000)
+    append, refused = world.store.append, {b"b": 2, b"d": 1}
+
+    def busy(message: Message) -> PutResult:
+        if refused.get(message.body, 0):
+            refused[message.body] -= 1
+            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE)
+        return append(message)
+
+    monkeypatch.setattr(world.store, "append", busy)
+    seen = []
+    for _ in range(4):
+        world.run()
+        seen.append("".join(world.bodies()))
+        world.wait_in(1, "x")
+        world.clock.advance_ms(100)
+    assert seen == ["a", "a", "abc", "abcde"], "each try begins at the one that failed"
+    world.clock.advance_ms(1_000)
+    world.run()
+    assert "".join(world.bodies()) == "abcdexxxx"
+
+
+def test_everything_that_became_due_in_a_long_stop_comes_in_order_and_once(world: World) -> None:
+    count = 1_000
+    for level in (1, 2, 18):
+        world.wait_in(level, *(f"{level}-{number}" for number in range(count)), queue_id=level)
+    world.clock.advance_ms(1_000)
+    world.delivery.run_once()
+    world.restart(flush=True)
+    world.clock.advance_ms(30 * 24 * 3_600_000)
+    world.run()
+    for level in (1, 2, 18):
+        assert world.bodies(queue_id=level) == [f"{level}-{number}" for number in range(count)]
+    assert world.delivery.waiting_count == 0
+
+
+def test_a_level_with_much_to_do_does_not_keep_the_others_from_their_turn(world: World) -> None:
+    world.wait_in(1, *(str(number) for number in range(3_000)))
+    world.wait_in(2, "x", topic="U")
+    world.clock.advance_ms(5_000)
+    assert world.delivery.run_once() == 0.0
+    world.store.dispatch_now()
+    assert world.bodies("U") == ["x"]
+    assert 0 < len(world.bodies()) < 3_000
+
+
+def test_after_a_clock_was_set_back_old_messages_are_due_at_once_and_new_ones_in_their_time(world: World) -> None:
+    world.wait_in(3, "before")
+    world.clock.set_ms(world.clock.now_ms() - 3_600_000)
+    world.wait_in(3, "after")
+    world.run()
+    assert world.bodies() == ["before"]
+    world.clock.advance_ms(9_999)
+    world.run()
+    assert world.bodies() == ["before"]
+    world.clock.advance_ms(1)
+    world.run()
+    assert world.bodies() == ["before", "after"]
+
+
+def test_a_message_that_names_its_topic_in_no_text_is_passed_over(world: World) -> None:
+    properties = b"DELAY\x011\x02REAL_TOPIC\x01\xff\xfe\x02REAL_QID\x011\x02"
+    assert world.store.put(Message(SCHEDULE, b"bad", 0, encoded_properties=properties)).ok
+    world.wait_in(1, "good")
+    world.clock.advance_ms(1_000)
+    world.run()
+    assert world.bodies() == ["good"]
+    assert world.delivery.skipped_count == 1
+
+
+def test_levels_that_are_no_longer_configured_wait_until_they_are_again(world: World) -> None:
+    world.wait_in(2, "a")
+    world.clock.advance_ms(5_000)
+    world.run()
+    world.wait_in(2, "b")
+    world.settings["message_delay_level"] = "1s"
+    world.restart(flush=True)
+    world.wait_in(1, "one")
+    world.clock.advance_ms(60_000)
+    world.run()
+    assert world.bodies() == ["a", "one"]
+    world.settings["message_delay_level"] = "1s 5s"
+    world.restart(flush=True)
+    world.run()
+    assert world.bodies() == ["a", "one", "b"], "how far the level was, is not forgotten meanwhile"
+
+
 def test_nothing_is_written_where_nothing_was_delivered(world: World) -> None:
     world.run()
     world.delivery.finish()

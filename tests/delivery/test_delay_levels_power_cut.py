@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from simulation.simulated_files import SimulatedFileAccess
-from small_store import ROOT, bodies, on_simulation
-from tiermq import LocalStore, Message
+from small_store import ROOT, bodies, killed, on_simulation
+from tiermq import LocalStore, Message, PutResult
 from tiermq.clock import ManualClock
 from tiermq.delivery.delay_levels import DelayLevels
 
@@ -21,7 +22,9 @@ class PowerCut(BaseException):
 class Life:
     """Messages that wait, are delivered, written down; again. `durable` are those that must not be lost."""
 
-    def __init__(self, calls: int | None) -> None:
+    def __init__(self, calls: int | None, puts: int | None = None) -> None:
+        self.puts_left = puts
+        self.puts = 0
         self.calls_left = calls
         self.calls = 0
         self.durable: list[bytes] = []
@@ -35,7 +38,7 @@ class Life:
 
     def live(self) -> None:
         store = on_simulation(self.access, clock=self.clock)
-        delivery = DelayLevels(store, CONFIG, self.clock, 1_000, self.access)
+        delivery = DelayLevels(Watched(store, self), CONFIG, self.clock, 1_000, self.access)  # type: ignore[arg-type]
         for number in range(3):
             self.wait(store, [f"{number}-{letter}".encode() for letter in "abc"])
             self.clock.advance_ms(1_500)
@@ -50,6 +53,28 @@ class Life:
         store.flush()
         self.durable += messages
         store.dispatch_now()
+
+
+class Watched:
+    """The store as delivery sees it; the process ends before or after one of its puts."""
+
+    def __init__(self, store: LocalStore, life: Life) -> None:
+        self._store = store
+        self._life = life
+
+    def append(self, message: Message) -> PutResult:
+        self.step()
+        result = self._store.append(message)
+        self.step()
+        return result
+
+    def step(self) -> None:
+        self._life.puts += 1
+        if self._life.puts_left is not None and self._life.puts > self._life.puts_left:
+            raise PowerCut
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
 
 
 def deliver(store: LocalStore, delivery: DelayLevels) -> None:
@@ -84,3 +109,32 @@ def test_a_power_cut_at_any_moment_costs_no_delayed_message() -> None:
             delivered_again += len(found) - len(set(found))
             delivery.finish()
     assert delivered_again > 0, "some are delivered twice: nothing is written before it is known to be safe"
+
+
+def test_a_process_that_dies_before_or_after_any_put_loses_none_and_repeats_only_what_was_not_written_down() -> None:
+    whole = Life(None)
+    whole.live()
+    assert whole.puts == 18
+    for puts in range(whole.puts):
+        life = Life(None, puts)
+        try:
+            life.live()
+        except PowerCut:
+            pass
+        else:
+            raise AssertionError("the process did not die")
+        put_before = (puts + 1) // 2
+        after = killed(life.access)
+        life.clock.advance_ms(60_000)
+        with on_simulation(after, clock=life.clock) as store:
+            store.dispatch_now()
+            assert len(bodies(store)) == put_before
+            delivery = DelayLevels(store, CONFIG, life.clock, 1_000, after)
+            deliver(store, delivery)
+            found = bodies(store)
+            delivery.finish()
+        again = found[put_before:]
+        written_down = put_before // 3 * 3 if put_before % 3 else max(0, put_before - 3)
+        assert set(found) == set(life.durable)
+        assert again == sorted(again), "in the order of their level"
+        assert len(found) - len(set(found)) <= put_before - written_down, "no more than since the last flush"

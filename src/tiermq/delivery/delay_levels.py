@@ -34,8 +34,8 @@ from tiermq.store.local_store import LocalStore
 _log = logging.getLogger(__name__)
 
 REST_S = 0.1
-BATCH = 32
-PAGES_MAX = 64
+BATCH = 256
+PAGES_MAX = 8
 """Pages of one level before the others get their turn."""
 
 
@@ -157,9 +157,11 @@ class DelayLevels(Service):
         readable = self._readable(level, offset, page)
         if readable is None:
             return True
+        now_ms, delay_ms = self._clock.now_ms(), self.delays_ms[level - 1]
+        # Put one by one, not as a list: one that cannot be put keeps back those behind it.
         for message in readable.messages:
-            due_ms = self._due_ms(level, message)
-            if due_ms > self._clock.now_ms():
+            due_ms = message.store_timestamp_ms + delay_ms
+            if now_ms < due_ms <= now_ms + delay_ms:  # One from the future is due now: the clock was set back.
                 self._next_due_ms[level] = due_ms
                 return False
             if not self._deliver(level, message):
@@ -184,31 +186,25 @@ class DelayLevels(Service):
             return first
         return page
 
-    def _due_ms(self, level: int, message: StoredMessage) -> int:
-        now_ms = self._clock.now_ms()
-        delay_ms = self.delays_ms[level - 1]
-        due_ms = message.store_timestamp_ms + delay_ms
-        return now_ms if due_ms > now_ms + delay_ms else due_ms
-
     def _deliver(self, level: int, message: StoredMessage) -> bool:
         """Put one message to its topic. False: it could not be put now."""
-        topic, queue_id = message.get_property(REAL_TOPIC), message.get_property(REAL_QID) or "0"
-        reason = undeliverable(topic, queue_id)
-        if topic is None or reason is not None:
-            self._skip(level, message.queue_offset, reason or "it names no topic")
-            return True
         try:
-            result = self._store.append(put_again(message, topic, int(queue_id)))
-        except IllegalMessage as error:
+            topic, queue_id = message.get_property(REAL_TOPIC), message.get_property(REAL_QID) or "0"
+            reason = undeliverable(topic, queue_id)
+            if topic is None or reason is not None:
+                self._skip(level, message.queue_offset, reason or "it names no topic")
+                return True
+            status = self._store.append(put_again(message, topic, int(queue_id))).status
+        except (CorruptRecord, IllegalMessage) as error:
             self._skip(level, message.queue_offset, str(error))
             return True
-        if result.status in STORED:
+        if status in STORED:
             self.delivered_count += 1
             return True
-        if result.status in NEVER:
-            self._skip(level, message.queue_offset, f"the store refuses it: {result.status.name}")
+        if status in NEVER:
+            self._skip(level, message.queue_offset, f"the store refuses it: {status.name}")
             return True
-        _log.warning("delay level %d: offset %d waits: %s", level, message.queue_offset, result.status.name)
+        _log.warning("delay level %d: offset %d waits: %s", level, message.queue_offset, status.name)
         return False
 
     def _skip(self, level: int, offset: int, reason: str) -> None:

@@ -5,8 +5,10 @@ What was compressed stays compressed, who produced it and when stays as it was; 
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tiermq.kernel import Message
-from tiermq.message.hosts import encode_host
+from tiermq.message.layout import I32
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import HALF_TOPIC, topic_problem
 from tiermq.status import PutStatus
@@ -26,11 +28,12 @@ def put_again(message: StoredMessage, topic: str, queue_id: int, properties: byt
         flag=message.flag,
         sys_flag=message.sys_flag,
         born_timestamp_ms=message.born_timestamp_ms,
-        born_host=encode_host(message.born_host),
+        born_host=message.born_address + I32.pack(message.born_port),
         reconsume_times=message.reconsume_times,
     )
 
 
+@lru_cache(maxsize=1024)
 def undeliverable(topic: str | None, queue_id: str) -> str | None:
     """Why a message that names this topic and queue can never be delivered; None when it can."""
     if topic is None:
