@@ -1,0 +1,78 @@
+"""A process with timers is killed in the middle of its work: every timer that it acknowledged is delivered."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from crash import timer_child
+from crash.timer_child import SETTINGS, STORE
+from small_store import read_all
+from tiermq import LocalStore
+from tiermq.clock import SystemClock
+from tiermq.delivery.timer.timer_service import TimerService
+from tiermq.message.properties import TIMER_DEQUEUE_MS, TIMER_OUT_MS
+
+pytestmark = pytest.mark.crash
+
+PER_LIFE = 100_000
+
+
+def live_and_die(root: Path, life: int, acknowledgements: int) -> set[int]:
+    """Let a child acknowledge so many timers, kill it, and say which."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, timer_child.__file__, str(root), str(life * PER_LIFE)]
+    told: set[int] = set()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.endswith(b"\n"):
+                told.add(int(line))
+            if len(told) == acknowledgements:
+                process.kill()
+        process.wait()
+    assert len(told) >= acknowledgements, "it died by itself"
+    return told
+
+
+def finish(root: Path) -> list[tuple[int, int, int]]:
+    """(number, slot, when it left the wheel) of everything that was ever delivered."""
+    with LocalStore.open(root, **STORE) as store:
+        timers = TimerService(store, root, SystemClock(), SETTINGS)
+        timers.start()
+        while timers.waiting_count or timers.behind_count:
+            assert timers.error_count == 0, timers.last_error
+            time.sleep(0.01)
+        timers.stop()
+        assert timers.counts.skipped == 0
+        store.dispatch_now()
+        return [
+            (int(message.body), int(message.properties[TIMER_OUT_MS]), int(message.properties[TIMER_DEQUEUE_MS]))
+            for message in read_all(store)
+        ]
+
+
+def check(root: Path, lives: int, seed: int) -> None:
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    acknowledged: set[int] = set()
+    for life in range(lives):
+        acknowledged |= live_and_die(root, life, chance.randrange(50, 400))
+    found = finish(root)
+    assert acknowledged <= {number for number, _, _ in found}
+    assert [number for number, out_ms, left_ms in found if left_ms < out_ms + SETTINGS.precision_ms] == []
+
+
+def test_every_timer_that_was_acknowledged_is_delivered_after_kills(tmp_path: Path) -> None:
+    check(tmp_path / "store", 3, random.randrange(2**32))
+
+
+@pytest.mark.slow
+def test_timers_survive_dozens_of_kills_in_one_directory(tmp_path: Path) -> None:
+    check(tmp_path / "store", 40, random.randrange(2**32))
