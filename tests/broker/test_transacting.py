@@ -201,6 +201,20 @@ def test_a_committed_message_with_a_delay_comes_when_its_time_has_come(world: Wo
     assert bodies_of(held.result(60)) == ["a"]
 
 
+def test_a_committed_message_for_a_time_of_its_own_comes_at_that_time(world: World) -> None:
+    half = world.producer.prepare("a", "TIMER_DELAY_SEC\x0160\x02")
+    assert world.producer.end(half, COMMIT).code == 0
+    assert world.visible() == []
+    (waiting,) = world.broker.parts.local.get("rmq_sys_wheel_timer", 0, 0).messages
+    assert waiting.properties["REAL_TOPIC"] == "T"
+    assert waiting.transaction_type is TransactionType.COMMIT
+    held = world.consumer.pull_later(0, queueId=1, sysFlag=2)
+    timers = world.broker.parts.timers
+    until(world.broker, lambda: timers.running)
+    world.clock.advance_ms(62_000)
+    assert bodies_of(held.result(60)) == ["a"]
+
+
 def test_a_broker_that_takes_no_transactions_refuses_the_half(tmp_path: Path, manual_clock: ManualClock) -> None:
     with world_at(tmp_path, manual_clock, reject_transaction_message=True) as world:
         refused = world.producer.prepare("a")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
 from delivery.transactions.transaction_world import World
 from tiermq import Message, PutResult
-from tiermq.delivery.transactions.end_transaction import EndStatus
+from tiermq.delivery.transactions.end_transaction import EndRequest, EndStatus
 from tiermq.delivery.transactions.half_messages import TransactionRules
-from tiermq.delivery.transactions.op_messages import encode_op
+from tiermq.delivery.transactions.op_messages import Outcome, encode_op
 from tiermq.delivery.transactions.transaction_check import PROGRESS_GROUP
 from tiermq.message.properties import encode_properties
 from tiermq.message.record import decode_record
@@ -328,3 +329,39 @@ def test_a_round_that_takes_too_long_goes_on_in_the_next(world: World, monkeypat
         assert world.round_after(30) == ["a"]
     assert world.half_progress == 1
     assert world.round_after(0) == ["b", "c", "a"]
+
+
+def test_ends_and_rounds_at_the_same_time_end_each_message_once(tmp_path: Path) -> None:
+    world = World(tmp_path, store={"mapped_file_size_commit_log": 4 << 20}, timeout_ms=1)
+    halves = [world.half(str(number)) for number in range(300)]
+    world.clock.advance_ms(1_000)
+    ending = threading.Event()
+    ended: list[EndStatus] = []
+
+    def end_all(places: list[PutResult]) -> None:
+        for half in places:
+            outcome = Outcome.COMMIT if half.queue_offset % 2 else Outcome.ROLLBACK
+            request = EndRequest(outcome, "PG", half.physical_offset, half.queue_offset)
+            ended.append(world.ending.end(request).status)
+
+    def go_round() -> None:
+        while not ending.is_set():
+            world.store.dispatch_now()
+            world.check.round()
+
+    rounds = threading.Thread(target=go_round)
+    enders = [threading.Thread(target=end_all, args=(halves[each::2],)) for each in range(2)]
+    for thread in (rounds, *enders):
+        thread.start()
+    for thread in enders:
+        thread.join()
+    ending.set()
+    rounds.join()
+    assert ended == [EndStatus.DONE] * 300
+    for _ in range(3):
+        world.round_after(1)
+    asked = len(world.asked)
+    world.round_after(1)
+    assert (world.waiting, len(world.asked)) == (0, asked), "what was ended is not asked about any more"
+    assert sorted(map(int, world.bodies())) == list(range(1, 300, 2))
+    world.store.close()
