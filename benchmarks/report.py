@@ -79,6 +79,7 @@ TARGETS: Mapping[str, Target] = {
     "consume_cpu_vs_rocketmq": Target(1.0, 2.0),
     "idle_connections_vs_10000": Target(1.0),
     "hot_with_cold_vs_alone": Target(0.9),
+    "timer_memory_1x_vs_16x": Target(0.8),
 }
 
 

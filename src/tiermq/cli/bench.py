@@ -22,6 +22,7 @@ NAMES = (
     "spark",
     "wire",
     "broker",
+    "delivery",
 )
 
 
@@ -43,7 +44,7 @@ def checkout_root() -> Path:
 @click.pass_context
 def bench(ctx: click.Context, name: str | None, as_json: bool, arguments: tuple[str, ...]) -> None:
     """Run the benchmark NAME: put, get, dispatch, recover, index, tier, coldread, tierindex, columns, verify, spark,
-    wire or broker.
+    wire, broker or delivery.
 
     Results are ratios first: against Java reference loops and against what the machine can do at all, measured in the
     same run. More arguments go to the benchmark; `tiermq bench put --help` lists them.
