@@ -29,7 +29,7 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
  *
  * nameServer, topic, group, and either
  *   bodies; optional tag, key, properties, delay, batch, orderly, async, oneway, awaitRoute →  {"sent": {…}} for each
- *   receive: how many; optional tag, sql, orderly, broadcast, lite, failures        →  {"received": {…}} for each
+ *   receive: how many; optional tag, sql, orderly, broadcast, lite, failures, tries →  {"received": {…}} for each
  * and {"done": true} at the end. With "standing" a consumer goes on after that, until its input ends.
  */
 @SuppressWarnings("deprecation")
@@ -163,6 +163,9 @@ public final class ClientJob {
             consumer.subscribe(job.getString("topic"), MessageSelector.bySql(job.getString("sql")));
         } else {
             consumer.subscribe(job.getString("topic"), job.getString("tag") == null ? "*" : job.getString("tag"));
+        }
+        if (job.containsKey("tries")) {
+            consumer.setMaxReconsumeTimes(job.getIntValue("tries"));
         }
         BlockingQueue<MessageExt> arrived = new LinkedBlockingQueue<>();
         AtomicInteger failures = new AtomicInteger(job.getIntValue("failures"));
