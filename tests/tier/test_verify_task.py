@@ -101,3 +101,9 @@ def test_damage_is_found_however_the_work_is_cut(
     finally:
         for key, data in before.items():
             bytes_of(lasting, key)[:] = data
+
+
+def test_a_task_that_was_sent_is_written_as_the_one_that_was_made(world: TierWorld) -> None:
+    plan = plan_verify(world.driver, metadata=world.metadata)
+    assert any("LogPlaces" in repr(task) for task in plan.tasks)
+    assert [repr(task) for task in sent(plan).tasks] == [repr(task) for task in plan.tasks]

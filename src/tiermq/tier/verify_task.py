@@ -86,6 +86,9 @@ class LogPlaces:
         self._topics = dict(topics)
         self._logs = dict(logs)
 
+    def __repr__(self) -> str:
+        return f"LogPlaces({self._topics!r}, {self._logs!r})"
+
     def topic(self, topic_id: int) -> str | None:
         return self._topics.get(topic_id & 0xFFFFFFFF)
 
