@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -169,3 +170,26 @@ def test_a_broker_without_a_tier_or_with_one_that_a_job_writes_keeps_no_far_time
             assert part(broker.broker, DeliveryProcessor).far is None
             assert far_timers(broker.broker.parts) is None
     assert "a job writes this tier" in caplog.text
+
+
+def test_an_operator_sees_far_timers_and_cancels_them(far_broker: LocalBroker, tier: str) -> None:
+    due_ms = far_broker.clock.now_ms() + 30 * DAY_MS
+    for body in ("A1", "B2"):
+        send(far_broker, body, due_ms, KEYS=f"key-{body}")
+    kept(far_broker, 2)
+    environment = {"NAMESRV_ADDR": far_broker.name_server}
+
+    def run(*words: str) -> Any:
+        result = CliRunner().invoke(cli, ["delayed", *words, "--tier", tier, "--json"], env=environment)
+        assert result.exit_code == 0, result.output
+        return [json.loads(line) for line in result.stdout.splitlines()]
+
+    rows = run("ls")
+    assert {(row["unique_key"], row["topic"], row["broker"]) for row in rows} == {
+        ("A1", "T", "broker-a"), ("B2", "T", "broker-a"),
+    }  # fmt: skip
+    assert {due_ms <= row["deliver_ms"] <= due_ms + 1_000 for row in rows} == {True}
+    assert [row["unique_key"] for row in run("ls", "--key", "key-B2")] == ["B2"]
+    run("cancel", "T", "A1")
+    kept(far_broker, 3)
+    assert [row["unique_key"] for row in run("ls")] == ["B2"]

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from tiermq.cli.cluster_options import cluster_options
+from tiermq.cli.delayed_far import cancel_far, far_rows
 from tiermq.cli.tier_output import moment
 from tiermq.client.access import Access
 from tiermq.client.cluster_client import ClusterClient
@@ -38,8 +39,12 @@ def delayed() -> None:
       tiermq delayed ls
       tiermq delayed ls --topic orders --json
       tiermq delayed ls --store ~/store
+      tiermq delayed ls --tier s3://history
       tiermq delayed cancel orders 7F0000010AB018B4AAC2058DA3140000
     """
+
+
+_TIER = click.option("--tier", "tier_url", metavar="URL", help="This tier: timers that are due late wait there.")
 
 
 @delayed.command("ls")
@@ -50,6 +55,7 @@ def delayed() -> None:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Look into this store directory, of TierMQ or RocketMQ, instead of asking brokers.",
 )
+@_TIER
 @click.option("--topic", help="Only messages for this topic.")
 @click.option("--key", help="Only messages with this key, or this unique key.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many, soonest first.")
@@ -59,13 +65,13 @@ def delayed() -> None:
 )
 @click.option("--cluster", help="Only at the brokers of this cluster [all].")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each message.")
-def list_delayed(access: Access, directory: Path | None, as_json: bool, **options: Any) -> None:
+def list_delayed(access: Access, directory: Path | None, tier_url: str | None, as_json: bool, **options: Any) -> None:
     """The messages that wait, soonest first.
 
     Over the wire the topics are read in which they wait, so a long list takes a while; a directory is read from its
-    timer wheel. A timer that waits in a tier only is in `tiermq tier ls`.
+    timer wheel. Timers that are due late wait in their broker's tier only: --tier lists those.
 
-    Exit code: 0, or 2 if --store names no store.
+    Exit code: 0, or 2 if --store names no store, or --tier none that can be read.
 
     \b
     Examples:
@@ -73,7 +79,13 @@ def list_delayed(access: Access, directory: Path | None, as_json: bool, **option
       tiermq delayed ls --store ~/store --limit 10
       tiermq delayed ls --json | jq -r 'select(.topic == "orders") | .unique_key'
     """
-    rows = _found(directory, options) if directory else access.run(lambda cluster: _asked(cluster, options))
+    if directory is not None and tier_url is not None:
+        raise click.UsageError("expected --store or --tier, found both")
+    if tier_url is not None:
+        found = (row for row in far_rows(tier_url, options["cluster"]) if _is_wanted(row, options))
+        rows = _soonest(found, options["limit"])
+    else:
+        rows = _found(directory, options) if directory else access.run(lambda cluster: _asked(cluster, options))
     for row in rows:
         click.echo(json.dumps(row) if as_json else _line(row))
     if not rows and not as_json:
@@ -120,20 +132,25 @@ def _line(row: Row) -> str:
 @click.argument("topic")
 @click.argument("unique_key")
 @cluster_options
+@_TIER
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def cancel(access: Access, topic: str, unique_key: str, as_json: bool) -> None:
+def cancel(access: Access, topic: str, unique_key: str, tier_url: str | None, as_json: bool) -> None:
     """Cancel the timer of TOPIC with UNIQUE_KEY: it will not be delivered.
 
     The unique key is what a send was answered (msgId of Java's SendResult), and what `tiermq delayed ls` shows.
-    Messages of delay levels cannot be cancelled. A timer that is due within a second may be delivered all the same.
+    Messages of delay levels cannot be cancelled. A timer that is due within a second may be delivered all the same. One
+    that waits in its broker's tier for so long that the broker has forgotten it is looked for in --tier.
 
     Exit code: 0, or 1 if no such timer waits.
 
     \b
     Examples:
       tiermq delayed cancel orders 7F0000010AB018B4AAC2058DA3140000
+      tiermq delayed cancel orders 7F0000010AB018B4AAC2058DA3140000 --tier s3://history
     """
     done = access.run(lambda cluster: cancel_timer(cluster, topic, unique_key))
+    if not done and tier_url is not None:
+        done = cancel_far(access, tier_url, topic, unique_key)
     if as_json:
         click.echo(json.dumps({"cancelled": [each.to_dict() for each in done]}))
     else:

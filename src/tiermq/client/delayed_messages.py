@@ -119,7 +119,7 @@ async def cancel_timer(cluster: ClusterClient, topic: str, unique_key: str) -> l
         for message in await _with_key(cluster, address, unique_key):
             waiting = described(message, rules.precision_ms)
             if waiting.topic == topic and waiting.deliver_ms > _now_ms():
-                await _cancel(cluster, name, topic, unique_key, read_timer(message).deliver_ms + 1)
+                await send_cancellation(cluster, name, topic, unique_key, read_timer(message).deliver_ms + 1)
                 done.append(AtBroker(name, waiting))
                 break
     return done
@@ -147,8 +147,10 @@ async def _with_key(cluster: ClusterClient, address: str, unique_key: str) -> li
     return [message for message in found if cancel_key(message) is None and own_key(message) not in cancelled]
 
 
-async def _cancel(cluster: ClusterClient, broker_name: str, topic: str, unique_key: str, deliver_ms: int) -> None:
-    """Send the cancellation to the broker that has the timer: in the timer's own slot."""
+async def send_cancellation(
+    cluster: ClusterClient, broker_name: str, topic: str, unique_key: str, deliver_ms: int
+) -> None:
+    """Send the cancellation to the broker that has the timer: for the timer's own time. Raises RemotingError."""
     producer = Producer(cluster, GROUP)
     place = next((each for each in await producer.places(topic) if each.broker_name == broker_name), None)
     if place is None:
