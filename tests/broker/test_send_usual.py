@@ -14,6 +14,7 @@ from broker.brokers import Producer, running, send_command, stored
 from tiermq.broker.broker import Broker
 from tiermq.broker.sending import SendProcessor
 from tiermq.kernel import KERNEL
+from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.message.ids import decode_message_id
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import RequestCode
@@ -116,3 +117,65 @@ def test_a_topic_with_fewer_queues_refuses_what_it_took_before(broker: Broker) -
         assert producer.send("Shrinks", queue=3).code == 29
         broker.parts.topics.delete(["Shrinks"])
         assert producer.send("Shrinks", queue=0, default_topic="None").code == 17
+
+
+ELEMENTS = st.builds(
+    BatchElement,
+    flag=st.integers(-5, 5),
+    body=st.binary(max_size=40),
+    encoded_properties=PROPERTIES.map(str.encode).filter(lambda properties: len(properties) < 2_000),
+)
+
+
+@pytest.mark.parametrize("header_type", list(HeaderType))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(ELEMENTS, max_size=4).map(encode_client_batch) | st.just(b"no batch"),
+    PROPERTIES,
+    st.sampled_from([0, 3, 4]),
+    st.sampled_from([0, 1, 4]),
+)
+def test_a_batch_that_the_lane_takes_is_stored_and_answered_as_the_general_way_does(
+    broker: Broker, header_type: int, body: bytes, properties: str, queue: int, sys_flag: int
+) -> None:
+    lane, local = lane_of(broker), broker.parts.local
+
+    def sent() -> tuple[Any, ...]:
+        puts = local.put_count
+        fields = {"body": body, "properties": properties, "queue": queue, "sys_flag": sys_flag, "batch": True}
+        answer = producer.client.request(send_command(**fields))
+        ext = dict(answer.ext)
+        places = ext.pop("msgId", "").split(",")
+        first = int(ext.pop("queueOffset", "0"))
+        records = [local.message_at(decode_message_id(place).physical_offset) for place in places if place]
+        assert local.put_count == puts + len(records)
+        values = [
+            (each.topic, each.queue_id, each.queue_offset - first, each.body, each.flag, each.sys_flag, each.size)
+            for each in records
+            if each is not None
+        ]
+        kept = [each.encoded_properties for each in records if each is not None]
+        return answer.code, answer.remark, ext, values, kept, len(records)
+
+    with Producer(broker, header_type) as producer:
+        for each in range(4):
+            producer.send(queue=each)
+        quick = sent()
+        lane.is_open = False
+        try:
+            assert sent() == quick
+        finally:
+            lane.is_open = True
+
+
+def test_usual_batches_go_by_the_lane_and_are_counted(tmp_path: Path) -> None:
+    body = encode_client_batch(BatchElement(0, b"%d" % number, b"") for number in range(16))
+    with running(tmp_path) as broker, Producer(broker) as producer:
+        broker.parts.topics.put(TopicConfig("T", 4, 4))
+        processor = next(each for each in broker.processors if isinstance(each, SendProcessor))
+        fields = {"body": body, "batch": True, "properties": "UNIQ_KEY\x01K\x02WAIT\x01true\x02"}
+        assert producer.send("T", **fields).code == 0
+        processor._send_batch = None  # type: ignore[method-assign,assignment]
+        assert producer.send("T", **fields).code == 0
+        assert processor.counts.of("T")[0] == 32
+        assert broker.parts.local.put_count == 32

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kernel.kernel_world import COMPILED, KERNELS, World, needs_both
 from tiermq.kernel import pure
+from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.message.properties import decode_properties, encode_properties
 from tiermq.message.record import decode_record
 from tiermq.remoting.command import HeaderType
@@ -32,6 +33,11 @@ PROPERTIES = st.one_of(
     ),
     st.lists(st.sampled_from([b"UNIQ_KEY", b"\x01", b"\x02", b"K", b"\0", b"WAIT", b"true"]), max_size=9).map(b"".join),
 )
+
+
+BATCHES = st.lists(
+    st.builds(BatchElement, flag=I32, body=st.binary(max_size=60), encoded_properties=PROPERTIES), max_size=5
+).map(encode_client_batch)
 
 
 def request_in(kernel: Any, **fields: Any) -> Any:
@@ -74,7 +80,7 @@ requests = st.fixed_dictionaries(
         "queue_id": st.sampled_from([0, 1, 2, 4, -1, -(2**31)]),
         "sys_flag": st.sampled_from([0, 1, 2, 0x10, 0x30, 4, 8, 0x40, 0x80, -1]),
         "properties": PROPERTIES,
-        "body": st.sampled_from([b"", b"x", b"x" * 100, b"x" * 1051]),
+        "body": st.sampled_from([b"", b"x", b"x" * 100, b"x" * 1051]) | BATCHES,
         "header_type": st.sampled_from([0, 1]),
         "batch": st.booleans(),
         "is_oneway": st.booleans(),
@@ -149,7 +155,12 @@ UNUSUAL: list[dict[str, Any]] = [
     {"queue_id": 2},  # Open, but not put to before.
     {"body": b""},
     {"body": b"x" * 5000},  # It does not fit into the file.
-    {"batch": True},
+    {"batch": True},  # A body that is none.
+    {"batch": True, "body": encode_client_batch([BatchElement(0, b"a", b"INNER_NUM\x013\x02")])},
+    {"batch": True, "body": encode_client_batch([BatchElement(0, b"a", b"")]), "queue_id": 2},
+    {"batch": True, "body": encode_client_batch([BatchElement(0, b"a", b"")]), "sys_flag": 4},
+    {"batch": True, "body": encode_client_batch([BatchElement(0, b"a", b"")]), "properties": b"WAIT\x01true\x02"},
+    {"batch": True, "body": encode_client_batch([BatchElement(0, b"x" * 900, b"")] * 6)},  # It does not fit.
     {"sys_flag": 4},
     {"sys_flag": 0x80},
     {"properties": b""},
@@ -234,3 +245,35 @@ def test_a_put_that_is_to_be_timed_goes_the_general_way_and_dispatch_is_woken(ke
         assert made.counts[0] < 3000
     assert (timed, made.world.wakes) == ([], 1)
     assert 1023 <= made.counts[0] <= 1024
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("header_type", list(HeaderType))
+@pytest.mark.parametrize("count", [1, 16, 500])
+def test_a_usual_batch_is_stored_side_by_side_and_answered_with_all_its_places(
+    kernel: ModuleType, header_type: int, count: int
+) -> None:
+    made = Lane(kernel, file_size=1 << 20)
+    body = encode_client_batch(BatchElement(n, b"%d" % n, b"KEYS\x01k%d\x02" % n) for n in range(count))
+    frames = [
+        request_in(kernel, header_type=header_type),
+        request_in(kernel, header_type=header_type, batch=True, body=body, opaque=8),
+        request_in(kernel, header_type=header_type, batch=True, body=body, opaque=9, is_oneway=True),
+        request_in(kernel, header_type=header_type, opaque=10),
+    ]
+    taken, answers = made.lane.take_all(frames, BORN)
+    assert (taken, opaques_of(answers)) == (4, [7, 8, 10])
+    at, places, log = 0, [], made.world.log()
+    for number in range(2 + 2 * count):
+        record = decode_record(log, at)
+        assert record.queue_offset == number
+        if 1 <= number <= count:
+            places.append(f"7F00000100002A9F{at:016X}")
+            assert (record.body, record.flag) == (b"%d" % (number - 1), number - 1)
+            assert record.encoded_properties == b"KEYS\x01k%d\x02" % (number - 1) + USUAL + ADDED
+        at += record.size
+    assert made.counts == [2 + 2 * count, at]
+    second = answers[4 + int.from_bytes(answers[:4], "big") :]
+    command = decode_frame(second[: 4 + int.from_bytes(second[:4], "big")])
+    assert (command.ext["msgId"], command.ext["queueOffset"]) == (",".join(places), "1")
+    assert command.ext["transactionId"] == "K1"

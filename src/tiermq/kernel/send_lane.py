@@ -3,8 +3,9 @@
     topic open here ─► queue below its count ─► plain properties, one key ─► append ─► answer
          └──────────────────┴──────────────────────┴──────────────────────────┴─► None: the general way, nothing stored
 
-Usual is a message of its own, with a body, without transaction and delay, for a queue that was put to before; its
-properties are whole (`name 1 value 2`), hold a unique key in plain ASCII, and none that a broker sets or acts on.
+Usual is a message or a batch, with a body, without transaction and delay, for a queue that was put to before; the
+request's properties are whole (`name 1 value 2`), hold a unique key in plain ASCII, and none that a broker sets or acts
+on. A batch that the store would refuse, and one of messages that must be encoded specially, is not usual.
 
 Contract of both twins: what is stored and what is answered is what the general way stores and answers, byte for byte;
 whatever is not certain is refused before anything is written. The answer says SUCCESS once the record is in the log:
@@ -16,9 +17,12 @@ from __future__ import annotations
 
 import re
 
+from tiermq.errors import CorruptRecord, IllegalMessage
 from tiermq.kernel.appending import Appender
+from tiermq.kernel.batching import messages_of_batch
 from tiermq.kernel.framing import Frame, SendRequest, message_of_send, send_answer
 from tiermq.kernel.message_values import offset_message_id
+from tiermq.kernel.reasons import Refusal
 
 UNUSUAL_SYS_FLAGS = 0xCC
 """Bits of a message's flag that a lane does not take: transactions, batches in one record."""
@@ -87,7 +91,7 @@ class SendLane:
         self._topics.pop(topic, None)
 
     def admits(self, request: SendRequest) -> bool:
-        """Whether a send is a usual one, as far as the send itself tells."""
+        """Whether a send of one message is a usual one, as far as the send itself tells."""
         return self._key_of(request) is not None
 
     def _key_of(self, request: SendRequest) -> bytes | None:
@@ -103,6 +107,8 @@ class SendLane:
         found = self._topics.get(request.topic)
         if found is None or request.queue_id >= found[0] or len(born_host) not in (8, 20):
             return None
+        if request.batch:
+            return self._take_batch(request, found[1], born_host)
         key = self._key_of(request)
         if key is None:
             return None
@@ -116,6 +122,31 @@ class SendLane:
         return send_answer(
             request.header_type, request.opaque, 0, self._version,
             offset_message_id(self._appender.host, result.physical_offset), request.queue_id, result.queue_offset,
+            key.decode(), self._region, self._trace_on,
+        )  # fmt: skip
+
+    def _take_batch(self, request: SendRequest, counts: list[int], born_host: bytes) -> bytes | None:
+        if not self.is_open or not self._is_plain or request.sys_flag & UNUSUAL_SYS_FLAGS or request.queue_id < 0:
+            return None
+        key = usual_key(request.properties)
+        if key is None or not 0 < len(request.body) <= self._appender.max_body_bytes:
+            return None
+        try:
+            messages = messages_of_batch(
+                message_of_send(request, request.queue_id, request.properties + self._added, born_host)
+            )
+        except (CorruptRecord, IllegalMessage):
+            return None  # The general way says what is wrong.
+        if any(message.special for message in messages):
+            return None
+        results = self._appender.put_together(messages)
+        if isinstance(results, Refusal):
+            return None
+        counts[0] += len(results)
+        counts[1] += results.end_offset - results[0].physical_offset
+        ids = ",".join(offset_message_id(self._appender.host, result.physical_offset) for result in results)
+        return send_answer(
+            request.header_type, request.opaque, 0, self._version, ids, request.queue_id, results[0].queue_offset,
             key.decode(), self._region, self._trace_on,
         )  # fmt: skip
 
