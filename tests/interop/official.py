@@ -27,6 +27,8 @@ from servers.loopback import stop
 ARTIFACT = "rocketmq-example"
 PROGRAMS_VERSION = "5.5.0"
 REPORT_INTERVAL_MS = 1_000
+ENDLESS_SENDERS = {"BatchProducer": 64, "TransactionProducer": 32}
+"""Programs whose threads send until they are killed, and how many threads they have unless told otherwise."""
 _COLUMN = re.compile(r"([A-Z][A-Za-z0-9() ]*): *(-?[0-9.]+)")
 
 
@@ -80,10 +82,13 @@ class Official:
         words = ["-n", self._name_server, *map(str, options)]
         if not program.startswith("timer."):
             words += ["-ri", str(REPORT_INTERVAL_MS)]
-        job = {"program": program, "arguments": words, "messages": messages, "batch": batch, "reports": reports}
+        job: dict[str, object] = {"program": program, "arguments": words, "messages": messages}
+        job |= {"batch": batch, "reports": reports}
         if program == "Producer":
             words += ["-q", str(messages)]
             job["endsByItself"] = True
+        elif program in ENDLESS_SENDERS:
+            job["threads"] = int(words[words.index("-w") + 1]) if "-w" in words else ENDLESS_SENDERS[program]
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         line = ""

@@ -35,9 +35,9 @@ import org.apache.rocketmq.common.MixAll;
  * The one setting that differs is the time after which the client gives a request up.
  *
  * A job is one JSON object on one line of the input: program, arguments, messages, batch (messages of one send),
- * reports (how many lines of its own the program shall print after the last message) and endsByItself. The answer is one
- * line: {"messages", "failed", "seconds", "said"}; seconds are from the first message to the last one, `said` is what
- * the program printed. The next job runs in the same JVM, whose compiled code stays warm.
+ * reports (how many lines of its own the program shall print after the last message), threads (that send and never end)
+ * and endsByItself. The answer is one line: {"messages", "failed", "seconds", "said"}; seconds are from the first message
+ * to the last one, `said` is what the program printed. The next job runs in the same JVM, whose compiled code stays warm.
  */
 public final class Official {
     private static final String PROGRAMS = "org.apache.rocketmq.example.benchmark.";
@@ -158,6 +158,7 @@ public final class Official {
             } else {
                 ended.await();
                 reported.await();
+                awaitRest();
             }
             JSONObject told = new JSONObject();
             told.put("messages", done.get());
@@ -166,6 +167,13 @@ public final class Official {
             ending.get().run();
             told.put("said", new JSONArray(said));
             return told;
+        }
+
+        /** Until all threads that send stand at the gate: one that came later would send by a client that is shut down. */
+        private void awaitRest() throws InterruptedException {
+            while (left.getQueueLength() < asked.getIntValue("threads", 0)) {
+                Thread.sleep(1);
+            }
         }
 
         private void call() {
