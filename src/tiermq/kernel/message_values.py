@@ -40,6 +40,28 @@ def prepare_message(
         raise IllegalMessage(f"a body is bytes, found {type(body).__name__}")
     if type(queue_id) is not int or not 0 <= queue_id < 2**31:
         raise IllegalMessage(f"a queue id is an int from 0 to 2**31-1, found {queue_id!r}")
+    if not (
+        type(flag) is type(sys_flag) is type(reconsume_times) is int
+        and type(born_timestamp_ms) is type(prepared_transaction_offset) is int
+        and flag in _I32
+        and sys_flag in _I32
+        and reconsume_times in _I32
+        and born_timestamp_ms in _I64
+        and prepared_transaction_offset in _I64
+    ):
+        _check_numbers(flag, sys_flag, reconsume_times, born_timestamp_ms, prepared_transaction_offset)
+    encoded = merge_properties(keys, tags, properties, encoded_properties)
+    host = encode_host(born_host) if isinstance(born_host, str) else born_host
+    if not isinstance(host, (bytes, bytearray, memoryview)) or len(host) not in (0, 8, 20):
+        raise IllegalMessage(f"a host is text such as 1.2.3.4:5, or its 8 or 20 bytes, found {born_host!r}")
+    special = bool(sys_flag & INNER_BATCH_FLAG) or _INNER in encoded
+    return topic, bytes(body), encoded, bytes(host), waits_for_store(encoded), special
+
+
+def _check_numbers(
+    flag: int, sys_flag: int, reconsume_times: int, born_timestamp_ms: int, prepared_transaction_offset: int
+) -> None:
+    """Refuse what does not fit; flags of an enumeration, which are ints of their own type, do."""
     for name, value in (("flag", flag), ("sys_flag", sys_flag), ("reconsume_times", reconsume_times)):
         # Not `value not in` alone: for anything but a plain int a range is searched number by number.
         if not isinstance(value, int) or int(value) not in _I32:
@@ -50,12 +72,6 @@ def prepare_message(
     ):
         if not isinstance(value, int) or int(value) not in _I64:
             raise IllegalMessage(f"{name} must fit 64 bits, found {value!r}")
-    encoded = merge_properties(keys, tags, properties, encoded_properties)
-    host = encode_host(born_host) if isinstance(born_host, str) else born_host
-    if not isinstance(host, (bytes, bytearray, memoryview)) or len(host) not in (0, 8, 20):
-        raise IllegalMessage(f"a host is text such as 1.2.3.4:5, or its 8 or 20 bytes, found {born_host!r}")
-    special = bool(sys_flag & INNER_BATCH_FLAG) or _INNER in encoded
-    return topic, bytes(body), encoded, bytes(host), waits_for_store(encoded), special
 
 
 def merge_properties(

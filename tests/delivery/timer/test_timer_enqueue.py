@@ -107,6 +107,16 @@ def test_a_message_without_a_time_in_the_timer_topic_does_not_hold_up_the_others
     assert world.timers.counts.skipped == 1
 
 
+def test_a_timer_that_names_its_topic_in_no_text_and_is_due_at_once_does_not_hold_up_the_others() -> None:
+    world = TimerWorld()
+    encoded = b"TIMER_OUT_MS\x01%d\x02REAL_TOPIC\x01\xff\xfe\x02REAL_QID\x010\x02" % (world.clock.now_ms() - 60_000)
+    world.store.put(Message("rmq_sys_wheel_timer", b"x", 0, encoded_properties=encoded))
+    world.send(b"a", 2_000)
+    world.wait(5_000)
+    assert world.bodies() == [b"a"]
+    assert world.timers.counts.skipped == 1
+
+
 def test_enqueuing_can_be_stopped_by_a_setting() -> None:
     world = TimerWorld(settings=TimerSettings(slots=600, log_file_bytes=4096, stop_enqueue=True))
     world.send(b"a", 2_000)

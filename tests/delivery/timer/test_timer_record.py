@@ -8,7 +8,7 @@ from delivery.timer.timer_world import TimerWorld
 from tiermq import Message
 from tiermq.delivery.timer.timer_record import cancel_key, delivered, own_key, read_timer, rolled
 from tiermq.errors import CorruptRecord, IllegalMessage
-from tiermq.message.properties import decode_properties, encode_properties
+from tiermq.message.properties import decode_properties, encode_properties, with_property
 from tiermq.message.stored_message import StoredMessage
 
 
@@ -57,6 +57,17 @@ def test_a_delivered_timer_keeps_its_properties_and_says_when_it_came_and_went()
         "TIMER_ENQUEUE_MS": "111",
         "TIMER_DEQUEUE_MS": "222",
     }
+
+
+@pytest.mark.parametrize(
+    "end", [b"", b"\x02", b"\x02TIMER_ENQUEUE_MS\x015\x02", b"\x02TIMER_DEQUEUE_MS\x015", b"\x02\x02"]
+)
+def test_a_timer_is_stamped_once_however_its_properties_end(end: bytes) -> None:
+    message = stored()
+    message.encoded_properties = b"REAL_TOPIC\x01T\x02REAL_QID\x012\x02KEYS\x01k" + end
+    expected = with_property(message.encoded_properties, "TIMER_ENQUEUE_MS", "111")
+    expected = with_property(expected, "TIMER_DEQUEUE_MS", "222")
+    assert delivered(message, 111, 222).encoded_properties == expected
 
 
 def test_a_rolled_timer_counts_its_rolls() -> None:

@@ -18,7 +18,7 @@ from array import array
 from tiermq.delivery.timer.timer_log import TimerLog
 from tiermq.delivery.timer.timer_record import cancel_key, delivered, own_key, read_timer, rolled
 from tiermq.delivery.timer.timer_state import TimerState, is_done
-from tiermq.delivery.timer.timer_unit import TimerUnit
+from tiermq.delivery.timer.timer_unit import MAGIC_DELETE, TimerUnit
 from tiermq.delivery.timer.timer_wheel import Slot
 from tiermq.errors import CorruptRecord, IllegalMessage
 from tiermq.kernel import Message
@@ -34,14 +34,13 @@ BATCHES_MAX = 16
 class _OpenSlot:
     """A slot that is being delivered."""
 
-    def __init__(self, slot: Slot, positions: array[int]) -> None:
+    def __init__(self, slot: Slot, positions: array[int], cancelled: set[str]) -> None:
         self.slot = slot
         self.positions = positions
         """Of its units, newest first; what was dealt with is taken off the end."""
-        self.cancelled: set[str] = set()
+        self.cancelled = cancelled
         self.pending: list[Message] = []
         """Messages that could not be put yet."""
-        self.cancellations_read = False
 
 
 class TimerDequeue:
@@ -79,18 +78,17 @@ class TimerDequeue:
         if slot is None:
             return False
         state.read_ms = slot.time_ms
-        positions, is_whole = chain_of(state.log, slot, state.settings.precision_ms)
+        cancellations: list[TimerUnit] = []
+        positions, is_whole = chain_of(state.log, slot, state.settings.precision_ms, cancellations)
         if not is_whole:
             state.skip(f"slot {slot.time_ms}", f"its chain in the timer log ends after {len(positions)} units")
-        self._open = _OpenSlot(slot, positions)
+        self._open = _OpenSlot(slot, positions, self._cancelled_by(cancellations))
         return True
 
     def _deliver_batch(self) -> bool:
         """Deliver some of the open slot; False when nothing more can be put now."""
         state, opened = self._state, self._open
         assert opened is not None
-        if not opened.cancellations_read:
-            self._read_cancellations(opened)
         while opened.positions and len(opened.pending) < BATCH:
             message = self._prepared(opened, opened.positions.pop())
             if message is not None:
@@ -113,15 +111,10 @@ class TimerDequeue:
         state.read_ms = opened.slot.time_ms + state.settings.precision_ms
         self._open = None
 
-    def _read_cancellations(self, opened: _OpenSlot) -> None:
-        for position in opened.positions:
-            unit = self._state.log.read(position)
-            if unit is not None and unit.cancels:
-                message = self._message(unit)
-                key = None if message is None else cancel_key(message)
-                if key is not None:
-                    opened.cancelled.add(key)
-        opened.cancellations_read = True
+    def _cancelled_by(self, cancellations: list[TimerUnit]) -> set[str]:
+        messages = map(self._message, cancellations)
+        keys = (cancel_key(message) for message in messages if message is not None)
+        return {key for key in keys if key is not None}
 
     def _prepared(self, opened: _OpenSlot, position: int) -> Message | None:
         """The message to put for one unit; None when there is nothing to put."""
@@ -131,9 +124,10 @@ class TimerDequeue:
         if unit is None or message is None:
             state.skip(f"timer log position {position}", "it is gone, or damaged")
             return None
+        now_ms = state.clock.now_ms()
         try:
             timer = read_timer(message)
-            state.metrics.add(timer.topic, -unit.weight, state.clock.now_ms())
+            state.metrics.add(timer.topic, -unit.weight, now_ms)
             if unit.cancels:
                 return None
             if not unit.rolls and state.settings.floor(timer.deliver_ms) != opened.slot.time_ms:
@@ -143,9 +137,9 @@ class TimerDequeue:
                 return None
             if unit.rolls:
                 state.counts.rolled += 1
-                return rolled(message, unit.write_time_ms, state.clock.now_ms())
+                return rolled(message, unit.write_time_ms, now_ms)
             state.counts.delivered += 1
-            return delivered(message, unit.write_time_ms, state.clock.now_ms())
+            return delivered(message, unit.write_time_ms, now_ms)
         except (CorruptRecord, IllegalMessage) as error:
             state.skip(f"physical offset {unit.physical_offset}", error)
             return None
@@ -158,14 +152,22 @@ class TimerDequeue:
             return None
 
 
-def chain_of(log: TimerLog, slot: Slot, precision_ms: int) -> tuple[array[int], bool]:
-    """Positions of the units of a slot, newest first, and whether they are all that the log should have."""
+def chain_of(
+    log: TimerLog, slot: Slot, precision_ms: int, cancellations: list[TimerUnit] | None = None
+) -> tuple[array[int], bool]:
+    """Positions of the units of a slot, newest first, and whether they are all that the log should have.
+
+    Units that cancel are added to `cancellations`, if somebody wants them.
+    """
     positions = array("q")
     position, begin = slot.last, log.begin
+    key = slot.time_ms // precision_ms
     while position >= begin:
         unit = log.read(position)
-        if unit is None or unit.previous >= position or unit.slot_ms // precision_ms != slot.time_ms // precision_ms:
+        if unit is None or unit.previous >= position or unit.slot_ms // precision_ms != key:
             return positions, False
         positions.append(position)
+        if cancellations is not None and unit.magic & MAGIC_DELETE and unit.cancels:
+            cancellations.append(unit)
         position = unit.previous
     return positions, True

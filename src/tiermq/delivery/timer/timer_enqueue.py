@@ -98,7 +98,7 @@ class TimerEnqueue:
             return True  # What it would cancel has been delivered.
         try:
             again = delivered(message, AT_ONCE_MS, state.clock.now_ms())
-        except IllegalMessage as error:
+        except (CorruptRecord, IllegalMessage) as error:
             state.skip(f"queue offset {message.queue_offset}", error)
             return True
         status = state.put([again])[0]

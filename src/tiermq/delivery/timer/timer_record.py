@@ -7,6 +7,7 @@ rolled:      … and TIMER_ROLL_TIMES + 1 besides, in the timer topic again
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from tiermq.delivery.put_again import put_again, undeliverable
@@ -15,6 +16,7 @@ from tiermq.errors import CorruptRecord, IllegalMessage
 from tiermq.kernel import Message
 from tiermq.message.java_hash import java_hash
 from tiermq.message.properties import (
+    PROPERTY_SEPARATOR,
     REAL_QID,
     REAL_TOPIC,
     TIMER_DEL_UNIQKEY,
@@ -33,6 +35,10 @@ AT_ONCE_MS = 2**63 - 1
 """TIMER_ENQUEUE_MS of a timer that was due before it could be taken in."""
 _OUT_MS, _REAL_TOPIC, _DELETE = TIMER_OUT_MS.encode(), REAL_TOPIC.encode(), TIMER_DEL_UNIQKEY.encode()
 _UNIQ_KEY = UNIQ_KEY.encode()
+_ENQUEUE, _DEQUEUE = TIMER_ENQUEUE_MS.encode(), TIMER_DEQUEUE_MS.encode()
+
+
+_topic_hash = lru_cache(maxsize=1024)(java_hash)
 
 
 class TimerRecord(NamedTuple):
@@ -45,7 +51,7 @@ class TimerRecord(NamedTuple):
 
     @property
     def topic_hash(self) -> int:
-        return java_hash(self.topic)
+        return _topic_hash(self.topic)
 
 
 def read_timer(message: StoredMessage) -> TimerRecord:
@@ -57,7 +63,8 @@ def read_timer(message: StoredMessage) -> TimerRecord:
     if not out_ms.isdigit() or len(out_ms) > 18:
         raise CorruptRecord(f"expected a time in {TIMER_OUT_MS}, found {out_ms[:40]!r}")
     topic = (get_property(properties, _REAL_TOPIC) or b"").decode("utf-8", "replace")
-    return TimerRecord(int(out_ms), get_property(properties, _DELETE) is not None, topic)
+    is_delete = _DELETE in properties and get_property(properties, _DELETE) is not None
+    return TimerRecord(int(out_ms), is_delete, topic)
 
 
 def cancel_key(message: StoredMessage) -> str | None:
@@ -93,5 +100,8 @@ def rolled(message: StoredMessage, enqueue_ms: int, now_ms: int) -> Message:
 
 
 def _stamped(message: StoredMessage, enqueue_ms: int, now_ms: int) -> bytes:
-    properties = with_property(message.encoded_properties, TIMER_ENQUEUE_MS, str(enqueue_ms))
-    return with_property(properties, TIMER_DEQUEUE_MS, str(now_ms))
+    properties = message.encoded_properties
+    if _ENQUEUE in properties or _DEQUEUE in properties or properties[-1:] != PROPERTY_SEPARATOR:
+        properties = with_property(properties, TIMER_ENQUEUE_MS, str(enqueue_ms))
+        return with_property(properties, TIMER_DEQUEUE_MS, str(now_ms))
+    return b"%b%b\x01%d\x02%b\x01%d\x02" % (properties, _ENQUEUE, enqueue_ms, _DEQUEUE, now_ms)

@@ -89,20 +89,23 @@ def decode_unit(data: bytes | memoryview, position: int = 0) -> TimerUnit | None
     """The unit at a position; None where there is none: zeros, the end of a file, or damage."""
     if position + UNIT_BYTES > len(data):
         return None
-    size, *fields, reserved = UNIT.unpack_from(data, position)
-    unit = TimerUnit(*fields)
+    size, previous, magic, write_time_ms, delay_ms, physical_offset, message_size, topic_hash, reserved = (
+        UNIT.unpack_from(data, position)
+    )
     is_sound = (
         size == UNIT_BYTES
         and reserved == 0
-        and unit.magic & MAGIC_DEFAULT
-        and 0 < unit.magic <= MAGIC_MAX
-        and unit.write_time_ms > 0
-        and unit.delay_ms >= 0
-        and unit.physical_offset >= 0
-        and unit.message_size > 0
-        and unit.previous >= NO_POSITION
+        and magic & MAGIC_DEFAULT
+        and 0 < magic <= MAGIC_MAX
+        and write_time_ms > 0
+        and delay_ms >= 0
+        and physical_offset >= 0
+        and message_size > 0
+        and previous >= NO_POSITION
     )
-    return unit if is_sound else None
+    if not is_sound:
+        return None
+    return TimerUnit(previous, magic, write_time_ms, delay_ms, physical_offset, message_size, topic_hash)
 
 
 def is_blank(data: bytes | memoryview, position: int = 0) -> bool:
