@@ -57,9 +57,16 @@ def test_a_broker_that_does_not_start_says_why(tmp_path: Path) -> None:
 def test_a_complaint_is_what_was_said_without_stacks_and_warnings(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert broker.complaint_of(log) == ""
-    log.write_text(
-        "WARNING: an incubator\nTraceback (most recent call last):\n  File x\n    run()\nOSError: no disk\n\tat a.B.c\n"
-    )
+    said = [
+        "WARNING: an incubator",
+        "2026-01-01 00:00:00,000 WARNING tiermq.x: careful",
+        "Traceback (most recent call last):",
+        "  File x",
+        "    run()",
+        "OSError: no disk",
+        "\tat a.B.c",
+    ]
+    log.write_text("\n".join(said))
     assert broker.complaint_of(log) == "OSError: no disk"
 
 

@@ -43,9 +43,12 @@ def test_an_operator_can_have_full_files_deleted_and_sees_which_are_left(tmp_pat
         broker.create_topic(TOPIC, queues=QUEUES)
         fill_up(broker.name_server, [0] * QUEUES, [1] * QUEUES, lambda _: None)
         broker.advance(hours=1)
+        local = broker.broker.parts.local
+        local.flush()
+        local.dispatch_now()
         first, end = wire.over_the_wire(broker.name_server, broker.address, range_after_cleaning)
         assert first > 0
-        assert end == broker.broker.parts.local.max_physical_offset
+        assert end == local.max_physical_offset
 
 
 def test_a_broker_that_leaves_messages_out_is_a_failure(tmp_path: Path) -> None:
@@ -55,6 +58,7 @@ def test_a_broker_that_leaves_messages_out_is_a_failure(tmp_path: Path) -> None:
         fill_up(broker.name_server, [0] * QUEUES, [100] * QUEUES, lambda _: None)
         broker.advance(hours=1)
         local = broker.broker.parts.local
+        local.flush()
         local.dispatch_now()
         assert local.clean_now().log_files > 0
         with pytest.raises(DemoFailed, match="queue 0: expected message 0 or the queue's end, found that the broker"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ _PAGE_BYTES = 4_096
 _LOG_FILE_BYTES_MIN, _LOG_FILE_BYTES_MAX = 256 << 10, 16 << 20
 _LOG_FILES = 12
 _NEVER_MS = 86_400_000
+_NO_COMPLAINT = re.compile(r"\s|Traceback|WARNING|\S+ \S+ WARNING ")  # Of a stack, a JVM's, a broker's.
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,5 +196,5 @@ def serve_while_wanted() -> None:
 def complaint_of(log: Path) -> str:
     """What processes complained of last, without their stacks and warnings; empty if nothing."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    said = [line.strip() for line in lines if line.strip() and not line.startswith((" ", "\t", "WARNING", "Traceback"))]
+    said = [line.strip() for line in lines if line.strip() and not _NO_COMPLAINT.match(line)]
     return " ".join(said)[-COMPLAINT_MAX:]
