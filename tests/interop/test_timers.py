@@ -27,7 +27,7 @@ from tiermq.message.stored_message import StoredMessage
 from tiermq.remoting.client import BlockingClient
 from tiermq.testing.movable_clock import MovableClock
 
-pytestmark = pytest.mark.interop
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(1200)]  # A real broker compares its whole wheel each second.
 
 TIMER_LOG_BYTES = 4096
 REAL = {**SMALL_FILES, "timerWheelEnable": True, "mappedFileSizeTimerLog": TIMER_LOG_BYTES}
