@@ -18,7 +18,7 @@ from tiermq.remoting.command import RemotingCommand
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("java-clients")]
 
 QUEUES = 8
-TOPICS = ("Of128", "Of1024", "OfBatch", "OfDrained")
+TOPICS = ("Of128", "Of1024", "OfBatch", "OfDrained", "OfTransactions", "OfTimers")
 MESSAGES = 200_000
 BATCH = 16
 
@@ -90,3 +90,25 @@ def test_the_official_consumer_drains_what_the_official_producer_sent(official: 
     fields = {"consumerGroup": "drainers", "setZeroIfNotFound": "false"}
     committed = asked(broker, RequestCode.QUERY_CONSUMER_OFFSET, "OfDrained", **fields)
     assert committed == ends(broker, "OfDrained")
+
+
+def test_the_official_transaction_producer_commits_what_it_sends(official: Official, broker: Serving) -> None:
+    told = official.run("TransactionProducer", "-t", "OfTransactions", "-w", 32, "-s", 256, messages=20_000)
+    assert (told.messages, told.failed) == (20_000, 0)
+    while sum(ends(broker, "OfTransactions")) < 20_000:  # Commits are sent one way.
+        continue
+    assert sum(ends(broker, "OfTransactions")) == 20_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_official_timer_consumer_gets_what_the_official_timer_producer_sent(
+    official: Official, broker: Serving
+) -> None:
+    """The producer's messages are for a time two minutes later, whatever it is told."""
+    options = ("-t", "OfTimers", "-tc", 4, "-ms", 128, "-st", 5, "-mt", 100)
+    told = official.run("timer.TimerProducer", *options, messages=2_000)
+    assert (told.messages, told.failed) == (2_000, 0)
+    told = official.run("timer.TimerConsumer", "-t", "OfTimers", messages=2_000)
+    assert (told.messages, told.failed) == (2_000, 0)
+    assert sum(ends(broker, "OfTimers")) == 2_000

@@ -30,14 +30,15 @@ import org.apache.rocketmq.common.MixAll;
  * RocketMQ's own benchmark programs (rocketmq-example), unchanged, each for a number of messages.
  *
  * Most of them run until they are killed and print rates, not counts. This class calls their `main` and puts hooks into
- * the clients they make, as RocketMQ's client offers them to everybody. A hook counts what was acknowledged or consumed,
- * and lets no send begin beyond the wanted number; what failed may be tried again. After that the client is shut down.
- * The one setting that differs is the time after which the client gives a request up.
+ * the clients they make, as RocketMQ's client offers them to everybody. A hook counts what was acknowledged or
+ * consumed, and lets no send begin beyond the wanted number; what failed may be tried again. After that the client is
+ * shut down. The one setting that differs is the time after which the client gives a request up.
  *
  * A job is one JSON object on one line of the input: program, arguments, messages, batch (messages of one send),
- * reports (how many lines of its own the program shall print after the last message), threads (that send and never end)
- * and endsByItself. The answer is one line: {"messages", "failed", "seconds", "said"}; seconds are from the first message
- * to the last one, `said` is what the program printed. The next job runs in the same JVM, whose compiled code stays warm.
+ * reports (how many lines of its own the program shall print after the last message), threads (that send and never
+ * end) and endsByItself. The answer is one line: {"messages", "failed", "seconds", "said"}; seconds are from the first
+ * message to the last one, `said` is what the program printed. The next job runs in the same JVM, whose compiled code
+ * stays warm.
  */
 public final class Official {
     private static final String PROGRAMS = "org.apache.rocketmq.example.benchmark.";
@@ -169,7 +170,7 @@ public final class Official {
             return told;
         }
 
-        /** Until all threads that send stand at the gate: one that came later would send by a client that is shut down. */
+        /** Until all threads that send stand at the gate: one that came later would have a client that is shut down. */
         private void awaitRest() throws InterruptedException {
             while (left.getQueueLength() < asked.getIntValue("threads", 0)) {
                 Thread.sleep(1);
