@@ -35,13 +35,14 @@ def test_a_broker_without_far_timers_writes_nothing_about_them() -> None:
     assert [name for name in driver.list_objects() if "timers" in name] == []
 
 
-def test_the_next_owner_knows_every_acknowledged_flush() -> None:
+def test_the_next_owner_knows_every_acknowledged_flush(caplog: pytest.LogCaptureFixture) -> None:
     driver = MemoryDriver()
     state = state_of(driver)
     for number in range(3):
         flushed(state, number)
     assert state_of(driver).ready().live == state.known().live
     assert len(state.known().live) == 3
+    assert caplog.text == ""  # There was no manifest yet, and none is missed.
 
 
 def test_numbers_go_on_behind_those_of_earlier_owners() -> None:

@@ -17,7 +17,7 @@ from tiermq.delivery.far.timer_names import manifest_name, timers_directory
 from tiermq.delivery.far.timer_plan import TimerLimits
 from tiermq.errors import ManifestConflict, StaleWriter, TierError, TierUnavailable
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.driver.faulty import Down, Fault, FaultyDriver
+from tiermq.tier.driver.faulty import Down, Fault, FaultyDriver, ScriptedFaults
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.posix import PosixDriver
 from tiermq.tier.driver.tier_url import open_driver
@@ -218,6 +218,24 @@ def test_a_flush_whose_answer_was_lost_is_repeated_under_the_same_name(tmp_path:
 class _LostPuts:
     def next_fault(self, operation: str) -> Fault | None:
         return Fault.AFTER if operation == "put_object" else None
+
+
+def test_a_flush_that_failed_gets_another_number_when_somebody_else_has_written_meanwhile(tmp_path: Path) -> None:
+    driver = FaultyDriver(MemoryDriver())
+    world = FarWorld(tmp_path, driver)
+    world.timers.add(timer(99, NOW_MS + 2 * DAY_MS))
+    driver.plan = ScriptedFaults("put_object", [None, Fault.BEFORE])  # The lease, then the flush.
+    with pytest.raises(TierUnavailable):
+        world.timers.flush()
+    driver.plan = None
+    first = world.timers
+    world.restart()
+    world.add((timer(number, NOW_MS + 2 * DAY_MS) for number in range(20)), flush_every=1)
+    world.tend()  # Flushes up to that number are settled.
+    first.state._owner._held = False  # type: ignore[attr-defined] # It gets the lease again.
+    first.flush()
+    world.restart()
+    assert sorted(number_of(each) for each in world.timers.pull(NOW_MS + 3 * DAY_MS)) == [*range(20), 99]
 
 
 def test_a_tier_that_is_down_loses_nothing_that_was_added(tmp_path: Path) -> None:

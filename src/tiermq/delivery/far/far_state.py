@@ -117,11 +117,13 @@ class TimerState:
                 version = self._put_manifest(manifest, epoch, version)
         listed = self._listed()
         if damage or (stored is None and listed):
-            _log.error(
-                "%s: all %d timer objects count, so some timers may be delivered twice: %s",
-                self.place, len(listed), damage or "the manifest is gone",
-            )  # fmt: skip
-            manifest = TimerManifest(frozenset(name for name in listed if name.bucket is not None))
+            in_buckets = frozenset(name for name in listed if name.bucket is not None)
+            if damage or in_buckets:  # Flushes alone come before the first manifest.
+                _log.error(
+                    "%s: all %d timer objects count, so some timers may be delivered twice: %s",
+                    self.place, len(listed), damage or "the manifest is gone",
+                )  # fmt: skip
+            manifest = TimerManifest(in_buckets)
             version = self._put_manifest(manifest, epoch, version)
         manifest = replace(manifest, damaged=manifest.damaged & listed)
         with self.lock:

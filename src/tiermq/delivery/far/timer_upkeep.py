@@ -23,6 +23,7 @@ from tiermq.delivery.far.timer_names import TimerName
 from tiermq.delivery.far.timer_object import CorruptTimers, DamagedTimer, encoded_bytes
 from tiermq.delivery.far.timer_plan import Rewrite, TimerLimits, plan_rewrites
 from tiermq.delivery.timer.far_timers import FarTimer
+from tiermq.errors import ManifestConflict
 
 _log = logging.getLogger(__name__)
 
@@ -106,7 +107,12 @@ class TimerUpkeep:
             objects = (manifest.objects - replaced).union(made, kept)
             return replace(manifest, objects=objects, settled=max(manifest.settled, settled))
 
-        self._state.commit(snapshot.generation, rewritten)
+        try:
+            self._state.commit(snapshot.generation, rewritten)
+        except ManifestConflict:
+            # The tier was looked at while they were written: whoever looked does not know all of them.
+            self._state.drop(made)
+            raise
         self._state.drop(sorted(replaced, key=lambda name: name.serial))
         return True
 
