@@ -9,13 +9,14 @@ from typing import Any
 
 import click
 
+from tiermq.delivery.far.far_dump import FAR_ROW_KINDS, dump_far_file, is_far_file
 from tiermq.delivery.timer.timer_dump import TIMER_ROW_KINDS, dump_timer_file, is_timer_file
 from tiermq.store.inspect import ROW_KINDS as STORE_ROW_KINDS
 from tiermq.store.inspect import dump as store_rows
 from tiermq.store.store_files import is_store
 from tiermq.tier.tier_dump import TIER_ROW_KINDS, classify_tier_file, dump_tier, list_tier_files
 
-ROW_KINDS = tuple(dict.fromkeys((*STORE_ROW_KINDS, *TIMER_ROW_KINDS, *TIER_ROW_KINDS)))
+ROW_KINDS = tuple(dict.fromkeys((*STORE_ROW_KINDS, *TIMER_ROW_KINDS, *TIER_ROW_KINDS, *FAR_ROW_KINDS)))
 
 
 @click.command()
@@ -37,14 +38,14 @@ def dump(path: Path, kinds: tuple[str, ...], slots: int | None, as_json: bool) -
 
     What a file is, is told from its path: commitlog/, consumequeue/, consumequeue_ext/, batchconsumequeue/, index/,
     checkpoint, abort, lock, config/, timerwheel, timerlog/; in a tier COMMIT_LOG/, CONSUME_QUEUE/, INDEX/,
-    *.tiermq.json, and on a broker's disk tiered_index_file/. The directory may be in use: nothing is written and no
-    lock is taken.
+    *.tiermq.json, *.tiermq.timers, and on a broker's disk tiered_index_file/. The directory may be in use: nothing is
+    written and no lock is taken.
 
     \b
     Kinds of rows:
       record blank unit pre_blank_unit ext_unit batch_unit index_header index_entry
       checkpoint config abort lock other damage timer_slot timer_unit timer_checkpoint
-      end_mark tier_index_header tier_index_item manifest lease companion
+      end_mark tier_index_header tier_index_item manifest lease companion far_manifest far_timer
 
     A damaged place is a row with "error". The exit code is 1 if there was one, else 0.
 
@@ -68,6 +69,9 @@ def dump(path: Path, kinds: tuple[str, ...], slots: int | None, as_json: bool) -
 def _rows_of(path: Path, slots: int | None) -> Iterator[dict[str, Any]]:
     """The rows of a store's files, then those of a tier's; what a tier knows is nothing unknown of a store."""
     if not path.is_dir():
+        if is_far_file(path.absolute()):
+            yield from dump_far_file(path, path.name)
+            return
         if is_timer_file(path.absolute()):
             yield from dump_timer_file(path, path.name)
             return
@@ -75,12 +79,16 @@ def _rows_of(path: Path, slots: int | None) -> Iterator[dict[str, Any]]:
         yield from store_rows(path, slot_count=slots) if file is None else dump_tier(file, path.name, slot_count=slots)
         return
     root = path.absolute()
+    far_files = {file.relative_to(root).as_posix(): file for file in sorted(root.rglob("*")) if is_far_file(file)}
     tier_files = {file.path.relative_to(root).as_posix(): file for file in list_tier_files(root)}
-    if is_store(path) or not tier_files:
+    tier_files = {name: file for name, file in tier_files.items() if name not in far_files}
+    if is_store(path) or not (tier_files or far_files):
         for row in store_rows(path, slot_count=slots):
             if row["kind"] == "other" and is_timer_file(root / row["file"]):
                 yield from dump_timer_file(root / row["file"], row["file"])
-            elif row["file"] not in tier_files:
+            elif row["file"] not in tier_files and row["file"] not in far_files:
                 yield row
     for name, file in tier_files.items():
         yield from dump_tier(file, name, slot_count=slots)
+    for name, path in far_files.items():
+        yield from dump_far_file(path, name)
