@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.broker.cold_pace import HOT_PER_S, RATE_MAX, TURN_S, ColdPace, Load, machine_times, next_rate
+from tiermq.broker.cold_pace import HOT_PER_S, PAGE_BYTES, RATE_MAX, TURN_S, ColdPace, Load, machine_times, next_rate
 from tiermq.clock import ManualClock
 
 FLOOR = 4_000_000
@@ -124,6 +124,34 @@ def test_who_asks_all_the_time_gets_the_whole_rate() -> None:
             machine.pace.gave(36_000)
             given_bytes += 36_000
     assert given_bytes == pytest.approx(FLOOR * 10, rel=0.02)
+
+
+@given(st.lists(st.tuples(st.integers(0, 200_000), st.booleans()), min_size=1, max_size=60))
+def test_pages_that_are_still_fetched_count_at_the_size_of_those_before(pages: list[tuple[int, bool]]) -> None:
+    promised, plain = Machine(), Machine()
+    for machine in (promised, plain):
+        machine.pass_ms(100, BUSY)
+    for size, is_fetched in pages:
+        before = promised.pace._level
+        taken = promised.pace.promise() if is_fetched else 0
+        assert promised.pace._level == before - taken
+        assert (taken > 0) == is_fetched, "or a line could pass while the first of it is fetched"
+        promised.pace.gave(size, taken)
+        plain.pace.gave(size)
+        assert promised.pace._level == pytest.approx(plain.pace._level), "in the end what was given counts"
+
+
+def test_a_line_whose_pages_are_all_fetched_at_once_waits_like_any_other() -> None:
+    machine = Machine()
+    machine.pass_ms(100, BUSY)
+    machine.clock.advance_ms(20)
+    begun = 0
+    while not machine.pace.wait_s():
+        machine.pace.promise()
+        begun += 1
+    assert begun <= FLOOR * TURN_S / PAGE_BYTES + 1
+    machine.pace.rate = None
+    assert machine.pace.promise() == 0
 
 
 def test_the_machine_tells_its_idle_time_or_that_it_does_not() -> None:

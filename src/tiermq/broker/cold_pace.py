@@ -7,7 +7,8 @@
 There is no room when this process keeps its interpreter busy, which one thread at a time can use, or when the machine
 has hardly a processor idle: then a cold reader's own client, on the same machine, takes from hot clients as well. Cold
 work costs in proportion to its bytes, here and at the client, so bytes are what is paced: a bucket that fills by the
-rate, and from which each page is taken when it was given. A page may overdraw it; the next ones wait for that.
+rate, and from which each page is taken when it was given. A page may overdraw it; the next ones wait for that. A page
+that is still being fetched is taken at the size of those before it (`promise`), or a whole line could pass meanwhile.
 
 Invariants: `next_rate` is pure; everything belongs to the loop's thread. A floor of 0 paces nothing.
 """
@@ -29,6 +30,8 @@ PROCESS_SHARE_MAX = 0.75
 IDLE_SHARE_MIN = 0.25
 """Of the machine's processors together."""
 RATE_MAX = 1 << 30
+PAGE_BYTES = 32 * 1024
+"""What a page is believed to have before one was seen."""
 TURN_S = 0.02
 """Whoever waits, waits at least so long: a few pages at each turn, not a wake-up for each."""
 
@@ -74,6 +77,7 @@ class ColdPace:
         self._process_s = process_s
         self._machine_s = machine_s or machine_times
         self._level = 0.0
+        self._page_bytes = float(PAGE_BYTES)
         self._filled_s = self._looked_s = clock.monotonic()
         self._seen = self._now()
 
@@ -104,10 +108,18 @@ class ColdPace:
         self._filled_s = now_s
         return 0.0 if self._level > 0 else max(TURN_S, -self._level / rate)
 
-    def gave(self, byte_count: int) -> None:
-        """A page of the tier was given."""
+    def promise(self) -> int:
+        """A page will be given that must be fetched first: what was taken for it, which `gave` is to be told."""
+        promised = 0 if self.rate is None else int(self._page_bytes)
+        self._level -= promised
+        return promised
+
+    def gave(self, byte_count: int, promised: int = 0) -> None:
+        """A page of the tier was given; 0 bytes when there was none after all."""
+        if byte_count:
+            self._page_bytes += (byte_count - self._page_bytes) / 8
         if self.rate is not None:
-            self._level -= byte_count
+            self._level -= byte_count - promised
 
     def _now(self) -> tuple[int, float, tuple[float, float] | None]:
         return self._hot_count(), self._process_s(), self._machine_s()

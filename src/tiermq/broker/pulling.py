@@ -62,13 +62,14 @@ _CODES = {
 class _ColdPull:
     """A pull that only the tier can answer, with what is needed to go on with it."""
 
-    __slots__ = ("admitted", "count", "may_hold", "pull")
+    __slots__ = ("admitted", "count", "may_hold", "promised", "pull")
 
     def __init__(self, pull: Pull, admitted: Admitted, count: int, may_hold: bool) -> None:
         self.pull = pull
         self.admitted = admitted
         self.count = count
         self.may_hold = may_hold
+        self.promised = 0
 
     @property
     def is_gone(self) -> bool:
@@ -204,6 +205,7 @@ class PullProcessor:
                 if page is not None:
                     self._cold_done(cold, page)
                     return
+            cold.promised = self.cold_line.pace.promise()
             self._cold.submit(self._read_cold, cold)
         except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered and logged
             self._gone(cold)
@@ -230,9 +232,10 @@ class PullProcessor:
     def _cold_done(self, cold: _ColdPull, page: Page | TierMQError) -> None:
         self._cold_waiting -= 1
         if isinstance(page, TierMQError):
+            self.cold_line.pace.gave(0, cold.promised)
             self._failed(cold.pull, page)
         else:
-            self.cold_line.pace.gave(len(page.data))
+            self.cold_line.pace.gave(len(page.data), cold.promised)
             self._finish(cold.pull, cold.admitted, page, cold.may_hold)
 
     def _late(self, cold: _ColdPull) -> None:
