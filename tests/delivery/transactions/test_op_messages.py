@@ -99,16 +99,13 @@ def test_what_the_store_refuses_waits_on(world: World, monkeypatch: pytest.Monke
     assert world.ops.write() is None
 
 
-def test_an_end_is_known_by_its_transaction_as_long_as_by_its_offset(world: World) -> None:
-    world.ops.end(Outcome.ROLLBACK, 5, 3, transaction_id="X")
-    assert (world.ops.outcome(7, "X"), world.ops.outcome(7, ""), world.ops.outcome("Y")) == (
-        Outcome.ROLLBACK,
-        None,
-        None,
-    )
+def test_an_end_is_known_by_what_all_copies_share_as_long_as_by_its_offset(world: World) -> None:
+    one, other = ("X", "T", 5, 7), ("X", "T", 5, 8)
+    world.ops.end(Outcome.ROLLBACK, 5, 3, identity=one)
+    assert (world.ops.outcome(7, one), world.ops.outcome(7, other)) == (Outcome.ROLLBACK, None)
     world.ops.was_read(1)
     world.ops.was_read(1)
-    assert world.ops.outcome(5, 3, "X") is None
+    assert world.ops.outcome(5, 3, one) is None
 
 
 def test_what_a_round_has_read_is_forgotten_a_round_later(world: World) -> None:

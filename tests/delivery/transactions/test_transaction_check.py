@@ -226,13 +226,16 @@ def test_copies_of_a_rocketmq_which_name_no_origin_are_one_transaction(world: Wo
     assert world.bodies() == ["a"]
 
 
-def test_a_half_that_a_client_sent_again_is_ended_with_the_other(world: World) -> None:
-    """RocketMQ asks about the one that was not answered, and delivers it as well."""
-    for end in (world.commit, world.roll_back):
-        world.half(end.__name__)
-        end(world.half(end.__name__))
-    assert [world.round_after(30) for _ in range(3)] == [[], [], []]
-    assert world.bodies() == ["commit"]
+def test_two_messages_with_one_unique_key_are_two_transactions(world: World) -> None:
+    first = world.half("a", more={"UNIQ_KEY": "same"})
+    second = world.half("b", more={"UNIQ_KEY": "same"})
+    third = world.half("c", more={"UNIQ_KEY": "same"})
+    world.commit(first)
+    assert world.round_after(30) == ["same", "same"]
+    assert world.commit(second).status is EndStatus.DONE
+    assert world.roll_back(third).status is EndStatus.DONE
+    assert [world.round_after(30) for _ in range(2)] == [[], []]
+    assert world.bodies() == ["a", "b"]
 
 
 @pytest.mark.parametrize("known", [99, 10**12])

@@ -5,9 +5,9 @@
                rollback: op
 
 Invariants: a commit's message is in the log before its op is, so a crash between them makes the producer be asked again
-and the message may come twice, never not at all. A message that was ended is not ended again, neither by one of its
-copies nor by what a client sent twice (RocketMQ would store it again); it is known for one check round at least.
-Nothing here waits for the disk: `end_offset` says what must be durable before the producer is told.
+and the message may come twice, never not at all. A message that was ended is not ended again by one of its copies
+(RocketMQ would store it again); it is known for one check round at least. Nothing here waits for the disk: `end_offset`
+says what must be durable before the producer is told.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class EndTransaction:
                 return Ended(EndStatus.TOO_LATE, half.topic)
         ops = self._ops
         with ops.lock:
-            known = ops.outcome(half.record.queue_offset, half.origin, half.transaction_id)
+            known = ops.outcome(half.record.queue_offset, half.origin, half.identity)
             if known is not None:
                 return self._end_again(half, known, request.outcome)
             if ops.is_full:
@@ -135,7 +135,7 @@ class EndTransaction:
             if result.status not in STORED:
                 return Ended(EndStatus.NOT_STORED, half.topic, put_status=result.status)
             end_offset = result.end_offset
-        written = self._ops.end(outcome, half.record.queue_offset, half.origin, transaction_id=half.transaction_id)
+        written = self._ops.end(outcome, half.record.queue_offset, half.origin, identity=half.identity)
         if outcome is Outcome.ROLLBACK and written is not None:
             if written.status not in STORED:
                 return Ended(EndStatus.NOT_STORED, half.topic, put_status=written.status)

@@ -39,6 +39,7 @@ from tiermq.message.topic_name import HALF_TOPIC, TRANSACTION_CHECK_MAX_TIME_TOP
 HALF_QUEUE = 0
 _I64_DIGITS = 19
 HOUR_MS = 3_600_000
+Identity = tuple[str, str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,12 @@ class HalfMessage:
     check_times: int
     immunity_s: int | None
     """How long its producer asked not to be asked; None when it did not say."""
+
+    @property
+    def identity(self) -> Identity:
+        """The same for all copies, RocketMQ's too, which name no origin. An id alone would not do: whoever gives two
+        messages one UNIQ_KEY must still get both."""
+        return self.transaction_id, self.topic, self.record.born_timestamp_ms, self.record.body_crc
 
 
 def immunity_ms(half: HalfMessage, timeout_ms: int) -> int:

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from tiermq.clock import Clock
+from tiermq.delivery.transactions.half_messages import Identity
 from tiermq.errors import CorruptRecord
 from tiermq.kernel import Message, PutResult
 from tiermq.message.properties import TAGS, WAIT, encode_properties
@@ -91,20 +92,19 @@ class OpLog:
         self._interval_ms = interval_ms
         self._pending: list[int] = []
         self._pending_bytes = 0
-        self._known: dict[int | str, Outcome] = {}
-        """By offset in the half queue, and by transaction id."""
-        self._ids: dict[int, str] = {}
+        self._known: dict[int | Identity, Outcome] = {}
+        """By offset in the half queue, and by what all copies of a half message share."""
+        self._identities: dict[int, Identity] = {}
         self._batches: deque[tuple[int, list[int]]] = deque()
         """(offset of the op, what it says), oldest first, of those that may not have been read yet."""
         self._read_before = 0
         self._tried_ms = clock.now_ms()
         self._was_refused = False
 
-    def outcome(self, *names: int | str) -> Outcome | None:
-        """How a message ended that has one of these offsets, or this transaction id; None: it is open, or was ended
-        long ago. A client that sends again what was not answered makes two half messages of one transaction."""
+    def outcome(self, *names: int | Identity) -> Outcome | None:
+        """How a message ended that has one of these offsets, or this identity; None: it is open, or ended long ago."""
         known = self._known
-        return next((known[name] for name in names if name in known and name != ""), None)
+        return next((known[name] for name in names if name in known), None)
 
     @property
     def pending(self) -> tuple[int, ...]:
@@ -115,12 +115,12 @@ class OpLog:
     def is_full(self) -> bool:
         return len(self._pending) >= PENDING_MAX
 
-    def end(self, outcome: Outcome, *offsets: int, transaction_id: str = "") -> PutResult | None:
+    def end(self, outcome: Outcome, *offsets: int, identity: Identity | None = None) -> PutResult | None:
         """A message was ended. What the store said to the op, if one was written now."""
         with self.lock:
-            if transaction_id:
-                self._known[transaction_id] = outcome
-                self._ids[offsets[0]] = transaction_id
+            if identity is not None:
+                self._known[identity] = outcome
+                self._identities[offsets[0]] = identity
             for offset in dict.fromkeys(offsets):
                 self._known[offset] = outcome
                 self._pending.append(offset)
@@ -185,4 +185,4 @@ class OpLog:
             while self._batches and self._batches[0][0] < before:
                 for offset in self._batches.popleft()[1]:
                     self._known.pop(offset, None)
-                    self._known.pop(self._ids.pop(offset, offset), None)
+                    self._known.pop(self._identities.pop(offset, offset), None)

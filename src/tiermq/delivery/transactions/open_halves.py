@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tiermq.delivery.transactions.half_messages import HALF_QUEUE, HalfMessage, read_half
+from tiermq.delivery.transactions.half_messages import HALF_QUEUE, HalfMessage, Identity, read_half
 from tiermq.delivery.transactions.op_messages import OP_QUEUE, outcomes_of
 from tiermq.delivery.transactions.transaction_check import PROGRESS_GROUP
 from tiermq.errors import CorruptRecord
@@ -53,20 +53,19 @@ def open_halves(directory: Path, commit_log_paths: Sequence[Path] = ()) -> Itera
                 ended.update(outcomes_of(op))
             except CorruptRecord:
                 continue  # A broker asks about its messages again.
-        newest: dict[int | str, HalfMessage] = {}
-        done: set[int | str] = set()
+        newest: dict[Identity, HalfMessage] = {}
+        done: set[Identity] = set()
         for record in _queue(store, HALF_TOPIC, HALF_QUEUE, progress.get(HALF_TOPIC, 0)):
             try:
                 half = read_half(record)
             except CorruptRecord:
                 continue  # A broker passes it over, too.
-            name = half.transaction_id or half.origin
-            newest.pop(name, None)
-            newest[name] = half
+            newest.pop(half.identity, None)
+            newest[half.identity] = half
             if record.queue_offset in ended or half.origin in ended:
-                done.add(name)
-        for name, half in newest.items():
-            if name not in done:
+                done.add(half.identity)
+        for identity, half in newest.items():
+            if identity not in done:
                 yield _described(half)
 
 

@@ -29,6 +29,7 @@ from tiermq.clock import Clock
 from tiermq.delivery.transactions.half_messages import (
     HALF_QUEUE,
     HalfMessage,
+    Identity,
     TransactionRules,
     copied,
     discarded,
@@ -130,8 +131,8 @@ class TransactionCheck(Service):
         self._rules = rules
         self._ask = ask
         self._before_discard = before_discard
-        self._copied_ids: set[str] = set()
-        """Transactions of the round that have a copy already, which stands for all their half messages."""
+        self._copied: set[Identity] = set()
+        """Messages of the round that have a copy already, which stands for all copies that RocketMQ made."""
         self._next_round_ms = clock.now_ms() + rules().interval_ms
 
     def run_once(self) -> float:
@@ -154,7 +155,7 @@ class TransactionCheck(Service):
         half_at, op_at = self._start(HALF_TOPIC, HALF_QUEUE), self._start(OPERATION_HALF_TOPIC, OP_QUEUE)
         half_end = self._store.max_offset(HALF_TOPIC, HALF_QUEUE)  # Copies that the round makes are for the next one.
         ended = _EndedByOps(self._store, op_at)
-        self._copied_ids.clear()
+        self._copied.clear()
         at = half_at
         try:
             for at in self._passing(half_at, half_end, ended):  # noqa: B007 - where it stands when the loop is left
@@ -220,9 +221,9 @@ class TransactionCheck(Service):
         except CorruptRecord as error:
             self._skip(record.queue_offset, str(error))
             return True
-        if ended.has(half.origin) or half.transaction_id in self._copied_ids:
+        if ended.has(half.origin) or half.identity in self._copied:
             return True
-        names = (record.queue_offset, half.origin, half.transaction_id)
+        names = (record.queue_offset, half.origin, half.identity)
         verdict = judge(half, self._rules(), self._clock.now_ms())
         if verdict is Verdict.WAIT:
             return self._ops.outcome(*names) is not None
@@ -238,7 +239,7 @@ class TransactionCheck(Service):
                 return self._discard(half)
             if put.status is not PutStatus.PUT_OK:
                 return self._hold(half, put)
-            self._copied_ids.update((half.transaction_id,) if half.transaction_id else ())
+            self._copied.add(half.identity)
             if verdict is Verdict.ASK:
                 asked = Question(
                     group=half.group,

@@ -99,14 +99,15 @@ def transaction_fate(history: OpenHistory, transaction_id: str) -> TransactionFa
 
 
 def _halves(history: OpenHistory, transaction_id: str) -> list[tuple[QueueKey, HalfMessage]]:
-    """The half message and its copies, in their order."""
+    """The half message and its copies, in their order; of several messages with one id the newest."""
     found = []
     for queue, message in _with_key(history, {HALF_TOPIC}, transaction_id):
         try:
             found.append((queue, read_half(message)))
         except CorruptRecord:
             continue  # A record that is no half message.
-    return sorted(found, key=lambda each: each[1].record.queue_offset)
+    found.sort(key=lambda each: each[1].record.queue_offset)
+    return [each for each in found if each[1].identity == found[-1][1].identity]
 
 
 def _ended_by(history: OpenHistory, owner: QueueKey, offsets: set[int], since_ms: int) -> tuple[Fate | None, int]:
