@@ -197,8 +197,8 @@ def test_cold_pulls_of_a_busy_broker_are_answered_at_its_pace(cold_broker: Broke
         passed_s = manual_clock.monotonic() - began_s
         answers = [pull.result(60) for pull in pulls]
         assert [bodies_of(answer)[0].split()[0] for answer in answers] == ["0", "32", "64", "96", "128", "160"]
-        # The last page may overdraw, what comes in one turn may be given at once, and a page that is being fetched counts
-        # as believed: about as large as it turns out to be.
+        # The last page may overdraw, what comes in one turn may be given at once, and a page that is being fetched
+        # counts as believed: about as large as it turns out to be.
         assert passed_s >= 0.8 * sum(len(answer.body) for answer in answers[:-1]) / 100_000 - TURN_S
         assert line.waited_count >= 4
 
