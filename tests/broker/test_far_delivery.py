@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from broker.brokers import Producer
-from broker.consuming import part, until
+from broker.consuming import Peer, bodies_of, part, until
 from tiermq.broker.delivering import DeliveryProcessor
 from tiermq.broker.far_delivery import HORIZON_MS_MIN, far_timers, horizon_ms
 from tiermq.cli.main import cli
@@ -137,6 +137,21 @@ def test_far_timers_outlive_the_disk_of_their_broker(tmp_path: Path, tier: str) 
         assert "later" not in delivered(broker)
         broker.advance(days=19)
         until(broker.broker, lambda: sorted(delivered(broker)) == ["history", "later", "pulled", "soon"])
+
+
+def test_the_topic_of_a_timer_is_served_also_when_the_disk_that_knew_it_was_lost(tmp_path: Path, tier: str) -> None:
+    with LocalBroker(tmp_path / "one", tier=tier, **QUICK) as broker:
+        broker.create_topic("T", queues=1)
+        send(broker, "alone", broker.clock.now_ms() + 2 * DAY_MS)
+        kept(broker, 1)
+    shutil.rmtree(tmp_path / "one")
+    with LocalBroker(tmp_path / "two", tier=tier, **QUICK) as broker:
+        assert broker.broker.parts.topics.get("T") is None
+        broker.advance(days=3)
+        until(broker.broker, lambda: delivered(broker) == ["alone"])
+        with Peer(broker.broker) as peer:
+            peer.join()
+            assert bodies_of(peer.pull(0)) == ["alone"]
 
 
 def test_what_waits_is_told_by_metrics_and_by_the_tier_alone(far_broker: LocalBroker, tier: str) -> None:

@@ -10,12 +10,18 @@ from __future__ import annotations
 import logging
 
 from tiermq.broker.parts import BrokerParts, config_directory
+from tiermq.broker.topics import TopicTable
 from tiermq.delivery.far.far_service import FarTimerService
 from tiermq.delivery.far.far_state import TimerState
 from tiermq.delivery.far.pulled_record import PulledRecord
 from tiermq.delivery.far.tier_owner import TierOwner
 from tiermq.delivery.far.tier_timers import TierTimers
+from tiermq.delivery.timer.far_timers import FarTimer
+from tiermq.errors import CorruptRecord
 from tiermq.files.os_file_access import OsFileAccess
+from tiermq.message.properties import REAL_QID, REAL_TOPIC
+from tiermq.message.record import decode_record
+from tiermq.message.topic_name import topic_problem
 from tiermq.metrics import Registry
 from tiermq.tier.tiered_store import TieredStore
 
@@ -51,9 +57,31 @@ def far_timers(parts: BrokerParts) -> FarTimerService | None:
     )
     record = PulledRecord(config_directory(root), state.place, OsFileAccess())
     horizon = horizon_ms(parts.config.far_timer_horizon, parts.local.config.file_reserved_time)
-    service = FarTimerService(TierTimers(state, record, parts.clock, horizon))
-    register_far_metrics(parts.metrics, service.timers)
+    timers = TierTimers(state, record, parts.clock, horizon, on_given=KnownTopics(parts.topics).serve)
+    service = FarTimerService(timers)
+    register_far_metrics(parts.metrics, timers)
     return service
+
+
+class KnownTopics:
+    """Makes the topics of timers that come back, where they are not known: a disk that was lost had its file of topics
+    on it, and what is delivered to a topic that is not served cannot be read. Used by the timer service's thread.
+    """
+
+    def __init__(self, topics: TopicTable) -> None:
+        self._topics = topics
+
+    def serve(self, timer: FarTimer) -> None:
+        try:
+            message = decode_record(timer.record)
+        except CorruptRecord:
+            return  # The wheel tells of it.
+        topic, queue_id = message.get_property(REAL_TOPIC), message.get_property(REAL_QID) or ""
+        if topic is None or timer.is_delete or topic_problem(topic) is not None or self._topics.get(topic) is not None:
+            return
+        queues = max(self._topics.config.default_topic_queue_nums, int(queue_id) + 1 if queue_id.isdigit() else 0)
+        _log.warning("topic %s is made, with %d queues: a timer for it has come back from the tier", topic, queues)
+        self._topics.make(topic, queues, queues)
 
 
 def register_far_metrics(registry: Registry, timers: TierTimers) -> None:

@@ -52,8 +52,11 @@ class TierTimers:
         clock: Clock,
         horizon_ms: int,
         limits: TimerLimits | None = None,
+        on_given: Callable[[FarTimer], None] = lambda _timer: None,
     ) -> None:
+        """`on_given` is told of each timer before it is given."""
         self.state = state
+        self._on_given = on_given
         self.limits = limits or TimerLimits()
         self.upkeep = TimerUpkeep(state, self.limits)
         self.given_count = 0
@@ -135,6 +138,7 @@ class TierTimers:
                 for timer in self._sound(name, from_ms, until_ms):
                     if cancelled and timer.deliver_ms < overdue_ms and _key(timer, own_key) in cancelled:
                         continue
+                    self._on_given(timer)
                     self.given_count += 1
                     self._unconfirmed_count += 1
                     yield timer
