@@ -2,6 +2,9 @@ import org.apache.rocketmq.common.message.MessageQueue;
 
 /** Where the one broker of a test is found. */
 final class Address {
+    /** How long the clients wait for an answer: a machine that has other things to do as well is no failure. */
+    static final int PATIENCE_MS = 60_000;
+
     final String nameServer;
     final String cluster;
     final String brokerName;

@@ -13,12 +13,13 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 /** What mqadmin would do: topics, queries by key, messages by id, offsets by time. */
 final class Administration {
     private final Address address;
-    private final DefaultMQAdminExt admin = new DefaultMQAdminExt(10_000);
+    private final DefaultMQAdminExt admin = new DefaultMQAdminExt(Address.PATIENCE_MS);
 
     Administration(Address address) throws Exception {
         this.address = address;
         admin.setNamesrvAddr(address.nameServer);
         admin.setInstanceName("administration");
+        admin.setMqClientApiTimeout(Address.PATIENCE_MS);
         admin.start();
         awaitBroker();
     }

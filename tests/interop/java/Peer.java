@@ -15,7 +15,17 @@ import java.nio.charset.StandardCharsets;
  * Usage: java Peer NAME_SERVER CLUSTER BROKER_NAME BROKER_ADDRESS
  */
 public final class Peer {
-    public static void main(String[] arguments) throws Exception {
+    public static void main(String[] arguments) {
+        try {
+            work(arguments);
+            System.exit(0);
+        } catch (Throwable error) {
+            error.printStackTrace();
+            System.exit(1); // The client's own threads would keep the process alive, and its test waiting.
+        }
+    }
+
+    private static void work(String[] arguments) throws Exception {
         PrintStream answers = new PrintStream(System.out, true, "UTF-8");
         System.setOut(System.err);
         Address address = new Address(arguments[0], arguments[1], arguments[2], arguments[3]);
@@ -37,7 +47,6 @@ public final class Peer {
         sending.close();
         reading.close();
         administration.close();
-        System.exit(0);
     }
 
     private static Object obey(JSONObject command, Administration administration, Sending sending, Reading reading)

@@ -17,6 +17,8 @@ final class Reading {
         this.address = address;
         consumer.setNamesrvAddr(address.nameServer);
         consumer.setInstanceName("reading");
+        consumer.setMqClientApiTimeout(Address.PATIENCE_MS);
+        consumer.setConsumerPullTimeoutMillis(Address.PATIENCE_MS);
         consumer.start();
     }
 

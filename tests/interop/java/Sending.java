@@ -106,7 +106,8 @@ final class Sending {
             producer = new DefaultMQProducer("interop-" + compression);
             producer.setNamesrvAddr(address.nameServer);
             producer.setInstanceName("sending-" + compression);
-            producer.setSendMsgTimeout(10_000);
+            producer.setSendMsgTimeout(Address.PATIENCE_MS);
+            producer.setMqClientApiTimeout(Address.PATIENCE_MS);
             if (compression.equals("none")) {
                 producer.setCompressMsgBodyOverHowmuch(Integer.MAX_VALUE);
             } else {
