@@ -456,6 +456,11 @@ class Message:
         reconsume_times=0,
         prepared_transaction_offset=0,
     ):
+        if properties is None and not keys and not tags and self.take_usual(
+            topic, body, queue_id, encoded_properties, flag, sys_flag, born_timestamp_ms, born_host, reconsume_times,
+            prepared_transaction_offset,
+        ):  # fmt: skip
+            return
         values = prepare_message(
             topic, body, queue_id, keys, tags, properties, encoded_properties, flag, sys_flag,
             born_timestamp_ms, born_host, reconsume_times, prepared_transaction_offset,
@@ -467,6 +472,41 @@ class Message:
         self.reconsume_times = reconsume_times
         self.born_timestamp_ms = born_timestamp_ms
         self.prepared_transaction_offset = prepared_transaction_offset
+
+    @cython.cfunc
+    def take_usual(
+        self, topic, body, queue_id, encoded, flag, sys_flag, born_ms, born_host, reconsume_times, prepared_offset
+    ) -> cython.bint:
+        """Take values that need neither conversion nor a closer look, as a message has that is put once more; False for
+        all others. A short cut: `prepare_message` would give the same."""
+        if type(topic) is not str or type(body) is not bytes or type(encoded) is not bytes or not topic:
+            return False
+        if type(born_host) is not bytes or type(queue_id) is not int or type(flag) is not int:
+            return False
+        if type(sys_flag) is not int or type(reconsume_times) is not int:
+            return False
+        if type(born_ms) is not int or type(prepared_offset) is not int:
+            return False
+        host_bytes: cython.Py_ssize_t = PyBytes_GET_SIZE(born_host)
+        if host_bytes != 0 and host_bytes != 8 and host_bytes != 20:
+            return False
+        p: cython.pointer(cython.const[u8]) = cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(encoded))
+        if not plain_send_properties(p, PyBytes_GET_SIZE(encoded)):
+            return False
+        try:
+            self.queue_id = queue_id
+            self.flag = flag
+            self.sys_flag = sys_flag
+            self.reconsume_times = reconsume_times
+            self.born_timestamp_ms = born_ms
+            self.prepared_transaction_offset = prepared_offset
+        except OverflowError:
+            return False
+        if self.queue_id < 0 or self.sys_flag & 0x80:
+            return False
+        self.topic, self.body, self.encoded_properties, self.born_host = topic, body, encoded, born_host
+        self.waits_for_store, self.special = True, False
+        return True
 
     @property
     def properties(self):

@@ -5,10 +5,50 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tiermq.errors import IllegalMessage
 from tiermq.kernel import Message
-from tiermq.kernel.message_values import merge_properties, offset_message_id
+from tiermq.kernel.message_values import merge_properties, offset_message_id, prepare_message
+
+PIECES = [
+    b"KEYS\x01a",
+    b"WAIT\x01true",
+    b"WAIT\x01",
+    b"WAIT\x01false",
+    b"a\x01INNER_NUM",
+    b"INNER_NUM\x011",
+    b"\0",
+    b"x",
+]
+PIECES += [b"__CRC32#\x011234567890", b"a\x01b__CRC32#", b"", b"WAIT\x01TRUE", b"INNER", b"_"]
+PROPERTIES = st.builds(
+    lambda pieces, end: b"\x02".join(pieces) + end,
+    st.lists(st.sampled_from(PIECES), max_size=4),
+    st.sampled_from([b"", b"\x02"]),
+)
+USUAL = st.fixed_dictionaries(
+    {
+        "encoded_properties": st.one_of(st.none(), PROPERTIES),
+        "queue_id": st.sampled_from([0, 3, 2**31 - 1]),
+        "flag": st.sampled_from([0, -1, -(2**31)]),
+        "sys_flag": st.sampled_from([0, 8, 0x80]),
+        "reconsume_times": st.sampled_from([0, 16]),
+        "born_timestamp_ms": st.sampled_from([0, 2**63 - 1]),
+        "prepared_transaction_offset": st.sampled_from([0, -(2**63)]),
+        "born_host": st.sampled_from([b"", bytes(8), bytes(20)]),
+    }
+)
+ODD_NUMBERS = [-1, 2**31, 2**63, -(2**63) - 1, True, 1.0, "0", None]
+NAMES = ["queue_id", "flag", "sys_flag", "reconsume_times", "born_timestamp_ms", "prepared_transaction_offset"]
+ODD = st.one_of(
+    st.tuples(st.sampled_from(NAMES), st.sampled_from(ODD_NUMBERS)),
+    st.tuples(st.just("born_host"), st.sampled_from([bytes(7), bytearray(8), "1.2.3.4:5", "nowhere", None])),
+    st.tuples(st.just("topic"), st.sampled_from(["", None, b"T"])),
+    st.tuples(st.just("body"), st.sampled_from([bytearray(b"body"), "body"])),
+    st.tuples(st.just("encoded_properties"), PROPERTIES.map(bytearray)),
+)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +105,24 @@ from tiermq.kernel.message_values import merge_properties, offset_message_id
 def test_a_value_that_no_record_can_hold_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(IllegalMessage):
         Message(**{"topic": "T", "body": b"", **fields})
+
+
+@given(USUAL, st.one_of(st.none(), ODD))
+def test_the_short_way_to_a_message_takes_and_refuses_what_the_long_one_does(
+    usual: dict[str, Any], odd: tuple[str, Any] | None
+) -> None:
+    fields = {"topic": "T", "body": b"body", **usual, **dict([odd] if odd is not None else [])}
+    try:
+        expected = prepare_message(**fields, keys=(), tags="", properties=None)
+    except IllegalMessage:
+        with pytest.raises(IllegalMessage):
+            Message(**fields)
+        return
+    made = Message(**fields)
+    assert expected == (
+        made.topic, made.body, made.encoded_properties, made.born_host, made.waits_for_store, made.special,
+    )  # fmt: skip
+    assert {name: getattr(made, name) for name in NAMES} == {name: fields[name] for name in NAMES}
 
 
 def test_the_largest_and_smallest_values_are_accepted() -> None:
