@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from delivery.timer.kept_far import KeptFar
 from delivery.timer.timer_world import NOW_MS, TimerWorld
 from small_store import killed
@@ -89,3 +91,29 @@ def test_a_damaged_far_timer_is_passed_over() -> None:
     world.wait(HOUR_MS + 5_000, step_ms=5_000)
     assert world.bodies() == [b"b"]
     assert world.timers.counts.skipped == 1
+
+
+@pytest.mark.parametrize("end", ["kill", "orderly"])
+def test_a_broker_that_ends_while_the_tier_is_down_loses_neither_far_nor_near_timers(end: str) -> None:
+    far = KeptFar(horizon_ms=60_000)
+    world = TimerWorld(far=far)
+    world.send(b"near before", 50_000)
+    world.turn()
+    far.is_down = True
+    world.send(b"far", HOUR_MS)
+    world.send(b"near", 5_000)
+    world.send(b"near later", 50_000)
+    world.wait(10_000)
+    assert world.bodies() == [b"near"]
+    world.timers.flush()
+    if end == "orderly":
+        world.stop()
+    far.restarted()  # What it had not flushed is gone with the process.
+    far.is_down = False
+    after = world.crashed(killed(world.access))
+    after.wait(HOUR_MS + 10_000, step_ms=5_000)
+    found = after.bodies()
+    assert set(found) == {b"near", b"near before", b"near later", b"far"}
+    assert sorted(set(found), key=found.index) == [b"near", b"near before", b"near later", b"far"]
+    assert found.count(b"near before") == found.count(b"near later") == found.count(b"far") == 1
+    assert after.timers.waiting_count == 0
