@@ -30,16 +30,17 @@ PARTS = ("timers", "levels", "transactions", "memory", "far")
 COUNT_MAX = 50_000
 COUNT_MAX_QUICK = 10_000
 MEMORY_BASE = 62_500
-MEMORY_BASE_QUICK = 4_000
-FAR_COUNT = 50_000
-FAR_COUNT_QUICK = 5_000
+MEMORY_BASE_QUICK = 16_000
+FAR_COUNTS = (50_000, 500)
+FAR_COUNTS_QUICK = (2_000, 100)
+"""Timers, and in how many flushes they come."""
 
 
 def run(argv: list[str]) -> dict[str, Any]:
     """Measure the wanted parts and return the result object."""
     made_parser = harness.parser(NAME, PARTS)
     made_parser.add_argument(
-        "--timers", type=int, help="timers that wait while memory is looked at (default 1,000,000, quick 64,000)"
+        "--timers", type=int, help="timers that wait while memory is looked at (default 1,000,000, quick 256,000)"
     )
     arguments = made_parser.parse_args(argv)
     options = harness.options_of(arguments)
@@ -52,7 +53,9 @@ def run(argv: list[str]) -> dict[str, Any]:
         "levels": lambda place: _against_put(made, options, place, "delay_levels", delivery_side.DelayedMessages),
         "transactions": lambda place: _against_put(made, options, place, "transactions", delivery_side.Transactions),
         "memory": lambda place: delivery_memory_side.measure(made, place, base),
-        "far": lambda place: delivery_far_side.measure(made, place, FAR_COUNT_QUICK if options.quick else FAR_COUNT),
+        "far": lambda place: delivery_far_side.measure(
+            made, place, *(FAR_COUNTS_QUICK if options.quick else FAR_COUNTS)
+        ),
     }
     with harness.pinned(options.core), harness.work_directory(options.directory, 3 * options.size) as directory:
         for name, part in parts.items():

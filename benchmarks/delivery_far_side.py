@@ -30,8 +30,6 @@ CLUSTER, BROKER = "DefaultCluster", "bench"
 DAY_S = 24 * 3_600
 YEAR_S = 365 * DAY_S
 STEP_S = DAY_S // 2
-FLUSHES = 500
-"""They come bit by bit: each second that brings some, writes an object."""
 LOG_FILE_BYTES = 64 << 20
 
 
@@ -93,8 +91,8 @@ def rolls_in_the_wheel(delay_s: int, settings: TimerSettings) -> int:
         rolls += 1
 
 
-def measure(made: Report, directory: Path, count: int, flushes: int = FLUSHES) -> None:
-    """Let `count` timers live, and state what they cost."""
+def measure(made: Report, directory: Path, count: int, flushes: int) -> None:
+    """Let `count` timers live, and state what they cost. They come in so many seconds, each writes an object."""
     clock = MovableClock()
     driver = CountedObjects(open_driver((directory / "tier").as_uri()))
     with ExitStack() as stack:
