@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -29,7 +29,13 @@ def read_moment_ms(text: str, now_ms: int) -> int:
     return round(moment.timestamp() * 1000)
 
 
-class Moment(click.ParamType):
+if TYPE_CHECKING:
+    _OptionType = click.ParamType[int]
+else:
+    _OptionType = click.ParamType  # Older ones are not generic.
+
+
+class Moment(_OptionType):
     """The type of an option."""
 
     name = "time"
