@@ -12,15 +12,22 @@ import pytest
 from click.testing import CliRunner
 
 from broker.brokers import Producer
-from broker.consuming import Peer, bodies_of, part, until
+from broker.consuming import SIZES, Peer, bodies_of, part, until
+from tiermq.broker.broker import Broker
+from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.delivering import DeliveryProcessor
 from tiermq.broker.far_delivery import HORIZON_MS_MIN, far_timers, horizon_ms
 from tiermq.cli.main import cli
+from tiermq.clock import ManualClock
 from tiermq.delivery.far.tier_timers import TierTimers
 from tiermq.delivery.far.timer_survey import survey_timers
 from tiermq.message.topic_name import TIMER_TOPIC
+from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.testing import LocalBroker
+from tiermq.tier.driver.faulty import Down, FaultyDriver
+from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.tier_url import open_driver
+from tiermq.tier.tiered_store import TieredStore
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
@@ -164,6 +171,54 @@ def test_what_waits_is_told_by_metrics_and_by_the_tier_alone(far_broker: LocalBr
     assert survey.count == 1
     assert due_ms - 2_000 <= survey.first_ms <= due_ms
     driver.close()
+
+
+def test_a_tier_that_is_down_holds_up_no_near_timer_and_loses_no_far_one(
+    tmp_path: Path, manual_clock: ManualClock
+) -> None:
+    driver = FaultyDriver(MemoryDriver())
+    store = TieredStore.open(tmp_path, driver=driver, clock=manual_clock, broker_name="broker-a", **SIZES)
+    config = BrokerConfig(bind_address="127.0.0.1", listen_port=0, broker_name="broker-a", timer_flush_interval_ms=1)
+    with Broker(store, config, clock=manual_clock) as broker:
+        broker.parts.topics.put(TopicConfig("T", 1, 1))
+        timers = part(broker, DeliveryProcessor).far.timers
+        wheel = part(broker, DeliveryProcessor).timers
+
+        def later(body: str, ms: int) -> None:
+            due_ms = manual_clock.now_ms() + ms
+            with Producer(broker) as producer:
+                text = f"UNIQ_KEY\x01{body}\x02WAIT\x01true\x02TIMER_DELIVER_MS\x01{due_ms}\x02"
+                assert producer.send("T", body.encode(), properties=text).code == 0
+
+        def told() -> list[str]:
+            broker.parts.local.dispatch_now()
+            return [message.body.decode() for message in broker.parts.local.get("T", 0, 0).messages]
+
+        def pass_time(ms: int) -> None:
+            """A day at a time, as time goes by: each must be over for the wheel before the next."""
+            while ms > 0:
+                manual_clock.advance_ms(min(ms, DAY_MS))
+                ms -= DAY_MS
+                until(broker, lambda: wheel.read_ms >= manual_clock.now_ms() - 2_000)
+
+        until(broker, lambda: wheel.running)
+        later("kept", 5 * DAY_MS)
+        manual_clock.advance_ms(1_000)
+        until(broker, lambda: timers.kept_count == 1)
+        driver.plan = Down()
+        later("held", 5 * DAY_MS)  # Nobody knows yet that the tier is down: it is taken, and flushed when it is back.
+        manual_clock.advance_ms(1_000)
+        until(broker, lambda: wheel.counts.far_errors > 0)
+        later("rolls", 5 * DAY_MS)
+        later("near", 1_000)
+        pass_time(2 * HOUR_MS)
+        until(broker, lambda: told() == ["near"])
+        pass_time(6 * DAY_MS)
+        until(broker, lambda: "rolls" in told())
+        assert told() == ["near", "rolls"]
+        driver.plan = None
+        pass_time(HOUR_MS)
+        until(broker, lambda: sorted(told()) == ["held", "kept", "near", "rolls"])
 
 
 @pytest.mark.parametrize(
