@@ -1,7 +1,7 @@
 """The process that the kill test of timers kills: `python timer_child.py <store> <first number>`.
 
 It puts timers that are due soon, delivers what is due, and says the number of each timer that was acknowledged, one
-line each, written by one `os.write`. Its wheel turns quickly and is written down often, so that a kill meets every step.
+line each, written by one `os.write`. Its wheel turns quickly and is written down often: a kill meets every step.
 """
 
 from __future__ import annotations
