@@ -52,8 +52,9 @@ KEY_BYTES_MIN = 128 * MIB
 VERIFY_FACTOR = 4
 """A plain read of `--size` bytes in memory ends before a job of Spark has begun; a history is larger than that."""
 VERIFY_BYTES_MAX = (1 << 31) - MIB  # One file of a log.
-SCALING_FACTOR = 4
+SCALING_FACTOR = 8
 """What a job costs before its first byte and after its last is the same for one core and for two."""
+ROOM_FACTOR = max(3 * VERIFY_FACTOR, 2 * SCALING_FACTOR + 1)
 MEMORY_BYTES_MIN = 8 * MIB
 """The smallest tier of `memory`; the largest is 16 times as large, or as large as `--size`."""
 
@@ -144,7 +145,7 @@ def run(argv: list[str]) -> dict[str, Any]:
     )
     wanted = options.only or frozenset(PARTS)
     chosen = replace(options, size=work.size, rounds=work.rounds, warmup=work.warmup)
-    with harness.work_directory(options.directory, 3 * VERIFY_FACTOR * work.size + 2 * KEY_BYTES_MIN) as directory:
+    with harness.work_directory(options.directory, ROOM_FACTOR * work.size + 2 * KEY_BYTES_MIN) as directory:
         for name, part in IN_CHILDREN.items():
             if name in wanted:
                 with harness.part_directory(directory) as place:
