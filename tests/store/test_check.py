@@ -48,7 +48,7 @@ def test_a_store_of_the_real_rocketmq_is_clean(name: str) -> None:
     assert report.problems == []
     assert report.notes == []
     assert report.counts["units"] >= report.counts["records"] > 0  # A message may enter several queues.
-    assert report.counts["index_entries"] > 0
+    assert (report.counts["index_entries"] > 0) == any((GOLDEN / name / "store" / "index").glob("*"))
 
 
 def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:

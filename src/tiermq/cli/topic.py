@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from typing import Any
 
 import click
@@ -17,6 +19,7 @@ from tiermq.remoting.json_dialect import as_int, decode_object
 DEFAULT_TOPIC = "TBW102"
 PERMISSIONS = {"rw": 6, "r": 4, "w": 2}
 SYSTEM_PREFIXES = ("rmq_sys_", "RMQ_SYS_", "%RETRY%", "%DLQ%")
+KNOWN_WITHIN_S, LOOK_AGAIN_S = 5.0, 0.02
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _CLUSTER = click.option("--cluster", help="Only at the brokers of this cluster [all].")
 
@@ -89,6 +92,7 @@ def create(access: Access, name: str, as_json: bool, **options: Any) -> None:
                 order=options["order"],
                 attributes=attributes or None,
             )
+        await _known(cluster, name, set(masters))
         return sorted(masters)
 
     brokers = access.run(made)
@@ -96,6 +100,17 @@ def create(access: Access, name: str, as_json: bool, **options: Any) -> None:
         click.echo(json.dumps({"topic": name, "queues": options["queues"], "brokers": brokers}))
     else:
         click.echo(f"topic {name}: {options['queues']} queues at {', '.join(brokers)}")
+
+
+async def _known(cluster: ClusterClient, name: str, brokers: set[str]) -> None:
+    """Until the name server knows the topic at these brokers, which tell it after they have answered."""
+    deadline = time.monotonic() + KNOWN_WITHIN_S
+    while time.monotonic() < deadline:
+        route = await cluster.find_route(name)
+        if route is not None and brokers <= set(route.addresses):
+            return
+        await asyncio.sleep(LOOK_AGAIN_S)
+    click.echo(f"topic {name}: the name server does not know it everywhere yet", err=True)
 
 
 @topic.command()
