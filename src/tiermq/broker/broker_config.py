@@ -78,7 +78,7 @@ class BrokerConfig(Configuration):
     wait_time_mills_in_pull_queue: int = whole(5_000, low=1)
     pull_held_max: int = whole(100_000, low=1)
     """Pulls that may wait for messages at once; beyond it they are answered at once."""
-    cold_pace_bytes_min: int = whole(4 * 1024 * 1024)
+    cold_pace_bytes_min: int = whole(2 * 1024 * 1024)
     """Bytes per second that pulls from the tier have in any case beside producers and consumers that keep the machine
     busy; 0 lets them take what they can get."""
 
