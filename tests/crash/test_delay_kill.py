@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,6 +10,7 @@ import pytest
 
 from crash import delay_child
 from crash.delay_child import LEVELS, STORE
+from crash.lives import live_and_die
 from small_store import read_all
 from tiermq import LocalStore
 from tiermq.delivery.delay_levels import DelayLevels
@@ -21,22 +19,6 @@ from tiermq.testing.movable_clock import MovableClock
 pytestmark = pytest.mark.crash
 
 PER_LIFE = 1_000_000
-
-
-def live_and_die(root: Path, life: int, acknowledgements: int) -> set[int]:
-    """Let a child acknowledge so many messages, kill it, and say which."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, delay_child.__file__, str(root), str(life * PER_LIFE)]
-    told: set[int] = set()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.endswith(b"\n"):
-                told.add(int(line))
-            if len(told) == acknowledgements:
-                process.kill()
-    assert len(told) >= acknowledgements, "it died by itself"
-    return told
 
 
 def finish(root: Path) -> list[list[int]]:
@@ -71,7 +53,9 @@ def test_every_delayed_message_that_was_acknowledged_is_delivered_after_kills(tm
     chance = random.Random(seed)
     acknowledged: set[int] = set()
     for life in range(lives):
-        acknowledged |= live_and_die(tmp_path / "store", life, chance.randrange(50, 600))
+        acknowledged |= live_and_die(
+            delay_child.__file__, tmp_path / "store", life * PER_LIFE, chance.randrange(50, 600)
+        )
     levels = finish(tmp_path / "store")
     found = {number for numbers in levels for number in numbers}
     assert acknowledged <= found

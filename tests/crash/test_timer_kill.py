@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from crash import timer_child
+from crash.lives import live_and_die
 from crash.timer_child import SETTINGS, STORE
 from small_store import read_all
 from tiermq import LocalStore
@@ -22,23 +20,6 @@ from tiermq.message.properties import TIMER_DEQUEUE_MS, TIMER_OUT_MS
 pytestmark = pytest.mark.crash
 
 PER_LIFE = 100_000
-
-
-def live_and_die(root: Path, life: int, acknowledgements: int) -> set[int]:
-    """Let a child acknowledge so many timers, kill it, and say which."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, timer_child.__file__, str(root), str(life * PER_LIFE)]
-    told: set[int] = set()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.endswith(b"\n"):
-                told.add(int(line))
-            if len(told) == acknowledgements:
-                process.kill()
-        process.wait()
-    assert len(told) >= acknowledgements, "it died by itself"
-    return told
 
 
 def finish(root: Path) -> list[tuple[int, int, int]]:
@@ -63,7 +44,7 @@ def check(root: Path, lives: int, seed: int) -> None:
     chance = random.Random(seed)
     acknowledged: set[int] = set()
     for life in range(lives):
-        acknowledged |= live_and_die(root, life, chance.randrange(50, 400))
+        acknowledged |= live_and_die(timer_child.__file__, root, life * PER_LIFE, chance.randrange(50, 400))
     found = finish(root)
     assert acknowledged <= {number for number, _, _ in found}
     assert [number for number, out_ms, left_ms in found if left_ms < out_ms + SETTINGS.precision_ms] == []

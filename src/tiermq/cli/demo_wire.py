@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from tiermq.cli.demo_orders import QUEUES, TOPIC, DemoFailed
 from tiermq.client.cluster_client import ClusterClient, QueuePlace
+from tiermq.client.key_query import find_by_key
 from tiermq.client.queue_access import QueueAccess
 from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage
@@ -21,7 +22,6 @@ from tiermq.namesrv.topic_config import PERM_READ, PERM_WRITE
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.json_dialect import decode_object
 
-EVER_MS = 2**63 - 1
 KEY_MESSAGES = 8
 LOOK_S = 0.02
 LOOKS = 1_500  # Half a minute, for what takes a moment.
@@ -50,19 +50,8 @@ class OrdersClient:
         return list(decode_records(pulled.records))
 
     async def find(self, key: str) -> list[StoredMessage]:
-        """The messages with a key. The index knows hashes: what only shares one is left out here, as clients do."""
-        answer = await self._client.ask(
-            self._address,
-            RequestCode.QUERY_MESSAGE,
-            expected=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
-            topic=TOPIC,
-            key=key,
-            maxNum=KEY_MESSAGES,
-            beginTimestamp=0,
-            endTimestamp=EVER_MS,
-        )
-        found = decode_records(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else ()
-        return [message for message in found if key in message.keys]
+        """The messages with a key."""
+        return await find_by_key(self._client, self._address, TOPIC, key, most=KEY_MESSAGES)
 
     async def offset_at(self, queue_id: int, moment_ms: int) -> int:
         """The first message that was stored at this time or later."""

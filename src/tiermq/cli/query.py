@@ -12,6 +12,7 @@ from tiermq.cli.cluster_options import cluster_options
 from tiermq.cli.consume import described
 from tiermq.client.access import Access
 from tiermq.client.cluster_client import ClusterClient
+from tiermq.client.key_query import find_by_key
 from tiermq.errors import TierMQError
 from tiermq.message.ids import decode_message_id
 from tiermq.message.record import decode_records
@@ -93,24 +94,17 @@ async def _by_key(cluster: ClusterClient, options: dict[str, Any], key: str, *, 
     route = await cluster.route(topic)
     found: list[StoredMessage] = []
     for address in sorted(set(route.addresses.values())):
-        answer = await cluster.ask(
+        found += await find_by_key(
+            cluster,
             address,
-            RequestCode.QUERY_MESSAGE,
-            expected=FOUND_OR_NOT,
-            topic=topic,
-            key=key,
-            maxNum=options["wanted"],
-            beginTimestamp=options["begin"],
-            endTimestamp=options["end"],
-            _UNIQUE_KEY_QUERY=unique,
+            topic,
+            key,
+            unique=unique,
+            most=options["wanted"],
+            begin_ms=options["begin"],
+            end_ms=options["end"],
         )
-        if answer.code == ResponseCode.SUCCESS:
-            found += decode_records(bytes(answer.body))
-    # The index knows hashes: what only shares one is left out here, as RocketMQ's clients do.
-    wanted = [
-        each for each in found if each.topic == topic and (each.unique_key == key if unique else key in each.keys)
-    ]
-    return sorted(wanted, key=lambda each: each.store_timestamp_ms)
+    return sorted(found, key=lambda each: each.store_timestamp_ms)
 
 
 async def _by_id(cluster: ClusterClient, options: dict[str, Any], text: str) -> list[StoredMessage]:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiermq.client.cluster_client import ClusterClient, QueuePlace
-from tiermq.client.producer import EVER_MS, Outgoing, Producer
+from tiermq.client.key_query import find_by_key
+from tiermq.client.producer import Outgoing, Producer
 from tiermq.client.queue_access import QueueAccess, patiently
 from tiermq.config import StoreConfig
 from tiermq.delivery.timer.timer_listing import WaitingTimer, described, described_level
@@ -27,7 +28,7 @@ from tiermq.message.properties import TAGS, TIMER_DEL_UNIQKEY, TIMER_DELIVER_MS,
 from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import SCHEDULE_TOPIC, TIMER_TOPIC
-from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.codes import RequestCode
 from tiermq.settings import read_properties
 
 GROUP = "TIERMQ_DELAYED"
@@ -127,21 +128,7 @@ async def cancel_timer(cluster: ClusterClient, topic: str, unique_key: str) -> l
 
 async def _with_key(cluster: ClusterClient, address: str, unique_key: str) -> list[StoredMessage]:
     """The timers of a broker with a unique key, newest first; none when the newest cancels the others."""
-    answer = await patiently(
-        lambda: cluster.ask(
-            address,
-            RequestCode.QUERY_MESSAGE,
-            expected=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
-            topic=TIMER_TOPIC,
-            key=unique_key,
-            maxNum=32,
-            beginTimestamp=0,
-            endTimestamp=EVER_MS,
-            _UNIQUE_KEY_QUERY=True,
-        )
-    )
-    records = bytes(answer.body) if answer.code == ResponseCode.SUCCESS else b""
-    found = [message for message in decode_records(records) if message.unique_key == unique_key]
+    found = await patiently(lambda: find_by_key(cluster, address, TIMER_TOPIC, unique_key, unique=True))
     found.sort(key=lambda message: message.queue_offset, reverse=True)
     cancelled = {cancel_key(message) for message in found}
     return [message for message in found if cancel_key(message) is None and own_key(message) not in cancelled]

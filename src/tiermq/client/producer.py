@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tiermq.client.cluster_client import ClusterClient, QueuePlace
+from tiermq.client.key_query import find_by_key
 from tiermq.client.queue_access import BUSY, patiently
 from tiermq.errors import PeerGone, RemotingError, RequestRefused, RequestTimedOut
 from tiermq.message.client_batch import BatchElement, encode_client_batch
-from tiermq.message.properties import UNIQ_KEY, get_property
-from tiermq.message.record import decode_records
 from tiermq.message.topic_name import AUTO_CREATE_TOPIC
 from tiermq.remoting.codes import RequestCode, ResponseCode
 
@@ -27,7 +26,6 @@ IN_FLIGHT = 8
 QUESTIONS = 32
 TRIES = 8
 FIRST_REST_S = 0.2
-EVER_MS = (1 << 63) - 1
 STORED = (ResponseCode.SUCCESS, ResponseCode.SLAVE_NOT_AVAILABLE)
 
 
@@ -107,24 +105,13 @@ class Producer:
         # A name server hears of a topic that was just made a little later than its first message is stored.
         route = await self._client.find_route(topic) or await self._client.find_route(AUTO_CREATE_TOPIC)
         for address in sorted(set(route.addresses.values())) if route is not None else []:
-            answer = await patiently(
-                lambda address=address: self._client.ask(  # type: ignore[misc] # As lambdas cannot say.
-                    address,
-                    RequestCode.QUERY_MESSAGE,
-                    expected=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
-                    topic=topic,
-                    key=unique_key,
-                    maxNum=32,
-                    beginTimestamp=0,
-                    endTimestamp=EVER_MS,
-                    _UNIQUE_KEY_QUERY=True,
+            found = await patiently(
+                lambda address=address: find_by_key(  # type: ignore[misc] # As lambdas cannot say.
+                    self._client, address, topic, unique_key, unique=True
                 )
             )
-            if answer.code == ResponseCode.SUCCESS:
-                wanted = unique_key.encode()
-                for message in decode_records(bytes(answer.body)):
-                    if get_property(message.encoded_properties, UNIQ_KEY.encode()) == wanted:
-                        return True
+            if found:
+                return True
         return False
 
     async def missing(self, messages: Sequence[Outgoing]) -> list[Outgoing]:

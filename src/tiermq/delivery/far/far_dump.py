@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tiermq.delivery.far.timer_buckets import NEVER_MS
 from tiermq.delivery.far.timer_manifest import decode_timer_manifest, encode_timer_manifest
 from tiermq.delivery.far.timer_names import DIRECTORY
 from tiermq.delivery.far.timer_object import CorruptTimers, DamagedTimer, TimerObject
@@ -20,7 +21,6 @@ from tiermq.tier.metadata.document import CorruptManifest
 from tiermq.tier.names import OBJECT_SUFFIX, TIMERS_SUFFIX
 
 FAR_ROW_KINDS = ("far_manifest", "far_timer", "damage")
-EVER_MS = 1 << 63
 Row = dict[str, Any]
 
 
@@ -48,7 +48,7 @@ def dump_far_file(path: Path, name: str) -> Iterator[Row]:
 
 
 def _timers(found: TimerObject, name: str) -> Iterator[Row]:
-    for timer in found.timers(-EVER_MS, EVER_MS):
+    for timer in found.timers(-NEVER_MS, NEVER_MS):
         if isinstance(timer, DamagedTimer):
             yield {"kind": "damage", "file": name, "due_ms": timer.due_ms, "error": timer.text}
             continue

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tiermq.delivery.far.timer_buckets import NEVER_MS
 from tiermq.delivery.far.timer_manifest import TimerManifest, decode_timer_manifest
 from tiermq.delivery.far.timer_names import DIRECTORY, TimerName, manifest_name, timer_name_at, timers_directory
 from tiermq.delivery.far.timer_object import CorruptTimers, DamagedTimer, TimerObject
@@ -22,7 +23,6 @@ from tiermq.tier.tier_listing import TierScope
 from tiermq.tier.verify_report import Note, Problem, VerifyReport
 
 LOOKS_MAX = 5
-EVER_MS = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def _manifest(stored: StoredObject | None, path: str) -> tuple[TimerManifest, st
 
 
 def timers_of(
-    driver: TierDriver, survey: TimerSurvey, from_ms: int = 0, until_ms: int = EVER_MS
+    driver: TierDriver, survey: TimerSurvey, from_ms: int = 0, until_ms: int = NEVER_MS
 ) -> Iterator[FarTimer | DamagedTimer]:
     """The timers due in [from, until), object by object; those that are known to be delivered are left out.
 
@@ -158,7 +158,7 @@ def _verify_object(driver: TierDriver, survey: TimerSurvey, name: TimerName, rep
     if (len(found), found.first_ms, found.last_ms) != (name.count, name.first_ms, name.last_ms):
         text = f"its name says {name.count} timers from {name.first_ms} to {name.last_ms}, it has {len(found)}"
         report.problem(Problem.DAMAGED_TIMERS, path, f"{text} from {found.first_ms} to {found.last_ms}")
-    for timer in found.timers(0, EVER_MS):
+    for timer in found.timers(0, NEVER_MS):
         report.count("timers")
         if isinstance(timer, DamagedTimer):
             report.problem(Problem.DAMAGED_TIMERS, path, timer.text)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from tiermq.delivery.far.far_state import Snapshot, TimerState
-from tiermq.delivery.far.timer_buckets import Level, partition
+from tiermq.delivery.far.timer_buckets import NEVER_MS, Level, partition
 from tiermq.delivery.far.timer_manifest import TimerManifest
 from tiermq.delivery.far.timer_names import TimerName
 from tiermq.delivery.far.timer_object import CorruptTimers, DamagedTimer, encoded_bytes
@@ -32,7 +32,6 @@ REWRITES_MAX = 32
 FORGET_STEP_MS = 60_000
 """How much of an object must be delivered before that is worth a manifest: after the loss of the disk, at most so much
 is delivered again."""
-EVER_MS = 1 << 63
 
 
 class TimerUpkeep:
@@ -142,7 +141,7 @@ class TimerUpkeep:
         except CorruptTimers as error:
             found, text = None, str(error)
         timers: list[FarTimer] = []
-        for timer in found.timers(forgotten_ms, EVER_MS) if found is not None else ():
+        for timer in found.timers(forgotten_ms, NEVER_MS) if found is not None else ():
             if isinstance(timer, DamagedTimer):
                 found, text = None, timer.text
                 break
