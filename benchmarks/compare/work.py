@@ -1,0 +1,103 @@
+"""What is compared: a work with two sides and, where there is one, the machine's own limit.
+
+A work opens its sides at a scale (1, 4 or 16 times its data), each in a process of its own, so that their memory can be
+told apart; the runner lets them take turns. Ratios are TierMQ : RocketMQ and TierMQ : limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from benchmarks.harness import Side
+from benchmarks.report import Round
+
+TIERMQ, ROCKETMQ, LIMIT = "tiermq", "rocketmq", "limit"
+
+
+class Kind(Enum):
+    """Which figure of a round is compared, and which way is better."""
+
+    RATE = "messages per second"
+    SECONDS = "seconds"
+    BYTES = "bytes of memory"
+
+    def of(self, done: Round) -> float:
+        """The figure of one round."""
+        if self is Kind.RATE:
+            return done.rate
+        return done.seconds if self is Kind.SECONDS else float(done.bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What TierMQ : RocketMQ must reach: at least so much of a rate, at most so much of a time or of memory."""
+
+    ratio: float
+    at_most: bool = False
+
+    def is_met(self, ratio: float) -> bool:
+        return ratio <= self.ratio if self.at_most else ratio >= self.ratio
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where and how large a work is to be done."""
+
+    directory: Path
+    """For mapped files: a memory file system if it has room. Empty, the work's own, removed afterwards."""
+    disk: Path
+    """For what is flushed: a directory on a disk, likewise."""
+    scale: int = 1
+    """How many times the work's own amount of data: 1, 4 or 16."""
+    quick: bool = False
+    """A look, not a verdict: a tenth of the data will do."""
+
+
+@dataclass(slots=True)
+class Sides:
+    """A work that is ready: a function per side that does one round, and the process whose memory counts."""
+
+    rounds: dict[str, Side]
+    """By TIERMQ, ROCKETMQ and LIMIT; rounds of all sides do the same number of messages of the same bytes."""
+    pids: dict[str, int] = field(default_factory=dict)
+    notes: dict[str, object] = field(default_factory=dict)
+    """What a reader should know: settings, sizes, counts."""
+
+
+Opener = Callable[[Place, ExitStack], Sides]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One row of the report."""
+
+    name: str
+    """Such as put_16_1024_async: unique, a file name."""
+    group: str
+    title: str
+    opener: Opener
+    """Builds the sides; what it starts ends with the stack."""
+    kind: Kind = Kind.RATE
+    goal: Goal | None = None
+    limit: str = ""
+    """What the physical limit is, in words; "" when the work has none."""
+    grows: bool = True
+    """Whether it is measured at 4 and 16 times the data, too."""
+    rounds_max: int = 9
+    """Works that take long get fewer rounds."""
+    needs_warmup: bool = True
+    """Whether rounds before the measured ones are worth anything: not for starts and recoveries."""
+
+
+def by_name(works: Mapping[str, Work] | list[Work]) -> dict[str, Work]:
+    """Works by their names. Raises ValueError when two have the same."""
+    found: dict[str, Work] = {}
+    for work in works.values() if isinstance(works, Mapping) else works:
+        if work.name in found:
+            raise ValueError(f"two works are called {work.name}")
+        found[work.name] = work
+    return found
