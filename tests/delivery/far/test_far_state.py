@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,3 +107,86 @@ def test_an_object_that_counts_is_never_removed_as_left_over() -> None:
     state.drop([name])
     assert state.remove_left_over() == 0
     assert state.read(name) is not None
+
+
+def test_a_flush_whose_answer_was_lost_counts_once_when_a_listing_has_found_it() -> None:
+    driver = FaultyDriver(MemoryDriver())
+    state = state_of(driver)
+    flushed(state, 1)
+    encoded = state.encode(None, [timer(2, DUE_MS)])
+    driver.plan = ScriptedFaults("put_object", [Fault.AFTER])
+    with pytest.raises(TierUnavailable):
+        state.put_flush(encoded)
+    driver.plan = ScriptedFaults("put_object", [Fault.BEFORE])
+    with pytest.raises(TierUnavailable):
+        state.commit(state.known().generation, lambda manifest: manifest)
+    snapshot = state.ready()  # Everything is listed anew.
+    assert encoded.name in snapshot.live
+    state.commit(  # The upkeep writes it anew, and its number is settled.
+        snapshot.generation, lambda manifest: replace(manifest, settled=encoded.name.serial)
+    )
+    before = driver.list_objects()
+    state.put_flush(encoded)
+    assert list(driver.list_objects()) == list(before)
+    assert encoded.name not in state.known().live  # It does not come back beside what it was written into.
+
+
+class FlushesWhileListing(MemoryDriver):
+    """Begins a flush in another thread when it has made a listing, before it hands it out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begin: threading.Thread | None = None
+
+    def list_objects(self, prefix: str = "") -> list[str]:
+        found = list(super().list_objects(prefix))
+        thread, self.begin = self.begin, None
+        if thread is not None:
+            thread.start()
+            thread.join(timeout=0.2)  # It waits for us, unless this is broken.
+        return found
+
+
+def test_a_flush_beside_a_listing_that_does_not_show_it_counts() -> None:
+    driver = FlushesWhileListing()
+    faulty = FaultyDriver(driver)
+    state = state_of(faulty)
+    flushed(state, 1)
+    encoded = state.encode(None, [timer(2, DUE_MS)])
+    faulty.plan = ScriptedFaults("put_object", [Fault.BEFORE])
+    with pytest.raises(TierUnavailable):
+        state.commit(state.known().generation, lambda manifest: manifest)
+    driver.begin = flushing = threading.Thread(target=state.put_flush, args=(encoded,))
+    state.ready()
+    flushing.join()
+    assert encoded.name in state.known().live
+
+
+def test_a_flush_of_an_owner_who_was_replaced_meanwhile_is_refused_by_its_number() -> None:
+    driver = MemoryDriver()
+    clock = ManualClock(NOW_MS)
+    owner = LeaseOwner(driver, clock)
+    state = TimerState(driver, CLUSTER, BROKER, owner)
+    flushed(state, 1)
+    encoded = state.encode(None, [timer(2, DUE_MS)])
+    flushed(state_of(driver), 3)  # Somebody else, with the same number.
+    owner.lease.acquire()
+    state.ready()
+    with pytest.raises(ManifestConflict, match="number 2"):
+        state.put_flush(encoded)
+    assert not state.give_up_flush(encoded.name)
+
+
+def test_a_first_commit_that_fails_leaves_no_objects_that_count_for_want_of_a_manifest(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = FaultyDriver(MemoryDriver())
+    world = FarWorld(tmp_path, driver)
+    world.add((timer(number, DUE_MS + number) for number in range(8)), flush_every=2)
+    puts_of_upkeep = 2  # The first manifest, and a bucket.
+    driver.plan = ScriptedFaults("put_object", [None] * puts_of_upkeep + [Fault.BEFORE])
+    with pytest.raises(TierUnavailable):
+        world.timers.tend()
+    driver.plan = None
+    assert sum(name.count for name in world.timers.state.ready().live) == 8
+    assert "the manifest is gone" not in caplog.text

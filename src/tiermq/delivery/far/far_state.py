@@ -6,7 +6,11 @@ The manifest is taken over (replaced by itself, with our epoch) before anything 
 finds it changed, and can commit nothing any more. A flush is one object, acknowledged after the lease was asked once
 more: the next owner lists after he has acquired it, so he finds it. What a dead writer left over is removed.
 
-Threads: `lock` guards the fields; `commit` and loading exclude each other. The timer service's thread and the upkeep's
+A flush whose answer was lost may be found by a listing, and counts from then on, also when it was written anew since:
+it is remembered as landed, and its next `put_flush` has nothing to do.
+
+Threads: `lock` guards the fields. `_loading` lets one at a time load, commit or put a flush: a flush that is put while
+another thread lists would be forgotten with what that thread knew before. The timer service's thread and the upkeep's
 use it at the same time.
 Cost: a start is GET, PUT and LIST; a flush PUT and GET (of the lease); a commit GET and PUT.
 """
@@ -50,9 +54,12 @@ class TimerOwner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What counted at one moment. `generation` changes when everything is read from the tier anew."""
+    """What counted at one moment. `generation` changes when everything is read from the tier anew; `epoch` is that of
+    the lease by which it was read.
+    """
 
     generation: int
+    epoch: int
     manifest: TimerManifest
     live: frozenset[TimerName]
     bad: frozenset[TimerName]
@@ -64,7 +71,7 @@ class Encoded:
 
     name: TimerName
     data: bytes
-    generation: int
+    epoch: int
 
 
 class TimerState:
@@ -78,7 +85,8 @@ class TimerState:
         self._manifest_path = manifest_name(cluster, broker)
         self._owner = owner
         self._loading = threading.Lock()
-        self._epoch = 0
+        self._epoch = 0  # 0 while it is open what the tier holds.
+        self._loaded_epoch = 0
         self._generation = 0
         self._manifest = TimerManifest()
         self._version: str | None = None
@@ -86,6 +94,8 @@ class TimerState:
         self._bad: set[TimerName] = set()
         self._next_serial = 1
         self._left_over: set[TimerName] = set()
+        self._unanswered: set[TimerName] = set()
+        self._landed: set[TimerName] = set()
 
     # Knowing
 
@@ -101,7 +111,7 @@ class TimerState:
         """What counts, as far as is known, without asking."""
         with self.lock:
             live = self._manifest.live(self._flushes)
-            return Snapshot(self._generation, self._manifest, live, frozenset(self._bad))
+            return Snapshot(self._generation, self._loaded_epoch, self._manifest, live, frozenset(self._bad))
 
     def _load(self, epoch: int) -> None:
         stored = self.driver.get_object(self._manifest_path)
@@ -129,11 +139,12 @@ class TimerState:
         with self.lock:
             self._manifest, self._version = manifest, version
             self._flushes = {name for name in listed if name.bucket is None and name.serial > manifest.settled}
+            self._landed |= self._unanswered & self._flushes
             self._bad = set()
             serials = [manifest.settled, *(name.serial for name in listed | manifest.objects)]
             self._next_serial = max(self._next_serial, max(serials) + 1)
             self._left_over = set(listed - manifest.live(self._flushes) - manifest.damaged)
-            self._epoch = epoch
+            self._epoch = self._loaded_epoch = epoch
             self._generation += 1
 
     def _listed(self) -> frozenset[TimerName]:
@@ -154,18 +165,38 @@ class TimerState:
         with self.lock:
             serial, self._next_serial = self._next_serial, self._next_serial + 1
             name = TimerName(serial, len(timers), len(data), min(dues), max(dues), bucket)
-            return Encoded(name, data, self._generation)
+            return Encoded(name, data, self._loaded_epoch)
 
     def put(self, encoded: Encoded) -> None:
         """Durable when it returns; it counts only by a commit, or by `put_flush`."""
         self.driver.put_object(encoded.name.path(self.directory), encoded.data, expected=None)
 
     def put_flush(self, encoded: Encoded) -> None:
-        """Durable, and counted also by whoever owns the broker next, when it returns. Raises StaleWriter, TierError."""
-        self.put(encoded)
-        self._owner.check()
+        """Durable, and counted also by whoever owns the broker next, when it returns. Raises StaleWriter, TierError;
+        then it is to be repeated, or given up if the epoch is another by now: its number may be settled.
+        """
+        with self._loading:
+            with self.lock:
+                if encoded.epoch != self._loaded_epoch:
+                    raise ManifestConflict(f"{self.place}: somebody else may have used number {encoded.name.serial}.")
+                self._unanswered.add(encoded.name)
+                has_landed = encoded.name in self._landed
+            if not has_landed:
+                self.put(encoded)
+                self._owner.check()
+            with self.lock:
+                if not has_landed:
+                    self._flushes.add(encoded.name)
+                self._unanswered.discard(encoded.name)
+                self._landed.discard(encoded.name)
+
+    def give_up_flush(self, name: TimerName) -> bool:
+        """A flush that is not repeated; whether it counts all the same, because it was found in the tier."""
         with self.lock:
-            self._flushes.add(encoded.name)
+            has_landed = name in self._landed
+            self._unanswered.discard(name)
+            self._landed.discard(name)
+            return has_landed
 
     def read(self, name: TimerName) -> TimerObject | None:
         """The object; None when it is not there. Raises CorruptTimers, TierError."""
@@ -197,6 +228,15 @@ class TimerState:
             with self.lock:
                 self._manifest, self._version, self._epoch = manifest, version, epoch
                 self._flushes = {name for name in self._flushes if name.serial > manifest.settled}
+
+    def ensure_manifest(self, generation: int) -> None:
+        """There is a manifest when this returns. Objects in buckets without one mean that it was lost, and that all of
+        them have to count: so none is put before.
+        """
+        with self.lock:
+            is_there = self._version is not None
+        if not is_there:
+            self.commit(generation, lambda manifest: manifest)
 
     def drop(self, names: Sequence[TimerName]) -> None:
         """Objects that do not count any more are to be removed; a flush ceases to count by this."""

@@ -100,10 +100,11 @@ class TierTimers:
         """Everything added is durable in the tier. Raises StaleWriter, TierError; it can be repeated."""
         if not self._buffer and not self._pending:
             return
-        snapshot = self.state.ready()
-        if any(encoded.generation != snapshot.generation for encoded, _ in self._pending):
-            # The tier was read anew since: their numbers may count as settled by now.
-            self._buffer = [timer for _, timers in self._pending for timer in timers] + self._buffer
+        epoch = self.state.ready().epoch
+        if any(encoded.epoch != epoch for encoded, _ in self._pending):
+            # Somebody else may have owned the tier meanwhile: their numbers may count as settled by now.
+            again = [timers for encoded, timers in self._pending if not self.state.give_up_flush(encoded.name)]
+            self._buffer = [timer for timers in again for timer in timers] + self._buffer
             self._pending = []
         for chunk in chunks(self._buffer, self.limits.object_bytes):
             self._pending.append((self.state.encode(None, chunk), list(chunk)))

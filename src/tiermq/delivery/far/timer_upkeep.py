@@ -1,9 +1,9 @@
 """TimerUpkeep: keeps a broker's timer objects few, sorted and no longer than they are needed.
 
 A round: what does not count any more is removed, what was delivered is forgotten, what the plan says is written anew.
-Objects are written first, then the manifest is replaced, then the old objects go; a crash in between leaves objects
-that nobody counts. Nothing is removed while a pull reads. Damaged objects are never written anew, so that nothing of
-them is lost before a person has looked; when their time has passed they are set aside in the manifest.
+There is a manifest first; objects are written, then it is replaced, then the old objects go; a crash in between leaves
+objects that nobody counts. Nothing is removed while a pull reads. Damaged objects are never written anew, so that
+nothing of them is lost before a person has looked; when their time has passed they are set aside in the manifest.
 
 Threads: `tend` is called by one thread; `reading` by another.
 Memory: the timers of `run_bytes`, and one object.
@@ -89,6 +89,7 @@ class TimerUpkeep:
         plan = plan_rewrites(snapshot.live - snapshot.bad, near_ms, self._limits)
         if not plan:
             return False
+        self._state.ensure_manifest(snapshot.generation)
         made: list[TimerName] = []
         replaced: set[TimerName] = set()
         try:
