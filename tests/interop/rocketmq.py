@@ -296,6 +296,10 @@ class Cluster:
         self.stop()
 
     @property
+    def name_server(self) -> str:
+        return f"127.0.0.1:{self._name_server_port}"
+
+    @property
     def broker_address(self) -> str:
         return f"{self._host}:{self._broker_port}"
 

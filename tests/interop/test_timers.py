@@ -6,11 +6,13 @@ delivers what is due then: all of it, nothing early, and after an orderly end no
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from broker.brokers import send_command
 from interop.conftest import StartBroker
@@ -20,6 +22,7 @@ from interop.topics_file import write_topics
 from servers.serving import Serving
 from small_store import read_all
 from tiermq import LocalStore
+from tiermq.cli.main import cli
 from tiermq.delivery.delay_levels import DelayLevels
 from tiermq.delivery.timer.timer_service import TimerService
 from tiermq.delivery.timer.timer_settings import TimerSettings
@@ -188,3 +191,27 @@ def test_a_directory_that_goes_to_and_fro_loses_and_repeats_nothing(start_broker
     until(lambda: now_ms() > max(waiting.due.values()) + 3_000)
     until(lambda: cluster.peer().bounds("T", 0)[1] >= len(waiting.due))
     check_delivered(waiting, served_by_real(cluster), once=True)
+
+
+def test_what_waits_in_a_broker_of_rocketmq_is_listed_and_cancelled_from_the_command_line(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
+    cluster = start_broker(tmp_path / "store", REAL)
+    peer = cluster.peer()
+    peer.create_topic("T", 1)
+    send = by_java(peer)
+    due_ms = now_ms() + LATER_S * 1_000
+    keys = {name: send(name, asked(due_ms)) for name in ("keep", "drop")}
+    send("level", {"DELAY": "4"})
+    brokers = ["-n", cluster.name_server]
+
+    def listed() -> list[dict[str, object]]:
+        told = CliRunner().invoke(cli, ["delayed", "ls", *brokers, "--topic", "T", "--json"])
+        assert told.exit_code == 0, told.output
+        return [json.loads(line) for line in told.stdout.splitlines()]
+
+    until(lambda: len(listed()) == 3)
+    told = CliRunner().invoke(cli, ["delayed", "cancel", *brokers, "T", keys["drop"]])
+    assert told.exit_code == 0, told.output
+    until(lambda: now_ms() > due_ms + 3_000 and peer.bounds("T", 0)[1] >= 2)
+    assert sorted(name for name, _ in served_by_real(cluster)) == ["keep", "level"]

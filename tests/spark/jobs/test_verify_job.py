@@ -12,6 +12,8 @@ from pyspark.sql import SparkSession
 
 from spark.jobs.job_world import UNITS, JobWorld, tiered
 from tier.tier_world import BROKER, CLUSTER
+from tiermq.delivery.far.far_state import TimerState
+from tiermq.delivery.timer.far_timers import FarTimer
 from tiermq.errors import BadConfig, TierError
 from tiermq.spark.jobs.verify import verify
 from tiermq.spark.source.builder import messages
@@ -206,3 +208,37 @@ def test_a_tier_of_a_newer_program_is_told_by_executors_and_not_read_by_a_scan(
     assert [text for text in report.problems if "expected version 1 or older, found 99" in text]
     with pytest.raises(Exception, match="expected version 1 or older, found 99"):
         messages(spark, tier=made.tier).count()
+
+
+def test_far_timers_are_read_too_and_damage_in_them_is_told_and_left_for_a_person(made: JobWorld) -> None:
+    state = TimerState(made.driver, CLUSTER, BROKER, Owner())
+    state.ready()
+    encoded = state.encode(None, [FarTimer(1_900_000_000_000, False, b"far" * 40)])
+    state.put_flush(encoded)
+    sound = verify(None, tier=made.tier)
+    assert sound.is_clean
+    assert (sound.done["timer_objects"], sound.done["timers"]) == (1, 1)
+    path = encoded.name.path(state.directory)
+    torn = bytearray(encoded.data)
+    torn[-20] ^= 1
+    made.driver.delete_object(path)
+    made.driver.put_object(path, bytes(torn))
+    told = verify(None, tier=made.tier, repair=True)
+    assert not told.is_clean
+    assert any(path in problem for problem in told.problems)
+    stored = made.driver.get_object(path)
+    assert stored is not None
+    assert stored.data == torn
+    assert verify(None, tier=made.tier, topic="orders").is_clean  # A topic alone has none.
+
+
+class Owner:
+    """The right to write far timers, for a test that has nobody to share it with."""
+
+    writer = "test"
+
+    def own(self) -> int:
+        return 1
+
+    def check(self) -> None:
+        return

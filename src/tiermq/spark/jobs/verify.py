@@ -4,6 +4,8 @@
                                                           with repair: plan_repair ──► run_repair, with the lease held
                                                                    ──► the same verification once more
 
+Far timers are read here: there are few objects of them, and each is small. A repair leaves them as they are.
+
 Verification changes nothing and takes no lease: a broker may be at work. A repair holds the lease of each broker that
 it changes. It works here, action by action, since each changes what the next one sees; what is large about it, the
 verifications before and after, runs on executors.
@@ -18,6 +20,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from tiermq.clock import Clock, SystemClock
+from tiermq.delivery.far.timer_survey import survey_timers, verify_timers
 from tiermq.errors import BadConfig, TierError
 from tiermq.spark.jobs.held_broker import HeldBroker, Home, hold_broker
 from tiermq.spark.jobs.job_report import JobReport
@@ -129,7 +132,7 @@ class _Verify:
         with report.timed(), ExitStack() as stack:
             metadata = self._metadata(stack)
             plan = self._plan(metadata)
-            if not plan.tasks:
+            if not plan.tasks and not survey_timers(self._driver, self.scope):
                 self._require_history()
             report.planned |= {"tasks": len(plan.tasks), "bytes": plan.size_bytes}
             if report.dry_run and not self._repair:
@@ -183,7 +186,10 @@ class _Verify:
         bundles = self._tasks.bundles(plan.tasks, lambda task: task.size_bytes, BUNDLE_BYTES)
         sent = [VerifyBundle(self._tier, bundle) for bundle in bundles]
         results = [result for some in self._tasks.run(run_verify_bundle, sent) for result in some]
-        return results, join_verify(plan, results)
+        found = join_verify(plan, results)
+        for survey in survey_timers(self._driver, self.scope):
+            verify_timers(self._driver, survey, found)
+        return results, found
 
     # Mending
 
