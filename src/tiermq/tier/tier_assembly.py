@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from tiermq.clock import Clock
@@ -34,6 +34,7 @@ from tiermq.tier.metadata.manifest_policy import ManifestPolicy
 from tiermq.tier.metadata.manifest_store import ManifestStore
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.retention import Retention
+from tiermq.tier.surroundings import Surroundings
 from tiermq.tier.tier_config import TierConfig
 from tiermq.tier.tier_following import TierFollower
 from tiermq.tier.tier_metrics import TierMetrics
@@ -58,7 +59,7 @@ class TierParts:
     writer: QueueWriter
     engine: DispatchEngine
     retention: Retention
-    pool: ThreadPoolExecutor
+    pool: Executor
     metrics: TierMetrics
 
     def queue_tails(self) -> list[QueueTail]:
@@ -73,7 +74,7 @@ class TierParts:
 def assemble_tier(
     config: TierConfig,
     local: LocalStore,
-    access: FileAccess,
+    surroundings: Surroundings,
     driver: TierDriver,
     metadata: MetadataStore,
     clock: Clock,
@@ -82,6 +83,7 @@ def assemble_tier(
     follows: bool = False,
 ) -> TierParts:
     """Make and connect the parts. Asks the tier nothing. `follows`: a job writes the tier, this store only reads it."""
+    access = surroundings.access
     files = _files(config, driver, metadata, clock)
     lease = _lease(config, driver, clock)
     manifests = ManifestStore(driver, lease_owner(config), lease=lease, clock=clock)
@@ -101,10 +103,11 @@ def assemble_tier(
             lambda topic_ids: made[0].kept_ms_of_ids(topic_ids),
             writer.may_write,
             clock,
+            surroundings.index_query_threads,
         )
     )
     source = _UnheardSource(local) if follows else LocalStoreSource(local)
-    engine = _engine(config, local, source, files, writer, index, clock, registry)
+    engine = _engine(config, local, source, files, writer, index, clock, registry, surroundings.chance)
     followed = _followed_index(config, access, driver, metadata, records) if follows else None
     retention = Retention(
         files,
@@ -118,7 +121,7 @@ def assemble_tier(
         check_owner=lease.check,
     )
     made.append(retention)
-    pool = ThreadPoolExecutor(config.tier_fetch_threads, thread_name_prefix="tier-fetch")
+    pool = surroundings.fetch_pool(config.tier_fetch_threads)
     fetcher = TierFetcher(files, _fetch_config(config, local), clock, pool)
     metrics = _metrics(registry, files, fetcher, clock)
     return TierParts(
@@ -189,6 +192,7 @@ def _engine(
     index: IndexStore | None,
     clock: Clock,
     registry: Registry,
+    chance: Callable[[], float],
 ) -> DispatchEngine:
     return DispatchEngine(
         files,
@@ -214,6 +218,7 @@ def _engine(
         ),
         clock=clock,
         registry=registry,
+        chance=chance,
         put_count=lambda: local.put_count,
     )
 
@@ -256,11 +261,14 @@ def _index(
     kept_ms_of_ids: Callable[[frozenset[int] | None], int],
     may_write: Callable[[], bool],
     clock: Clock,
+    query_threads: int,
 ) -> IndexStore | None:
     if not config.message_index_enable:
         return None
     settings = IndexSettings(
-        slots=config.tiered_store_index_file_max_hash_slot_num, capacity=config.tiered_store_index_file_max_index_num
+        slots=config.tiered_store_index_file_max_hash_slot_num,
+        capacity=config.tiered_store_index_file_max_index_num,
+        query_threads=query_threads,
     )
     return IndexStore(
         access,

@@ -29,7 +29,6 @@ from tiermq.clock import Clock, SystemClock
 from tiermq.config import SETTINGS as STORE_SETTINGS
 from tiermq.config import StoreConfig
 from tiermq.errors import BadConfig, StaleWriter, StoreDamaged, StoreLocked, TierError, TierUnavailable
-from tiermq.files.os_file_access import OsFileAccess
 from tiermq.kernel import Message, PutResults, QueueHandle
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import is_light_queue, is_system_topic
@@ -38,7 +37,6 @@ from tiermq.service import Service
 from tiermq.store.cleaning import Cleaned
 from tiermq.store.local_store import LocalStore
 from tiermq.store.store_life import DEFAULT_HOST
-from tiermq.tier.dispatch.tier_lock import TierLock
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.metered import ProviderMetrics
 from tiermq.tier.driver.tier_url import open_driver
@@ -49,6 +47,7 @@ from tiermq.tier.metadata.metadata_values import TopicStatus
 from tiermq.tier.metadata.restore import restore as restore_metadata
 from tiermq.tier.metadata.restore_report import Finding, RestoreReport
 from tiermq.tier.retention import RetentionReport
+from tiermq.tier.surroundings import HeldLock, Surroundings
 from tiermq.tier.tier_assembly import TierParts, assemble_tier, lease_owner
 from tiermq.tier.tier_config import SETTINGS as TIER_SETTINGS
 from tiermq.tier.tier_config import TierConfig
@@ -71,7 +70,7 @@ class TieredStore(TieredReading):
         self.put = local.put
         self.put_many = local.put_many
         self._upkeep = _Upkeep(self, clock)
-        self._tier_lock: TierLock | None = None
+        self._tier_lock: HeldLock | None = None
         self._closed = False
 
     # Opening and closing
@@ -89,6 +88,7 @@ class TieredStore(TieredReading):
         driver: TierDriver | None = None,
         store_host: str = DEFAULT_HOST,
         background: bool = True,
+        surroundings: Surroundings | None = None,
         **settings: Any,
     ) -> Self:
         """Open the store in `path` with the tier at URL `tier`.
@@ -96,44 +96,46 @@ class TieredStore(TieredReading):
         `settings` are RocketMQ's names in snake_case, of the local store and of the tier alike. `restore=True` reads
         the tier's own description into a store that has none first; it raises TierError when the tier cannot be read,
         which opening without it never does. `background=False` starts no thread (see `LocalStore.open`): then the tier
-        is written by `tier_now` and cleaned by `expire_now`. Raises BadConfig, BadTierUrl, TierCredentials, and what
-        `LocalStore.open` raises.
+        is written by `tier_now` and cleaned by `expire_now`. `surroundings` are for simulations. Raises BadConfig,
+        BadTierUrl, TierCredentials, and what `LocalStore.open` raises.
         """
         clock = clock or SystemClock()
         local_config, tier_config = _configured(path, tier, config, tier_config, settings)
         if not tier_config.url and driver is None:
             raise BadConfig("a tiered store needs the URL of its tier, such as tier='s3://bucket/prefix'")
         registry = Registry()
+        around = surroundings or Surroundings()
         with ExitStack() as undo:
             if driver is None:
                 driver = open_driver(tier_config.url, metrics=ProviderMetrics(registry), clock=clock)
                 undo.callback(driver.close)
-            local = LocalStore.open(config=local_config, clock=clock, store_host=store_host, background=background)
+            local = LocalStore.open(
+                config=local_config, clock=clock, access=around.access, store_host=store_host, background=background
+            )
             undo.callback(local.close)
-            tier_config.metadata_path.parent.mkdir(parents=True, exist_ok=True)
-            metadata = MetadataStore(str(tier_config.metadata_path), clock=clock)
+            metadata = around.open_metadata(tier_config.metadata_path, clock)
             undo.callback(metadata.close)
-            lock = _tier_lock(tier_config)
+            lock = _tier_lock(tier_config, around)
             if lock is not None:
                 undo.callback(lock.release)
             report = None
             if restore and _is_new(metadata):
                 cluster, broker = tier_config.broker_cluster_name, tier_config.broker_name
-                report = restore_metadata(driver, metadata, cluster=cluster, broker=broker, clock=clock)
-            parts = assemble_tier(
-                tier_config, local, OsFileAccess(), driver, metadata, clock, registry, follows=lock is None
-            )
+                report = restore_metadata(
+                    driver, metadata, cluster=cluster, broker=broker, threads=around.restore_threads, clock=clock
+                )
+            parts = assemble_tier(tier_config, local, around, driver, metadata, clock, registry, follows=lock is None)
             undo.callback(parts.pool.shutdown)
             store = cls(local, parts, registry, clock)
             store.restored = report
             store._tier_lock = lock
             if report is not None:
-                store._require_same_history(tier_config.metadata_path)
+                store._require_same_history(tier_config.metadata_path, around)
             store._start(background)
             undo.pop_all()
         return store
 
-    def _require_same_history(self, metadata_path: Path) -> None:
+    def _require_same_history(self, metadata_path: Path, surroundings: Surroundings) -> None:
         """Refuse a local store that gave numbers of the tier's messages to others: nobody could tell them apart."""
         for file in self.tier.files:
             name = file.queue.topic, file.queue.queue_id
@@ -144,8 +146,7 @@ class TieredStore(TieredReading):
                 there = self.tier.fetcher.get(*name, offset, 1).messages
                 if here and there and _identity(here[0]) != _identity(there[0]):
                     self.tier.metadata.close()
-                    for suffix in ("", "-wal", "-shm"):  # What was restored belongs to another history.
-                        metadata_path.with_name(metadata_path.name + suffix).unlink(missing_ok=True)
+                    surroundings.discard_metadata(metadata_path)  # What was restored belongs to another history.
                     raise StoreDamaged(
                         f"{self.local.config.root_path}: its message {offset} of {name[0]}-{name[1]} is not the one "
                         f"that {self.tier.driver.url} has under that number: it was used before it was restored. Move "
@@ -408,12 +409,12 @@ class _Upkeep(Service):
         return not self.running
 
 
-def _tier_lock(config: TierConfig) -> TierLock | None:
+def _tier_lock(config: TierConfig, surroundings: Surroundings) -> HeldLock | None:
     """The right to write what this directory knows of its tier; None when that is left to a job."""
     if not config.tier_dispatch_enable:
         return None
     try:
-        return TierLock(config.root_path, lease_owner(config))
+        return surroundings.lock_tier(config.root_path, lease_owner(config))
     except StoreLocked as error:
         _log.warning("this store follows the job that copies it, until it is opened again: %s", error)
         return None

@@ -1,0 +1,58 @@
+"""Surroundings: what a tiered store reaches for besides its tier: files, its metadata, a lock, threads, chance.
+
+A machine gives the usual ones. A simulation gives its own, so that a whole store repeats itself step by step: a disk in
+memory, a pool whose work is done when the simulation says so, chance from its seed.
+"""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+from tiermq.clock import Clock
+from tiermq.files.file_access import FileAccess
+from tiermq.files.os_file_access import OsFileAccess
+from tiermq.tier.dispatch.tier_lock import TierLock
+from tiermq.tier.index.index_store import IndexSettings
+from tiermq.tier.metadata.metadata_store import MetadataStore
+from tiermq.tier.metadata.restore import DEFAULT_THREADS
+
+
+class HeldLock(Protocol):
+    """What is given back when the store closes."""
+
+    def release(self) -> None: ...
+
+
+class Surroundings:
+    """The machine's. Made once for each store that is opened; its methods are called while it opens."""
+
+    restore_threads = DEFAULT_THREADS
+    index_query_threads = IndexSettings().query_threads
+
+    def __init__(self) -> None:
+        self.access: FileAccess = OsFileAccess()
+
+    def open_metadata(self, path: Path, clock: Clock) -> MetadataStore:
+        """What the broker knows of its tier, made when there is nothing. Raises what `MetadataStore` raises."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return MetadataStore(str(path), clock=clock)
+
+    def discard_metadata(self, path: Path) -> None:
+        """Forget it. It is closed."""
+        for suffix in ("", "-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+    def lock_tier(self, root: Path, owner: str) -> HeldLock:
+        """The right to write what the directory knows of its tier. Raises StoreLocked when another one has it."""
+        return TierLock(root, owner)
+
+    def fetch_pool(self, thread_count: int) -> Executor:
+        """Who reads ahead."""
+        return ThreadPoolExecutor(thread_count, thread_name_prefix="tier-fetch")
+
+    def chance(self) -> float:
+        """0 to 1, for waits that should not all end together."""
+        return random.random()  # noqa: S311 - spreads waits, keeps no secret
