@@ -53,6 +53,21 @@ def test_delay_takes_a_while_and_then_happens() -> None:
     assert driver.size(KEY) == 1
 
 
+def test_twice_means_that_a_request_arrives_again_and_changes_nothing_more() -> None:
+    driver = FaultyDriver(MemoryDriver())
+    for operation, call in {
+        "write": lambda: driver.write(KEY, 0, [b"x"]),
+        "put_object": lambda: driver.put_object("a.tiermq.json", b"{}", expected=None),
+        "seal": lambda: driver.seal(KEY),
+    }.items():
+        driver.plan = ScriptedFaults(operation, [Fault.TWICE])
+        call()
+    assert (driver.size(KEY), driver.is_sealed(KEY)) == (1, True)
+    stored = driver.get_object("a.tiermq.json")
+    assert stored is not None
+    assert driver.put_object("a.tiermq.json", b"[]", expected=stored.version) != stored.version
+
+
 def test_stale_answers_lag_behind_the_newest_write() -> None:
     driver = FaultyDriver(MemoryDriver())
     driver.write(KEY, 0, [b"old"])

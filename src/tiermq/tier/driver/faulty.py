@@ -4,6 +4,7 @@ BEFORE          the call fails, nothing has happened
 AFTER           the call has happened, its answer is lost
 TORN            a write fails half way and the half stays, as after a crash (only for back ends that can tear)
 DELAY           the call takes a while, then happens
+TWICE           the request is delivered twice; the answer is the second one's
 STALE           size and listings answer as of before the newest write
 """
 
@@ -29,6 +30,7 @@ class Fault(Enum):
     AFTER = "happened, but the answer was lost"
     TORN = "half of it happened"
     DELAY = "took a while"
+    TWICE = "was delivered twice"
     STALE = "answered with what was true before"
 
 
@@ -113,6 +115,8 @@ class FaultyDriver:
             raise TierUnavailable(f"{self.url}: {operation} {fault.value}, as planned")
         if fault is Fault.DELAY:
             self._sleep(self._delay_s)
+        if fault is Fault.TWICE:
+            call()
         result = call()
         if fault is Fault.AFTER:
             raise TierUnavailable(f"{self.url}: {operation} {fault.value}, as planned")
