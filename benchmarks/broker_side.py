@@ -92,7 +92,8 @@ class Loaded:
 
 
 @contextlib.contextmanager
-def rocketmq(jars: Any, directory: Path) -> Iterator[Loaded]:
+def rocketmq(jars: Any, directory: Path, **settings: object) -> Iterator[Loaded]:
+    """`settings` are RocketMQ's, by its names."""
     from interop.rocketmq import Cluster
 
     class Measured(Cluster):
@@ -111,9 +112,8 @@ def rocketmq(jars: Any, directory: Path) -> Iterator[Loaded]:
 
     store = directory / "rocketmq-store"
     _make_topics(store)
-    settings = {"flushDiskType": "ASYNC_FLUSH"}
     with (
-        Measured(jars, store, directory / "rocketmq", settings) as cluster,
+        Measured(jars, store, directory / "rocketmq", {"flushDiskType": "ASYNC_FLUSH", **settings}) as cluster,
         official_load.loading(jars, cluster.name_server, cluster.port, QUEUES, directory) as load,
     ):
         yield Loaded("rocketmq", load, cluster.pid, cluster.name_server, cluster.port)

@@ -1,0 +1,96 @@
+"""The network works: the echo carries what it says, a broker takes the requests, and a tiny run of the real thing."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from benchmarks.broker_side import BATCH_TOPIC, QUEUES, TOPIC
+from benchmarks.compare import network_works, peer_process
+from benchmarks.compare.echo_limit import Exchange
+from benchmarks.compare.network_works import WORKS, answered_bytes, batch_body, count_of, pull_request, send_request
+from benchmarks.compare.work import LIMIT, ROCKETMQ, TIERMQ, Place, by_name
+
+from interop.rocketmq import Unavailable, fetch
+from tiermq.remoting.frame import encode_frame
+from tiermq.testing import LocalBroker
+
+
+@pytest.mark.parametrize("exchange", [Exchange(358, 202, in_flight=64), Exchange(285, 300_000, 32, 8), Exchange(7, 1)])
+def test_an_echo_answers_every_request_with_all_its_bytes(exchange: Exchange) -> None:
+    with ExitStack() as stack:
+        echo = peer_process.start_tiermq(stack, "echo_limit", "Echo")
+        echo.prepare(**exchange.parameters())
+        for messages in (exchange.messages * 100, 1):  # Less than a window, too.
+            requests = -(-messages // exchange.messages)
+            done = echo.run(messages=messages)
+            assert done.messages == requests * exchange.messages
+            assert done.bytes == requests * (exchange.asked_bytes + exchange.answered_bytes)
+            assert done.seconds > 0
+
+
+def test_an_echo_over_several_connections_shares_the_requests() -> None:
+    with ExitStack() as stack:
+        echo = peer_process.start_tiermq(stack, "echo_limit", "Echo")
+        echo.prepare(**Exchange(100, 200, in_flight=12, connections=3).parameters())
+        assert echo.run(messages=1_000).messages == 1_000
+
+
+def test_an_echo_of_nothing_is_refused() -> None:
+    with ExitStack() as stack:
+        echo = peer_process.start_tiermq(stack, "echo_limit", "Echo")
+        with pytest.raises(peer_process.PeerFailed, match="expected positive numbers"):
+            echo.prepare(**Exchange(0, 1).parameters())
+
+
+def test_a_broker_takes_the_requests_that_the_limit_is_made_of(tmp_path: Path) -> None:
+    with LocalBroker(tmp_path / "store") as broker:
+        for topic in (TOPIC, BATCH_TOPIC):
+            broker.create_topic(topic, queues=QUEUES)
+        port = int(broker.address.rsplit(":", 1)[1])
+        one = answered_bytes(port, encode_frame(send_request(TOPIC, b"x" * 128)))
+        many = answered_bytes(port, encode_frame(send_request(BATCH_TOPIC, batch_body(16, 128), is_batch=True)))
+        assert [len(message.body) for message in broker.messages(TOPIC)] == [128]
+        assert [len(message.body) for message in broker.messages(BATCH_TOPIC)] == [128] * 16
+        assert many > one + 15 * 32  # It tells sixteen message ids.
+        for _ in range(40):
+            broker.send(TOPIC, b"y" * 128, queue_id=0)
+        pulled = answered_bytes(port, encode_frame(pull_request(TOPIC)))
+        assert 32 * 128 < pulled < 40 * 300
+
+
+def test_a_round_grows_with_its_scale_and_is_whole_batches(tmp_path: Path) -> None:
+    counts = [count_of(Place(tmp_path, tmp_path, scale)) for scale in (1, 4, 16)]
+    assert counts == [counts[0], 4 * counts[0], 16 * counts[0]]
+    quick = count_of(Place(tmp_path, tmp_path, quick=True), 4)
+    assert 0 < quick < counts[0]
+    assert quick % (16 * 32) == 0
+
+
+def test_the_official_programs_have_the_goals_of_the_issue() -> None:
+    goals = {name: work.goal.ratio for name, work in by_name(WORKS).items() if work.goal}
+    assert goals == {"producer_128": 1.2, "producer_1024": 1.2, "batch_producer": 1.5, "consumer": 1.2}
+    assert all("echo" in work.limit and work.grows for work in WORKS)
+
+
+@pytest.mark.bench
+@pytest.mark.slow
+@pytest.mark.interop
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("name", [work.name for work in WORKS])
+def test_both_brokers_do_a_round_of_each_network_work(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        fetch()
+    except Unavailable as reason:
+        pytest.skip(f"no real RocketMQ here: {reason}")
+    monkeypatch.setattr(network_works, "MESSAGES", 4096)
+    with ExitStack() as stack:
+        sides = by_name(WORKS)[name].opener(Place(tmp_path, tmp_path, quick=True), stack)
+        done = {side: run() for side, run in sides.rounds.items()}
+        assert set(done) == {TIERMQ, ROCKETMQ, LIMIT}
+        assert {each.messages for each in done.values()} == {sides.notes["messages"]}
+        assert set(sides.pids) == {TIERMQ, ROCKETMQ}
+        assert done[TIERMQ].bytes == done[ROCKETMQ].bytes > 0
