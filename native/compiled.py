@@ -1616,8 +1616,12 @@ class Builder:
 @cython.final
 @cython.cclass
 class TransferLimits:
-    """How much one get may return, by whether the records are expected in memory."""
+    """How much one get may return, by whether the records are expected in memory.
 
+    Records below the physical offset `checked_below` were not written by this process: their checksums are looked at.
+    """
+
+    checked_below = cython.declare(int64_t, visibility="public")
     memory_bytes = cython.declare(int64_t, visibility="public")
     memory_count = cython.declare(int64_t, visibility="public")
     disk_bytes = cython.declare(int64_t, visibility="public")
@@ -1632,6 +1636,7 @@ class TransferLimits:
         self.disk_count = disk_count
         self.memory_window_bytes = memory_window_bytes
         self.filter_bytes = filter_bytes
+        self.checked_below = 0
 
 
 @cython.final
@@ -1680,8 +1685,12 @@ def page_of(status: object, next_offset: int64_t, low: int64_t, high: int64_t) -
 
 
 def read_page(queue: Segments, min_logic_offset: int64_t, offset: int64_t, log: Segments, max_messages: int64_t,
-              max_bytes: int64_t, limits: TransferLimits) -> GetPage:  # fmt: skip
-    """A get of an ordinary queue: the table of statuses, then the records as far as the limits allow."""
+              max_bytes: int64_t, limits: TransferLimits, queue_id: int64_t = -1) -> GetPage:  # fmt: skip
+    """A get of an ordinary queue: the table of statuses, then the records as far as the limits allow.
+
+    `queue_id`: records must say that they are of this queue and at the offset of their unit; -1 where units lead to
+    records of other queues. Raises CorruptRecord when the first record is damaged, or not the one of its unit.
+    """
     low: int64_t = min_logic_offset // UNIT_BYTES
     last: Tail
     files: cython.Py_ssize_t = len(queue.views)
@@ -1707,14 +1716,38 @@ def read_page(queue: Segments, min_logic_offset: int64_t, offset: int64_t, log: 
     if files:
         last = cython.cast(Tail, log.views[files - 1])
         max_physical = last.t.base + observe(cython.address(last.t.position))
-    gather_into(page, view, offset - view.t.base // UNIT_BYTES, offset, log, max_physical, max_messages, max_bytes, limits)
+    gather_into(
+        page, view, offset - view.t.base // UNIT_BYTES, offset, log, max_physical, max_messages, max_bytes, limits, queue_id
+    )
     return page
 
 
 @cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def is_sound(p: cython.pointer(cython.const[u8]), size: int64_t) -> cython.bint:
+    """Whether the checksums of a record of `size` bytes agree with its bytes."""
+    flags: uint32_t = load32(p + 36)
+    body_at: int64_t = 88 + (12 if flags & 0x10 else 0) + (12 if flags & 0x20 else 0)
+    if body_at + 3 > size:
+        return False
+    body_length: int64_t = cython.cast(int32_t, load32(p + body_at - 4))
+    if body_length < 0 or body_at + body_length + 3 > size:
+        return False
+    if load32(p + 8) != (crc_of(p + body_at, body_length) & 0x7FFFFFFF if body_length else 0):
+        return False
+    if size < body_at + body_length + CRC_PROPERTY_BYTES or memcmp(p + size - CRC_PROPERTY_BYTES, b"__CRC32#\x01", 9) != 0:
+        return True
+    return crc_property_holds(p, size)
+
+
+@cython.cfunc
 def gather_into(page: GetPage, queue: Tail, first_unit: int64_t, offset: int64_t, log: Segments, max_physical: int64_t,
-                max_messages: int64_t, max_bytes: int64_t, limits: TransferLimits):  # fmt: skip
-    """Copy the records that the units from `first_unit` of one queue file point to, as far as the limits allow."""
+                max_messages: int64_t, max_bytes: int64_t, limits: TransferLimits, queue_id: int64_t):  # fmt: skip
+    """Copy the records that the units from `first_unit` of one queue file point to, as far as the limits allow.
+
+    Where a unit does not lead to its own record, or to a damaged one, a page ends; one that would begin there raises.
+    """
     units: int64_t = observe(cython.address(queue.t.position)) // UNIT_BYTES
     scan_bytes: int64_t = max_messages * UNIT_BYTES
     if scan_bytes < limits.filter_bytes:
@@ -1730,12 +1763,17 @@ def gather_into(page: GetPage, queue: Tail, first_unit: int64_t, offset: int64_t
     if most < 1:
         most = 1
     few: cython.pointer(cython.const[u8])[64]
+    places: int64_t[64]  # The unit of each record.
+    unit_of: cython.pointer(int64_t) = places
     records: cython.pointer(cython.pointer(cython.const[u8])) = few
     if most > 64:
         records = cython.cast(
             cython.pointer(cython.pointer(cython.const[u8])), malloc(most * cython.sizeof(cython.pointer(u8)))
         )
-        if records == cython.NULL:
+        unit_of = cython.cast(cython.pointer(int64_t), malloc(most * cython.sizeof(int64_t)))
+        if records == cython.NULL or unit_of == cython.NULL:
+            free(records)
+            free(unit_of)
             raise MemoryError
     count: int64_t = 0
     examined: int64_t = 0
@@ -1748,7 +1786,15 @@ def gather_into(page: GetPage, queue: Tail, first_unit: int64_t, offset: int64_t
     line: int64_t
     source: cython.pointer(cython.const[u8])
     bad: int64_t = -1
+    stopped: cython.bint = False
     view: Tail = None
+    low: int64_t = 0x7FFFFFFFFFFFFFFF
+    if len(log.views):
+        low = cython.cast(Tail, log.views[0]).t.base
+    before: int64_t = -1  # Where the unit before leads to.
+    if first_unit and cython.cast(int32_t, load32(unit - 12)) != 2147483647:
+        before = cython.cast(int64_t, load64(unit - UNIT_BYTES))
+    goes_back: cython.bint
     while first_unit + examined < units and examined * UNIT_BYTES < scan_bytes:
         physical = cython.cast(int64_t, load64(unit))
         size = cython.cast(int32_t, load32(unit + 8))
@@ -1769,39 +1815,68 @@ def gather_into(page: GetPage, queue: Tail, first_unit: int64_t, offset: int64_t
         last_physical = physical
         examined += 1
         unit += UNIT_BYTES
-        if physical < removed_before:
+        goes_back = physical < before
+        before = physical
+        if physical < removed_before and not goes_back:
             continue
         if view is None or physical < view.t.base or physical >= view.t.base + view.t.size:
             view = log.locate(physical)
-        at = 0 if view is None else physical - view.t.base
-        if view is None or view.t.data == cython.NULL or size < FIXED_BYTES or at + size > observe(cython.address(view.t.position)):
+        if not goes_back and ((0 <= physical and physical < low) or (view is not None and view.t.data == cython.NULL)):
             removed_before = physical - physical % log.file_size + log.file_size
             continue
+        at = 0 if view is None else physical - view.t.base
+        if goes_back or view is None or size < FIXED_BYTES or at + size > observe(cython.address(view.t.position)):
+            stopped = True
+            examined -= 1
+            break
         source = view.t.data + at
         for line in range(0, size, 64):
             prefetch_read(source + line)
         records[count] = source
+        unit_of[count] = examined - 1
         count += 1
         total += size
-    data: bytes = PyBytes_FromStringAndSize(cython.NULL, total)
-    to: cython.pointer(u8) = cython.cast(cython.pointer(u8), PyBytes_AS_STRING(data))
+    data: bytes = b""
+    to: cython.pointer(u8) = cython.NULL
     left: int64_t = total
     i: int64_t
+    if count:
+        data = PyBytes_FromStringAndSize(cython.NULL, total)
+        to = cython.cast(cython.pointer(u8), PyBytes_AS_STRING(data))
     for i in range(count):
         source = records[i]
         size = cython.cast(int32_t, load32(source))
-        if size < FIXED_BYTES or size > left or (load32(source + 4) != MAGIC_V1 and load32(source + 4) != MAGIC_V2):
+        at = offset + unit_of[i]
+        if (
+            size != cython.cast(int32_t, load32(queue.t.data + (first_unit + unit_of[i]) * UNIT_BYTES + 8))
+            or size > left
+            or (load32(source + 4) != MAGIC_V1 and load32(source + 4) != MAGIC_V2)
+            or (queue_id >= 0 and (load32(source + 12) != queue_id or cython.cast(int64_t, load64(source + 20)) != at))
+        ):
             bad = i
             break
         memcpy(to, source, size)
+        if cython.cast(int64_t, load64(queue.t.data + (first_unit + unit_of[i]) * UNIT_BYTES)) < limits.checked_below:
+            if not is_sound(to, size):
+                bad = i
+                break
         to += size
         left -= size
+    if bad >= 0:
+        # What came before it is given out, the next page begins with it.
+        data = data[: total - left]
+        count = bad
+        examined = unit_of[bad]
+        last_physical = cython.cast(int64_t, load64(queue.t.data + (first_unit + examined) * UNIT_BYTES))
+        stopped = True
     if records != few:
         free(records)
-    if bad >= 0 or left != 0:
+        free(unit_of)
+    if stopped and count == 0:
+        physical = cython.cast(int64_t, load64(queue.t.data + (first_unit + examined) * UNIT_BYTES))
         raise CorruptRecord(
-            f"queue offset {offset + (bad if bad >= 0 else 0)} points to commit-log bytes that are not the record "
-            f"it describes (last physical offset examined: {last_physical}); run `tiermq store check`"
+            f"queue offset {offset + examined} points to commit-log bytes that are not the record it describes, or a "
+            f"damaged one (physical offset {physical}); run `tiermq store check`"
         )
     page.status = FOUND if count else MESSAGE_WAS_REMOVING
     page.next_offset = offset + examined

@@ -38,11 +38,21 @@ class Shelf:
         return struct.pack(">qiq", result.physical_offset, result.size if size is None else size, 0)
 
     def page(
-        self, offset: int, count: int = 32, max_bytes: int = 10**6, low: int = 0, limits: tuple[int, ...] = PLENTY
+        self,
+        offset: int,
+        count: int = 32,
+        max_bytes: int = 10**6,
+        low: int = 0,
+        limits: tuple[int, ...] = PLENTY,
+        queue_id: int = -1,
+        checked_below: int = 0,
     ) -> Any:
         segments = self.kernel.Segments(self.views, 200)
         transfer = self.kernel.TransferLimits(*limits)
-        return self.kernel.read_page(segments, 20 * low, offset, self.world.segments(), count, max_bytes, transfer)
+        transfer.checked_below = checked_below
+        return self.kernel.read_page(
+            segments, 20 * low, offset, self.world.segments(), count, max_bytes, transfer, queue_id
+        )
 
 
 @pytest.fixture
@@ -79,18 +89,58 @@ def test_blanks_are_passed_over_and_hide_nothing(shelf: Shelf) -> None:
     assert (page.count, page.next_offset) == (0, 5)
 
 
-@pytest.mark.parametrize("size", [91, 120, 124, 126])
-def test_a_unit_of_a_wrong_size_is_an_error(shelf: Shelf, size: int) -> None:
+@pytest.mark.parametrize("size", [91, 120, 124, 126, 0, -5, 50, 10_000])
+def test_a_page_ends_before_a_unit_of_a_wrong_size_and_does_not_begin_with_it(shelf: Shelf, size: int) -> None:
     assert shelf.results[0].size == 122
     shelf.file(0, shelf.unit(0), shelf.unit(1, size), shelf.unit(2))
-    with pytest.raises(CorruptRecord, match="store check"):
-        shelf.page(0)
+    page = shelf.page(0)
+    assert (page.status, page.count, page.next_offset) == (GetStatus.FOUND, 1, 1)
+    with pytest.raises(CorruptRecord, match=r"queue offset 1 .*store check"):
+        shelf.page(1)
+    assert shelf.page(2).count == 1
 
 
-@pytest.mark.parametrize("size", [0, -5, 50, 10_000])
-def test_a_unit_of_a_size_that_no_record_has_gives_no_data(shelf: Shelf, size: int) -> None:
-    shelf.file(0, shelf.unit(0), shelf.unit(1, size))
-    assert shelf.page(1).data == b""
+@pytest.mark.parametrize("physical", [-(2**63), -1, 1, 122 * 10, 4096, 1 << 62], ids=str)
+def test_a_unit_that_leads_nowhere_is_damage_and_not_a_removed_message(shelf: Shelf, physical: int) -> None:
+    """Consumers were sent on to the next file, past every message between."""
+    shelf.file(0, shelf.unit(0), struct.pack(">qiq", physical, 122, 0), shelf.unit(2), shelf.unit(3))
+    assert (shelf.page(0).count, shelf.page(0).next_offset) == (1, 1)
+    with pytest.raises(CorruptRecord, match="queue offset 1"):
+        shelf.page(1)
+
+
+def test_a_unit_that_leads_to_before_its_predecessor_is_damage_also_where_the_log_is_gone(
+    kernel: ModuleType, shelf: Shelf
+) -> None:
+    shelf.results += [shelf.world.appender.put(kernel.Message("T", bytes(300))) for _ in range(20)]
+    later = [n for n, result in enumerate(shelf.results) if result.physical_offset >= 4096]
+    shelf.file(0, shelf.unit(later[0]), shelf.unit(0), shelf.unit(later[1]))
+    shelf.world.segments = lambda: kernel.Segments(shelf.world.tails[1:], 4096)  # type: ignore[method-assign]
+    assert (shelf.page(0).count, shelf.page(0).next_offset) == (1, 1)
+    with pytest.raises(CorruptRecord, match="queue offset 1"):
+        shelf.page(1)
+
+
+def test_a_record_of_another_place_is_not_given_out(shelf: Shelf) -> None:
+    shelf.file(0, shelf.unit(0), shelf.unit(2), shelf.unit(2))
+    assert (shelf.page(0).count, shelf.page(0, queue_id=0).count) == (3, 1)
+    with pytest.raises(CorruptRecord, match="queue offset 1"):
+        shelf.page(1, queue_id=0)
+    assert shelf.page(2, queue_id=0).messages[0].queue_offset == 2
+    with pytest.raises(CorruptRecord, match="queue offset 0"):
+        shelf.page(0, queue_id=1)
+
+
+@pytest.mark.parametrize("at", [8, 11, 87, 100, 117], ids=["crc", "its end", "length of the body", "body", "its last"])
+def test_what_another_process_wrote_is_given_out_only_if_its_checksum_holds(shelf: Shelf, at: int) -> None:
+    shelf.file(0, *map(shelf.unit, range(4)))
+    shelf.world.buffers[0][122 * 2 + at] ^= 4
+    assert (shelf.page(0).count, shelf.page(0, checked_below=122 * 2).count) == (4, 4)
+    page = shelf.page(0, checked_below=122 * 3)
+    assert (page.count, page.next_offset, len(page.messages)) == (2, 2, 2)
+    with pytest.raises(CorruptRecord, match="queue offset 2"):
+        shelf.page(2, checked_below=122 * 3)
+    assert shelf.page(3, checked_below=122 * 4).count == 1
 
 
 @pytest.mark.parametrize(

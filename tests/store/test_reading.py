@@ -21,6 +21,8 @@ from tiermq.message.message_filter import TagCodeFilter, TagFilter
 
 BOTH = pytest.mark.parametrize("chosen", [None, TagFilter("*")], ids=["plain", "filtered"])
 """A plain get goes through the kernel, a filtered one through the collector: both keep the same table."""
+GAPS = "%LMQ%gaps"
+"""A light queue: its units lead to records of another topic."""
 
 
 def seen(page: GetPage) -> tuple[object, ...]:
@@ -52,8 +54,9 @@ def test_a_filter_by_hash_alone_does_not_give_damaged_records_out() -> None:
         assert unit is not None
         file, position = log_place(unit[0])
         overwrite(access, file, position + 4, b"xxxx")
+        assert store.get("T", 0, 0, message_filter=TagCodeFilter("A")).next_offset == 1
         with pytest.raises(CorruptRecord, match="not the record"):
-            store.get("T", 0, 0, message_filter=TagCodeFilter("A"))
+            store.get("T", 0, 1, message_filter=TagCodeFilter("A"))
 
 
 @pytest.fixture
@@ -131,12 +134,12 @@ def test_a_page_ends_with_its_queue_file_and_the_next_one_goes_on(store: LocalSt
 def test_a_place_without_a_message_is_passed_over(chosen: TagFilter | None) -> None:
     with on_simulation() as store:
         results = put_all(store, 5)
-        queue = store._parts.queues.find_or_create("Gaps", 0)
+        queue = store._parts.queues.find_or_create(GAPS, 0)
         for at, result in zip((0, 1, 10, 11), results, strict=False):
             queue.append(UnitRequest(result.physical_offset, result.size, 0, at, result.store_timestamp_ms))
         found = []
         offset = 0
-        while (page := store.get("Gaps", 0, offset, message_filter=chosen)).status is not GetStatus.OFFSET_OVERFLOW_ONE:
+        while (page := store.get(GAPS, 0, offset, message_filter=chosen)).status is not GetStatus.OFFSET_OVERFLOW_ONE:
             assert page.next_offset > offset
             found += page.messages
             offset = page.next_offset
@@ -147,12 +150,12 @@ def test_a_place_without_a_message_is_passed_over(chosen: TagFilter | None) -> N
 def test_a_queue_file_of_nothing_but_gaps_leads_on_to_the_next_file(chosen: TagFilter | None) -> None:
     with on_simulation() as store:
         results = put_all(store, 2)
-        queue = store._parts.queues.find_or_create("Gaps", 0)
+        queue = store._parts.queues.find_or_create(GAPS, 0)
         queue.append(UnitRequest(results[0].physical_offset, results[0].size, 0, 0, 1))
         queue.append(UnitRequest(results[1].physical_offset, results[1].size, 0, 120, 1))
         offset, found = 0, []
         for _ in range(10):
-            page = store.get("Gaps", 0, offset, message_filter=chosen)
+            page = store.get(GAPS, 0, offset, message_filter=chosen)
             if page.status is GetStatus.OFFSET_OVERFLOW_ONE:
                 break
             assert page.next_offset > offset
@@ -183,9 +186,29 @@ def test_a_unit_that_points_to_other_bytes_is_an_error_and_never_data(chosen: Ta
     store = on_simulation(access)
     results = put_all(store, 10)
     overwrite(access, *log_place(results[3].physical_offset), b"\0\0\0\x10")
+    page = store.get("T", 0, 0, message_filter=chosen)
+    assert ([message.queue_offset for message in page.messages], page.next_offset) == ([0, 1, 2], 3)
     with pytest.raises(CorruptRecord):
-        _ = store.get("T", 0, 0, message_filter=chosen).messages
+        store.get("T", 0, 3, message_filter=chosen)
+    assert store.get("T", 0, 4, message_filter=chosen).count == 6
     store.close()
+
+
+@BOTH
+def test_what_the_store_found_when_it_was_opened_is_given_out_only_if_its_checksum_holds(
+    chosen: TagFilter | None,
+) -> None:
+    """A broker sends the bytes of a page as they are, and RocketMQ's clients do not look at the checksum."""
+    access = SimulatedFileAccess()
+    with on_simulation(access) as store:
+        results = put_all(store, 10)
+    overwrite(access, *log_place(results[3].physical_offset + 90), b"\xff")
+    with on_simulation(access) as store:
+        page = store.get("T", 0, 0, message_filter=chosen)
+        assert (page.count, page.next_offset) == (3, 3)
+        with pytest.raises(CorruptRecord):
+            store.get("T", 0, 3, message_filter=chosen)
+        assert [message.queue_offset for message in store.get("T", 0, 4, message_filter=chosen).messages][:1] == [4]
 
 
 def test_a_damaged_body_is_an_error_when_the_message_is_decoded() -> None:

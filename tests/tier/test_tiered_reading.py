@@ -43,6 +43,27 @@ def offsets(page: Any) -> list[int]:
     return [message.queue_offset for message in page.messages]
 
 
+def test_messages_that_are_damaged_on_the_disk_come_from_the_tier_and_the_others_from_the_disk(
+    world: BrokerWorld,
+) -> None:
+    world.open()
+    world.put(50)
+    assert world.store.tier_now()
+    world.put(10)
+    world.close()
+    [log] = (world.disk / "commitlog").iterdir()
+    data = bytearray(log.read_bytes())
+    for number in (7, 8, 55):  # The last of them has not come to the tier.
+        data[data.index(b"orders 0 %d " % (number + 1))] ^= 1
+    log.write_bytes(data)
+    world.open(tier_dispatch_enable=False)
+    found = [world.store.get(T, 0, offset, 1) for offset in range(55)]
+    assert [page.messages[0].body for page in found] == [sent.body for sent in world.sent[T, 0][:55]]
+    assert [offset for offset, page in enumerate(found) if isinstance(page, TierPage)] == [7, 8]
+    with pytest.raises(CorruptRecord):
+        world.store.get(T, 0, 55)
+
+
 # Who answers
 
 
@@ -146,6 +167,8 @@ def test_a_queue_that_the_tier_does_not_know_yet_falls_back_to_local_at_force(wo
     world.open(tiered_storage_level="FORCE")
     world.put(3)
     assert offsets(world.store.get(T, 0, 0)) == [0, 1, 2]
+    at_its_end = world.store.get(T, 0, 3)
+    assert (at_its_end.status, at_its_end.max_offset) == (GetStatus.OFFSET_OVERFLOW_ONE, 3)
     assert "get_message_fallback_total" in world.store.metrics.render_prometheus()
 
 

@@ -48,6 +48,7 @@ from tiermq.files.mapped_file import MappedFile
 from tiermq.files.mapped_file_queue import MappedFileQueue
 from tiermq.files.new_names import NewNames
 from tiermq.kernel import QueueTail
+from tiermq.message.topic_name import is_light_queue
 
 RESERVE_BYTES = 1 << 16
 """Disk blocks are taken in such steps: a store has thousands of queues, most of them small."""
@@ -68,7 +69,17 @@ StoreTimeOf = Callable[[int, int], int]
 class ConsumeQueue:
     """See the module."""
 
-    __slots__ = ("_gap_before", "_units", "ext", "files", "min_logic_offset", "queue_id", "queue_tail", "topic")
+    __slots__ = (
+        "_gap_before",
+        "_units",
+        "ext",
+        "files",
+        "min_logic_offset",
+        "own_id",
+        "queue_id",
+        "queue_tail",
+        "topic",
+    )
 
     def __init__(
         self,
@@ -83,6 +94,8 @@ class ConsumeQueue:
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
+        # What every record of the queue says its queue is; -1 where units lead to records of other topics.
+        self.own_id = -1 if is_light_queue(topic) else queue_id
         self.ext = ext
         self.files = MappedFileQueue(
             access,

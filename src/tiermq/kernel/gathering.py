@@ -1,4 +1,9 @@
-"""read_page in pure Python: a get of an ordinary queue, its records copied into one bytes object."""
+"""read_page in pure Python: a get of an ordinary queue, its records copied into one bytes object.
+
+Where a unit does not lead to its own record, or to one that this process has not written and that is damaged, a page
+ends; a page that would begin there raises CorruptRecord. So nothing damaged is given out, nothing sound before it is
+held back, and nobody is sent on past it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ import struct
 from tiermq.errors import CorruptRecord
 from tiermq.kernel.tails import Segments, Tail
 from tiermq.message.layout import MAGIC_V1, MAGIC_V2
-from tiermq.message.record import decode_records
+from tiermq.message.record import decode_record, decode_records
 from tiermq.message.stored_message import StoredMessage
 from tiermq.status import GetStatus
 
@@ -16,13 +21,27 @@ FIXED_BYTES = 91
 BLANK_SIZE = 2**31 - 1  # Of a unit that holds the place of a message which is not there.
 _UNIT = struct.Struct(">qiq")
 _SIZE_MAGIC = struct.Struct(">ii")
+_PLACE = struct.Struct(">i4xq")  # Queue id, flag, queue offset.
+_PLACE_AT = 12
+_OFFSET_MAX = 2**63 - 1
 _FEW = 64  # Units decoded per step: a get rarely wants more.
 
 
 class TransferLimits:
-    """How much one get may return, by whether the records are expected in memory."""
+    """How much one get may return, by whether the records are expected in memory.
 
-    __slots__ = ("disk_bytes", "disk_count", "filter_bytes", "memory_bytes", "memory_count", "memory_window_bytes")
+    Records below the physical offset `checked_below` were not written by this process: their checksums are looked at.
+    """
+
+    __slots__ = (
+        "checked_below",
+        "disk_bytes",
+        "disk_count",
+        "filter_bytes",
+        "memory_bytes",
+        "memory_count",
+        "memory_window_bytes",
+    )
 
     def __init__(
         self,
@@ -39,6 +58,7 @@ class TransferLimits:
         self.disk_count = disk_count
         self.memory_window_bytes = memory_window_bytes
         self.filter_bytes = filter_bytes
+        self.checked_below = 0
 
 
 class GetPage:
@@ -84,8 +104,13 @@ def read_page(
     max_messages: int,
     max_bytes: int,
     limits: TransferLimits,
+    queue_id: int = -1,
 ) -> GetPage:
-    """A get of an ordinary queue: the table of statuses, then the records as far as the limits allow."""
+    """A get of an ordinary queue: the table of statuses, then the records as far as the limits allow.
+
+    `queue_id`: records must say that they are of this queue and at the offset of their unit; -1 where units lead to
+    records of other queues. Raises CorruptRecord when the first record is damaged, or not the one of its unit.
+    """
     low = min_logic_offset // UNIT_BYTES
     high = (queue.views[-1].base + queue.views[-1].position) // UNIT_BYTES if queue.views else 0
     if high == 0:
@@ -102,7 +127,7 @@ def read_page(
     if view is not None:
         first_unit = offset - view.base // UNIT_BYTES
         data, count, examined, last_physical = _gather(
-            view, first_unit, log, max_physical, max_messages, max_bytes, limits
+            view, first_unit, log, max_physical, max_messages, max_bytes, limits, queue_id
         )
     if examined == 0:
         per_file = queue.file_size // UNIT_BYTES
@@ -120,6 +145,7 @@ def _gather(
     max_messages: int,
     max_bytes: int,
     limits: TransferLimits,
+    queue_id: int,
 ) -> tuple[bytes, int, int, int]:
     """Copy the records that the units from `first_unit` of one queue file point to, as far as the limits allow.
 
@@ -133,6 +159,8 @@ def _gather(
     parts: list[memoryview] = []
     count = examined = total = 0
     last_physical, removed_before = -1, -1
+    low = log.views[0].base if log.views else _OFFSET_MAX
+    before = _physical_before(queue, first_unit)
     view: Tail | None = None
     step = min(end, start + _FEW * UNIT_BYTES)
     while start < end:
@@ -148,23 +176,59 @@ def _gather(
                 return b"".join(parts), count, examined, last_physical
             last_physical = physical
             examined += 1
-            if physical < removed_before:
+            goes_back, before = physical < before, physical
+            if physical < removed_before and not goes_back:
                 continue
             if view is None or not view.base <= physical < view.base + view.size:
                 view = log.find(physical)
-            at = 0 if view is None else physical - view.base
-            if view is None or view.buffer is None or size < FIXED_BYTES or at + size > view.position:
+            if not goes_back and (0 <= physical < low or (view is not None and view.buffer is None)):
                 removed_before = physical - physical % log.file_size + log.file_size
                 continue
-            found, magic = _SIZE_MAGIC.unpack_from(view.buffer, at)
-            if found != size or (magic != MAGIC_V1 and magic != MAGIC_V2):
-                unit = queue.base // UNIT_BYTES + first_unit + examined - 1
-                raise CorruptRecord(
-                    f"queue offset {unit} points to commit-log bytes that are not the record it describes "
-                    f"(physical offset {physical}); run `tiermq store check`"
-                )
-            parts.append(view.buffer[at : at + size])
+            unit = queue.base // UNIT_BYTES + first_unit + examined - 1
+            record = _record(None if goes_back else view, physical, size)
+            problem = _problem(record, queue_id, unit, physical < limits.checked_below)
+            if problem:
+                if not count:
+                    raise CorruptRecord(
+                        f"queue offset {unit} points to commit-log bytes that are not the record it describes "
+                        f"(physical offset {physical}): {problem}; run `tiermq store check`"
+                    )
+                return b"".join(parts), count, examined - 1, last_physical
+            parts.append(record)
             count += 1
             total += size
         start, step = step, end
     return b"".join(parts), count, examined, last_physical
+
+
+def _physical_before(queue: Tail, unit: int) -> int:
+    """Where the unit before one of a queue file leads to; -1 where it has none, or none of a message."""
+    if not unit or queue.buffer is None:
+        return -1
+    physical, size, _ = _UNIT.unpack_from(queue.buffer, (unit - 1) * UNIT_BYTES)
+    return -1 if size == BLANK_SIZE else int(physical)
+
+
+def _record(view: Tail | None, physical: int, size: int) -> memoryview:
+    """The bytes that a unit leads to; none where no record of that size can be."""
+    at = 0 if view is None else physical - view.base
+    if view is None or view.buffer is None or size < FIXED_BYTES or at + size > view.position:
+        return memoryview(b"")
+    return view.buffer[at : at + size]
+
+
+def _problem(record: memoryview, queue_id: int, queue_offset: int, checked: bool) -> str:
+    """Why a record is not the one of its unit, or not sound; "" when it is."""
+    if not record:
+        return "the log has no record of that size there"
+    size, magic = _SIZE_MAGIC.unpack_from(record)
+    if size != len(record) or magic not in (MAGIC_V1, MAGIC_V2):
+        return "no record begins there"
+    if queue_id >= 0 and _PLACE.unpack_from(record, _PLACE_AT) != (queue_id, queue_offset):
+        return "the record there is of another place"
+    if checked:
+        try:
+            decode_record(record)
+        except CorruptRecord:
+            return "its checksums do not agree with its bytes"
+    return ""

@@ -26,13 +26,15 @@ from tiermq.errors import CorruptRecord
 from tiermq.kernel import GetPage, Segments, TransferLimits, read_page
 from tiermq.message.layout import MAGIC_V1, MAGIC_V2
 from tiermq.message.message_filter import MessageFilter, TagCodeFilter
+from tiermq.message.record import decode_record
 from tiermq.message.topic_name import SCHEDULE_TOPIC
 from tiermq.status import GetStatus
 
 PULL_BYTES_MIN = 100
 PULL_BYTES_MAX = 134_217_728
 NUMBER_MAX = 2**50
-_SIZE_MAGIC = struct.Struct(">ii")
+_HEAD = struct.Struct(">ii4xi4xq")  # Size, magic, queue id, queue offset.
+_NONE = (0, 0, -1, -1)
 
 
 @dataclass(slots=True)
@@ -47,8 +49,16 @@ class _Collector:
     parts: list[bytes]
     count: int = 0
     total: int = 0
+    queue_id: int = -1
+    """Whose records they must be; -1 where units lead to records of other queues."""
     removed_before: int = -1
     last_physical: int = -1
+
+    @property
+    def low(self) -> int:
+        """Where the log begins; everything lies before it when there is none."""
+        views = self.segments.views
+        return views[0].base if views else NUMBER_MAX
 
     def is_full(self, physical: int, size: int, batch: int) -> bool:
         """Whether a unit must wait for the next get. The first message always goes."""
@@ -65,19 +75,28 @@ class _Collector:
             or self.count >= count_max
         )
 
-    def take(self, physical: int, size: int, batch: int, chosen: MessageFilter | None) -> None:
-        """Fetch the record of a unit and keep it if the filter says so."""
+    def take(self, physical: int, size: int, batch: int, chosen: MessageFilter | None, queue_offset: int) -> bool:
+        """Fetch the record of a unit and keep it if the filter says so. False, and nothing done, where the page must
+        end because the record is damaged or not the unit's. Raises CorruptRecord where it would begin with that one.
+        """
         record = self.segments.read(physical, size)
-        if record is None:
+        if record is None and 0 <= physical < self.low:
             self.removed_before = physical - physical % self.segments.file_size + self.segments.file_size
-            return
-        if chosen is None:
-            _require_record(record, physical)
-        elif not chosen.matches_record(record):
-            return
+            return True
+        try:
+            record = _required(record, physical, self.queue_id, queue_offset)
+            if physical < self.limits.checked_below:
+                decode_record(record)
+        except CorruptRecord:
+            if self.count:
+                return False
+            raise
+        if chosen is not None and not chosen.matches_record(record):
+            return True
         self.parts.append(record)
         self.count += batch
         self.total += size
+        return True
 
 
 class Reader:
@@ -102,6 +121,10 @@ class Reader:
     def memory_window_bytes(self) -> int:
         return self._limits.memory_window_bytes
 
+    def check_below(self, physical_offset: int) -> None:
+        """Look at the checksums of records below: somebody else wrote them, and what the disk kept of them is open."""
+        self._limits.checked_below = physical_offset
+
     def get(
         self,
         topic: str,
@@ -111,11 +134,33 @@ class Reader:
         max_bytes: int = PULL_BYTES_MAX,
         message_filter: MessageFilter | None = None,
     ) -> GetPage:
-        """See the module."""
+        """See the module. Raises CorruptRecord where a page would begin with a record that is damaged, or with a unit
+        that does not lead to its own; a page ends before one.
+        """
         queue = self._queues.find(topic, queue_id)
+        try:
+            page = self._page(queue, offset, max_messages, max_bytes, message_filter)
+        except CorruptRecord:
+            # Log files may have come and gone between the looks at queue and log. What is damaged is so again.
+            page = self._page(queue, offset, max_messages, max_bytes, message_filter)
+        if page.count:
+            self.found_count += 1
+            self.transferred_count += page.count
+        else:
+            self.missed_count += 1
+        return page
+
+    def _page(
+        self,
+        queue: ConsumeQueue | BatchConsumeQueue | None,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        message_filter: MessageFilter | None,
+    ) -> GetPage:
         if message_filter is None and type(queue) is ConsumeQueue:
             try:
-                page = read_page(
+                return read_page(
                     queue.files.segments,
                     queue.min_logic_offset,
                     offset,
@@ -123,21 +168,15 @@ class Reader:
                     max_messages,
                     max_bytes if PULL_BYTES_MIN <= max_bytes <= PULL_BYTES_MAX else _clamped(max_bytes),
                     self._limits,
+                    queue.own_id,
                 )
             except OverflowError:  # A number beyond 64 bits; no queue reaches that far, no page is that long.
-                return self.get(topic, queue_id, _fitting(offset), _fitting(max_messages), max_bytes)
-        elif queue is None:
-            page = GetPage(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0)
-        elif type(message_filter) is TagCodeFilter and _has_plain_codes(queue):
-            page = self._collect_by_code(queue, offset, max_messages, _clamped(max_bytes), message_filter)
-        else:
-            page = self._collect(queue, offset, max_messages, _clamped(max_bytes), message_filter)
-        if page.count:
-            self.found_count += 1
-            self.transferred_count += page.count
-        else:
-            self.missed_count += 1
-        return page
+                return self._page(queue, _fitting(offset), _fitting(max_messages), max_bytes, None)
+        if queue is None:
+            return GetPage(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0)
+        if type(message_filter) is TagCodeFilter and _has_plain_codes(queue):
+            return self._collect_by_code(queue, offset, max_messages, _clamped(max_bytes), message_filter)
+        return self._collect(queue, offset, max_messages, _clamped(max_bytes), message_filter)
 
     def _collect_by_code(
         self,
@@ -157,14 +196,24 @@ class Reader:
         if units is None:
             return self._collect(queue, offset, max_messages, max_bytes, message_filter)
         files, codes = self._log.files, message_filter.codes
-        collector = _Collector(files.segments, self._limits, files.max_offset, max_messages, max_bytes, [])
+        collector = _Collector(
+            files.segments,
+            self._limits,
+            files.max_offset,
+            max_messages,
+            max_bytes,
+            [],
+            queue_id=-1 if isinstance(queue, BatchConsumeQueue) else queue.own_id,
+        )
         examined = physical = 0
         for physical, size, code in UNIT.iter_unpack(units):
             if code in codes and is_real(physical, size):
                 if collector.is_full(physical, size, 1):
                     break
-                if physical >= collector.removed_before:
-                    collector.take(physical, size, 1, None)
+                if physical >= collector.removed_before and not collector.take(
+                    physical, size, 1, None, offset + examined
+                ):
+                    break
             examined += 1
         status = GetStatus.NO_MATCHED_MESSAGE if collector.removed_before < 0 else GetStatus.MESSAGE_WAS_REMOVING
         if collector.count:
@@ -189,7 +238,15 @@ class Reader:
         if units is None:
             return GetPage(GetStatus.OFFSET_FOUND_NULL, queue.roll_next_file(offset), min_offset, max_offset)
         files = self._log.files
-        collector = _Collector(files.segments, self._limits, files.max_offset, max_messages, max_bytes, [])
+        collector = _Collector(
+            files.segments,
+            self._limits,
+            files.max_offset,
+            max_messages,
+            max_bytes,
+            [],
+            queue_id=-1 if isinstance(queue, BatchConsumeQueue) else queue.own_id,
+        )
         scan_units = max(self._limits.filter_bytes // UNIT_BYTES, max_messages)
         next_offset = offset
         examined = 0
@@ -198,12 +255,12 @@ class Reader:
                 break
             examined += 1
             collector.last_physical = physical
+            passed = physical < collector.removed_before or (
+                message_filter is not None and not _unit_matches(queue, message_filter, tags_code)
+            )
+            if not passed and not collector.take(physical, size, batch, message_filter, queue_offset):
+                break
             next_offset = queue_offset + batch
-            if physical < collector.removed_before:
-                continue
-            if message_filter is not None and not _unit_matches(queue, message_filter, tags_code):
-                continue
-            collector.take(physical, size, batch, message_filter)
         if examined == 0:
             return GetPage(GetStatus.OFFSET_FOUND_NULL, queue.roll_next_file(offset), min_offset, max_offset)
         status = GetStatus.NO_MATCHED_MESSAGE if collector.removed_before < 0 else GetStatus.MESSAGE_WAS_REMOVING
@@ -213,14 +270,19 @@ class Reader:
         return GetPage(status, next_offset, min_offset, max_offset, b"".join(collector.parts), collector.count, behind)
 
 
-def _require_record(record: bytes, physical: int) -> None:
-    """Raise CorruptRecord unless a unit pointed to the beginning of a record of its size."""
-    size, magic = _SIZE_MAGIC.unpack_from(record)
-    if size != len(record) or magic not in (MAGIC_V1, MAGIC_V2):
-        raise CorruptRecord(
-            "a queue unit points to commit-log bytes that are not the record it describes "
-            f"(physical offset {physical}); run `tiermq store check`"
-        )
+def _required(record: bytes | None, physical: int, queue_id: int, queue_offset: int) -> bytes:
+    """The record that a unit points to. Raises CorruptRecord when it is none, or that of another place."""
+    size, magic, found_id, found_offset = _HEAD.unpack_from(record) if record and len(record) >= _HEAD.size else _NONE
+    if record is None or size != len(record) or magic not in (MAGIC_V1, MAGIC_V2):
+        problem = "that are not the record it describes"
+    elif queue_id >= 0 and (found_id, found_offset) != (queue_id, queue_offset):
+        problem = f"of queue {found_id}, offset {found_offset}"
+    else:
+        return record
+    raise CorruptRecord(
+        f"the unit at queue offset {queue_offset} points to commit-log bytes {problem} "
+        f"(physical offset {physical}); run `tiermq store check`"
+    )
 
 
 def _has_plain_codes(queue: ConsumeQueue | BatchConsumeQueue) -> bool:

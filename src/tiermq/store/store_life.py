@@ -99,6 +99,7 @@ class StoreLife:
             marker = read_marker(access, root)
             self._load(clean, marker)
             self._recover(clean, marker)
+            parts.reader.check_below(parts.log.files.max_offset)
             # From here on the directory is in use: no marker vouches for it, and its abort file says so.
             remove_marker(access, root)
             access.write_bytes(f"{root}/abort", str(os.getpid()).encode())

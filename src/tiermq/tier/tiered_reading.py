@@ -4,17 +4,18 @@
     local                [min .................. max)        numbered alike, so an offset means the same message
 
 Gets go where the read policy says. The local store answers only for what it has in one piece: messages that it lost in
-the middle, or that its cleaner takes away just now, come from the tier. An error of the tier is an error, unless the
-local store can answer. Offsets, times and keys are those of both stores, at every level.
+the middle, that are damaged there, or that its cleaner takes away just now, come from the tier. An error of the tier is
+an error, unless the local store can answer. Offsets, times and keys are those of both stores, at every level.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Literal
 
 from tiermq.consumequeue.boundary import Boundary
-from tiermq.errors import TierError
+from tiermq.errors import CorruptRecord, TierError
 from tiermq.kernel import GetPage
 from tiermq.message.message_filter import MessageFilter
 from tiermq.message.stored_message import StoredMessage
@@ -35,6 +36,8 @@ from tiermq.tier.fetch.read_policy import (
 from tiermq.tier.fetch.tier_page import TierPage
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
 from tiermq.tier.tier_assembly import TierParts
+
+_log = logging.getLogger(__name__)
 
 CLOCK_STEP_MS = 600_000
 """How far a clock that is set back may put messages of the tier behind the local store's oldest one in time."""
@@ -117,8 +120,19 @@ class TieredReading:
         max_bytes: int,
         message_filter: MessageFilter | None,
     ) -> Page | None:
-        """The local store's page, where it has the messages in one piece or the tier has not got them either."""
-        page = self.local.get(topic, queue_id, offset, max_messages, max_bytes, message_filter)
+        """The local store's page, where it has the messages in one piece or the tier has not got them either.
+
+        Raises CorruptRecord when it begins with a damaged message that the tier has not got.
+        """
+        try:
+            page = self.local.get(topic, queue_id, offset, max_messages, max_bytes, message_filter)
+        except CorruptRecord as error:
+            if file is None or not self._holds(file, offset):
+                raise
+            _log.warning(
+                "queue %s/%d offset %d is damaged here, and read from the tier: %s", topic, queue_id, offset, error
+            )
+            return None
         if file is None or (message_filter is None and page.count and page.count == page.next_offset - offset):
             return page
         if not self._holds(file, offset):
@@ -209,7 +223,9 @@ class TieredReading:
             if not self._is_local(topic, queue_id, offset):
                 raise
         else:
-            if not falls_back(page.status, self._is_local(topic, queue_id, offset)):
+            # Of a queue that only the local store knows, it knows everything, its end too.
+            is_only_local = page.status is GetStatus.NO_MATCHED_LOGIC_QUEUE and self.local.max_offset(topic, queue_id) > 0
+            if not is_only_local and not falls_back(page.status, self._is_local(topic, queue_id, offset)):
                 return self._with_local_min(page, topic, queue_id)
         self.tier.metrics.fell_back("get_message", topic, group)
         return self.local.get(topic, queue_id, offset, max_messages, max_bytes, message_filter)
