@@ -61,7 +61,7 @@ class Setting(NamedTuple):
             return kind[text]
         if kind is bool and text.lower() in ("true", "false"):
             return text.lower() == "true"
-        if kind is int and re.fullmatch(r"[+-]?[0-9]+", text):
+        if kind is int and re.fullmatch(r"[+-]?[0-9]{1,40}", text):
             return int(text)
         if kind is float and re.fullmatch(r"[+-]?[0-9]*\.?[0-9]+", text):
             return float(text)
@@ -129,7 +129,7 @@ class Configuration:
         """
         try:
             document = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:  # Numbers of thousands of digits are no TOMLDecodeError.
             raise BadConfig(f"settings are not valid TOML: {error}") from error
         table = {key: value for key, value in document.items() if cls.AT_TOP and not isinstance(value, Mapping)}
         own = document.get(cls.TABLE, {})

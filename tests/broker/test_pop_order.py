@@ -14,6 +14,7 @@ from broker.popping_peer import MINUTE_MS, PopPeer, got_of, pops
 from tiermq.broker.broker import Broker
 from tiermq.broker.pop_order import OrderInfo, OrderInfos, decode_order_infos, encode_order_infos
 from tiermq.clock import ManualClock
+from tiermq.errors import RequestRefused
 from tiermq.remoting.codes import ResponseCode
 
 OFFSETS = st.lists(st.integers(0, 2**40), min_size=1, max_size=6, unique=True).map(sorted).map(tuple)
@@ -138,3 +139,9 @@ def test_a_queue_stays_blocked_over_a_restart(tmp_path: Path, manual_clock: Manu
         assert peer.pop_raw(**ORDER).code == ResponseCode.POLLING_TIMEOUT
         manual_clock.advance_ms(MINUTE_MS)
         assert [got.body for got in peer.pop(**ORDER)] == ["one"]
+
+
+@pytest.mark.parametrize("offsets", [b"7", b"true", b'"12"', b'{"a":1}'])
+def test_offsets_that_are_no_list_are_refused(offsets: bytes) -> None:
+    with pytest.raises(RequestRefused, match="list of offsets"):
+        decode_order_infos(b'{"table":{"T@g":{"0":{"o":%b}}}}' % offsets)

@@ -102,3 +102,17 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(BadConfig, match=r"broker\.conf"):
         read_settings_file(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("b.toml", f"listen_port = {'1' * 5000}"),
+        ("b.toml", "listen_port = " + "[" * 5000),
+        ("b.conf", f"listenPort={'1' * 5000}"),
+    ],
+)
+def test_a_number_of_thousands_of_digits_is_a_bad_setting(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(BadConfig, match=name):
+        read_settings_file(tmp_path / name)

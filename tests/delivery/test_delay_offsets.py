@@ -40,3 +40,9 @@ def test_quoted_levels_and_a_missing_version_are_understood() -> None:
 def test_what_is_no_such_file_is_damage(data: bytes) -> None:
     with pytest.raises(StoreDamaged, match=FILE):
         decode_delay_offsets(data)
+
+
+@pytest.mark.parametrize("level", ["--3", "-", "1" * 5000])
+def test_a_level_that_is_no_number_is_damage(level: str) -> None:
+    with pytest.raises(StoreDamaged):
+        decode_delay_offsets(f'{{"offsetTable":{{"{level}":7}}}}'.encode())

@@ -26,3 +26,8 @@ def test_addresses_of_name_servers_are_read(text: str, found: list[Address]) -> 
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(BadConfig, match="namesrv_addr"):
         parse_name_servers(text)
+
+
+def test_a_port_of_thousands_of_digits_is_refused_in_words() -> None:
+    with pytest.raises(BadConfig, match="host:port"):
+        parse_name_servers("host:" + "1" * 5000)

@@ -126,3 +126,20 @@ def test_values_are_understood_however_they_were_written() -> None:
     ]
     with pytest.raises(RequestRefused):
         as_int("x")
+
+
+@pytest.mark.parametrize("levels", [4, 40, 5_000])
+def test_objects_as_keys_within_keys_are_refused_before_their_text_grows(levels: int) -> None:
+    body = b"{" * levels + b'"a":1' + b"}:1" * (levels - 1) + b"}"
+    with pytest.raises(RequestRefused, match="nesting"):
+        decode_body(body)
+
+
+def test_standard_json_is_limited_in_its_nesting_too() -> None:
+    assert decode_body(b"[" * NESTING_MAX + b"]" * NESTING_MAX) is not None
+    with pytest.raises(RequestRefused, match="nesting"):
+        decode_body(b"[" * 500 + b"]" * 500)
+
+
+def test_an_enum_written_as_infinity_is_the_default() -> None:
+    assert as_name(float("inf"), Model, Model(0)) is Model(0)

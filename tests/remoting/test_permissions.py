@@ -221,3 +221,24 @@ def test_any_is_both_and_secrets_are_not_shown(tmp_path: Path) -> None:
     assert account.default_topic == Permission.PUB | Permission.SUB
     assert "hush" not in repr(account)
     assert list(touched_by(RemotingCommand(RequestCode.GET_MAX_OFFSET, ext={"topic": "T"}))) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "body"),
+    [
+        (RequestCode.HEART_BEAT, {"consumerDataSet": [7]}),
+        (RequestCode.HEART_BEAT, {"consumerDataSet": [{"groupName": "g", "subscriptionDataSet": "orders"}]}),
+        (RequestCode.LOCK_BATCH_MQ, {"consumerGroup": "g", "mqSet": {"topic": "orders"}}),
+        (RequestCode.BATCH_ACK_MESSAGE, {"acks": 1.5}),
+    ],
+)
+def test_a_body_that_names_its_topics_in_no_way_is_refused_in_words(code: RequestCode, body: object) -> None:
+    with pytest.raises(RequestRefused, match="list of objects"):
+        list(touched_by(RemotingCommand(code, body=encode_body(body))))
+
+
+def test_accounts_nested_beyond_reason_are_a_bad_file(tmp_path: Path) -> None:
+    path = tmp_path / "acl.toml"
+    path.write_text("accounts = " + "[" * 5_000)
+    with pytest.raises(BadConfig, match=r"acl\.toml"):
+        AccessTable.load(path)

@@ -37,3 +37,8 @@ documents = st.recursive(
 @given(documents)
 def test_strict_json_reads_as_ever(document: object) -> None:
     assert decode_lenient_json(json.dumps(document).encode(), "f") == document
+
+
+def test_nesting_beyond_reason_is_damage_and_no_exhausted_stack() -> None:
+    with pytest.raises(StoreDamaged, match="expected JSON"):
+        decode_lenient_json(b'{"a":' * 20_000 + b"1" + b"}" * 20_000, "config.json")

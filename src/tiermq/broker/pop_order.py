@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tiermq.clock import Clock
+from tiermq.errors import RequestRefused
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.namesrv.topic_config import int64_in, object_in, text_in
 from tiermq.remoting.json_dialect import as_int, decode_object
@@ -69,7 +70,10 @@ class OrderInfo:
     def from_json(cls, value: object) -> OrderInfo | None:
         """None for one without messages. Raises RequestRefused."""
         table = object_in(value, "an order info")
-        told = [as_int(each) for each in table.get("o") or []]
+        listed = table.get("o") or []
+        if not isinstance(listed, list):
+            raise RequestRefused(f"expected a list of offsets in o, found a {type(listed).__name__}")
+        told = [as_int(each) for each in listed]
         if not told:
             return None
         offsets = (told[0], *(told[0] + each for each in told[1:]))

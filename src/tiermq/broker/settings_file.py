@@ -69,7 +69,7 @@ def settings_in_toml(text: str) -> FileSettings:
     """What a TOML document says. Values are not checked yet. Raises BadConfig for a key that nobody knows."""
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # Numbers of thousands of digits are no TOMLDecodeError.
         raise BadConfig(f"expected TOML, found something else: {error}") from error
     found: dict[type[Configuration], Values] = {kind: {} for kind in (*_AT_TOP, NameServerConfig)}
     top = {key: value for key, value in document.items() if not isinstance(value, Mapping)}

@@ -15,6 +15,7 @@ from tiermq.errors import StoreDamaged
 from tiermq.store.lenient_json import decode_lenient_json
 
 FILE = "delayOffset.json"
+LEVEL_DIGITS_MAX = 9
 
 
 def encode_delay_offsets(offsets: Mapping[int, int], counter: int, now_ms: int) -> bytes:
@@ -35,4 +36,5 @@ def decode_delay_offsets(data: bytes) -> tuple[dict[int, int], int]:
 
 
 def _is_entry(level: str, offset: Any) -> bool:
-    return level.lstrip("-").isascii() and level.lstrip("-").isdigit() and type(offset) is int
+    digits = level.removeprefix("-")
+    return len(digits) <= LEVEL_DIGITS_MAX and digits.isascii() and digits.isdigit() and type(offset) is int

@@ -7,7 +7,8 @@ keys are objects (message queues) with the object itself as the key, because Jav
 
 Read: that, integer keys without quotes, and everything that is JSON. A key that is an object reads as its text in
 standard JSON, in the order of arrival. What a number, a boolean or an enum was written as is for `as_int`, `as_bool`
-and `as_name`. Nesting is limited, so that no body can exhaust the stack.
+and `as_name`. Nesting is limited, so that no body can exhaust the stack; a key that is an object counts for many
+levels, because its text is quoted once more in every key around it: thirty of them would be gigabytes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, TypeVar
 from tiermq.errors import RequestRefused
 
 NESTING_MAX = 100
+KEY_LEVELS = 40
 _BARE_KEY = re.compile(r"[A-Za-z0-9_$.+-]+")
 _SPACE = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder()
@@ -48,9 +50,12 @@ def decode_body(body: bytes | memoryview) -> Any:
     """The document in a body. Raises RequestRefused when it is none."""
     data = bytes(body)
     try:
-        return json.loads(data)
+        value = json.loads(data)
     except (ValueError, RecursionError):
         pass  # Not standard JSON: perhaps the dialect.
+    else:
+        _check_nesting(value, data)
+        return value
     try:
         text = data.decode("utf-8")
         value, at = _read(text, _skip(text, 0), 0)
@@ -59,6 +64,23 @@ def decode_body(body: bytes | memoryview) -> Any:
     except (ValueError, IndexError) as error:
         raise RequestRefused(f"expected a JSON body, found {len(data)} bytes that are none: {error}") from error
     return value
+
+
+def _check_nesting(value: Any, data: bytes) -> None:
+    """Refuse what those who write it out again could not walk through."""
+    if data.count(b"{") + data.count(b"[") <= NESTING_MAX:
+        return
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(NESTING_MAX + 1):
+        level = [
+            inner
+            for each in level
+            for inner in (each.values() if isinstance(each, dict) else each)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return
+    raise RequestRefused(f"expected a JSON body, found one with more than {NESTING_MAX} levels of nesting")
 
 
 def decode_object(body: bytes | memoryview) -> dict[str, Any]:
@@ -94,7 +116,7 @@ def as_name(value: Any, names: type[E], default: E) -> E:
         return names[value]
     try:
         return default if value is None or value == "" else names(int(value))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return default
 
 
@@ -182,7 +204,7 @@ def _read_key(text: str, at: int, depth: int) -> tuple[str, int]:
         key, at = _DECODER.raw_decode(text, at)
         return str(key), at
     if text[at] == "{":
-        value, at = _read_object(text, at, depth + 1)
+        value, at = _read(text, at, depth + KEY_LEVELS)
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False), at
     bare = _BARE_KEY.match(text, at)
     if bare is None:

@@ -35,7 +35,7 @@ def decode_json_header(header: bytes | memoryview) -> RemotingCommand:
             ext=_texts(fields.get("extFields")),
             header_type=HeaderType.JSON,
         )
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise BadFrame(f"expected a JSON header, found {len(header)} bytes that are none: {error}") from error
 
 

@@ -130,7 +130,7 @@ class AccessTable:
                 [_account(each) for each in values.get("accounts") or []],
                 [str(each) for each in values.get("globalWhiteRemoteAddresses") or []],
             )
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise BadConfig(f"{path}: expected accounts and their permissions, found: {error!r}") from error
 
     def check(self, command: RemotingCommand, peer_host: str) -> None:
@@ -206,19 +206,27 @@ def touched_by(command: RemotingCommand) -> Iterator[tuple[str, str, Permission]
     elif code == RequestCode.CONSUMER_SEND_MSG_BACK:
         yield "group", ext.get("group", ""), Permission.SUB
     elif code == RequestCode.HEART_BEAT:
-        for consumer in decode_object(command.body).get("consumerDataSet") or []:
+        for consumer in _objects_in(decode_object(command.body), "consumerDataSet"):
             yield "group", str(consumer.get("groupName")), Permission.SUB
-            for subscription in consumer.get("subscriptionDataSet") or []:
+            for subscription in _objects_in(consumer, "subscriptionDataSet"):
                 yield _topic(str(subscription.get("topic")), Permission.SUB)
     elif code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
         body = decode_object(command.body)
         yield "group", str(body.get("consumerGroup")), Permission.SUB
-        for queue in body.get("mqSet") or []:
+        for queue in _objects_in(body, "mqSet"):
             yield _topic(str(queue.get("topic")), Permission.SUB)
     elif code == RequestCode.BATCH_ACK_MESSAGE:
-        for ack in decode_object(command.body).get("acks") or []:
+        for ack in _objects_in(decode_object(command.body), "acks"):
             yield "group", str(ack.get("c")), Permission.SUB
             yield _topic(str(ack.get("t")), Permission.SUB)
+
+
+def _objects_in(table: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """The objects of a list in a body, none where it is absent. Raises RequestRefused for anything else."""
+    found = table.get(name) or []
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise RequestRefused(f"expected a list of objects in {name}, found {str(found)[:40]!r}")
+    return found
 
 
 def address_matches(pattern: str, host: str) -> bool:

@@ -26,7 +26,7 @@ def decode_lenient_json(data: bytes, name: str) -> Any:
 
     try:
         return json.loads(_STRING_OR_KEY.sub(quoted, data.decode("utf-8")))
-    except ValueError as error:  # Also what a wrong encoding raises.
+    except (ValueError, RecursionError) as error:  # Also what a wrong encoding raises.
         raise StoreDamaged(
             f"{name}: expected JSON, found {len(data)} bytes that are none ({error}); its .bak has the version before"
         ) from error

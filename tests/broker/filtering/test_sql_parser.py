@@ -162,3 +162,22 @@ def test_expressions_over_numbers_say_what_python_says(both: tuple[str, str], va
     expression, python = both
     properties = {name: str(value) for name, value in values.items()}
     assert answer(expression, **properties) is eval(python, {"p": values})
+
+
+@pytest.mark.parametrize(("joined", "last"), [(" AND ", "5"), (" OR ", "-5")])
+def test_a_row_of_thousands_of_conditions_needs_no_deep_stack(joined: str, last: str) -> None:
+    expression = joined.join(["a > 1"] * 6_000)
+    assert answer(expression, a=last) is (joined == " AND ")
+    assert answer(expression) is None
+
+
+def test_what_decides_a_row_is_found_behind_what_is_unknown() -> None:
+    assert answer("b = '1' AND a > 1 AND a > 9", a="5") is False
+    assert answer("b = '1' OR a > 9 OR a > 1", a="5") is True
+    assert answer("a > 1 AND b = '1' AND a > 2", a="5") is None
+
+
+@pytest.mark.parametrize("test", [" IS NULL", " = TRUE", " <> TRUE"])
+def test_comparisons_of_comparisons_without_end_are_refused(test: str) -> None:
+    with pytest.raises(BadExpression, match="in a row"):
+        parse("a" + test * 5_000)

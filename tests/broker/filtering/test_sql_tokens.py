@@ -73,3 +73,10 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 def test_any_text_can_be_written_as_a_constant(text: str) -> None:
     quoted = "'" + text.replace("'", "''") + "'"
     assert words(quoted) == [("TEXT", text)]
+
+
+def test_a_line_comment_needs_its_end_of_line_and_thousands_of_dashes_are_only_dashes() -> None:
+    assert words("a -- b\n") == words("a")
+    assert words("a -- b\r-") == words("a -")
+    assert words("\n--b") == words("--b") == [("SIGN", "-"), ("SIGN", "-"), ("NAME", "b")]
+    assert len(tokenize("-" * EXPRESSION_CHARACTERS_MAX)) == EXPRESSION_CHARACTERS_MAX + 1

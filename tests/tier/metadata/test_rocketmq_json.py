@@ -189,3 +189,8 @@ def test_segments_that_are_being_deleted_are_not_handed_to_rocketmq(store: Metad
     assert [segment.key for segment in exported.segments] == [index_key(0)]
     written = encode_rocketmq_json(replace(VALUES, segments=(Segment(log_key(0), status=SegmentStatus.DELETED),)))
     assert decode_rocketmq_json(written, "DefaultCluster").segments == ()
+
+
+def test_an_infinite_number_is_damage() -> None:
+    with pytest.raises(StoreDamaged):
+        decode_rocketmq_json(b'{"topicSerialNumber":1e999}', "cluster")

@@ -8,7 +8,7 @@ expression (ordering text, comparing with NULL, a BETWEEN that is empty) raises 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tiermq.broker.filtering.sql_values import NotComparable, Value, are_equal, compare, in_order, negated
@@ -63,32 +63,28 @@ def condition(node: Node) -> Node:
     raise BadExpression("expected a condition such as a comparison, found a value alone")
 
 
-def both(left: Node, right: Node) -> Node:
-    first, second = condition(left).evaluate, condition(right).evaluate
+def both(*nodes: Node) -> Node:
+    """AND, of as many as there are: a row of thousands needs no deeper stack than one."""
+    return _joined(nodes, decisive=False)
+
+
+def either(*nodes: Node) -> Node:
+    """OR, of as many as there are."""
+    return _joined(nodes, decisive=True)
+
+
+def _joined(nodes: Sequence[Node], *, decisive: bool) -> Node:
+    """From the left, until one decides; where none does, one that is unknown leaves all unknown."""
+    asked = [condition(node).evaluate for node in nodes]
 
     def evaluate(properties: Lookup) -> Value:
-        one = first(properties)
-        if one is False:
-            return False
-        other = second(properties)
-        if other is False:
-            return False
-        return None if one is None or other is None else True
-
-    return _condition(evaluate)
-
-
-def either(left: Node, right: Node) -> Node:
-    first, second = condition(left).evaluate, condition(right).evaluate
-
-    def evaluate(properties: Lookup) -> Value:
-        one = first(properties)
-        if one is True:
-            return True
-        other = second(properties)
-        if other is True:
-            return True
-        return None if one is None or other is None else False
+        known = True
+        for ask in asked:
+            value = ask(properties)
+            if value is decisive:
+                return decisive
+            known = known and value is not None
+        return not decisive if known else None
 
     return _condition(evaluate)
 

@@ -44,20 +44,20 @@ class _Parser:
         return sql_nodes.condition(node)
 
     def _or(self) -> Node:
-        node = self._and()
+        parts = [self._and()]
         while self._accept("OR"):
-            node = sql_nodes.either(node, self._and())
-        return node
+            parts.append(self._and())
+        return parts[0] if len(parts) == 1 else sql_nodes.either(*parts)
 
     def _and(self) -> Node:
-        node = self._equality()
+        parts = [self._equality()]
         while self._accept("AND"):
-            node = sql_nodes.both(node, self._equality())
-        return node
+            parts.append(self._equality())
+        return parts[0] if len(parts) == 1 else sql_nodes.both(*parts)
 
     def _equality(self) -> Node:
         node = self._comparison()
-        while True:
+        for _ in range(NESTING_MAX):
             if self._accept("="):
                 node = sql_nodes.equal(node, self._comparison())
             elif self._accept("<>"):
@@ -69,10 +69,11 @@ class _Parser:
                 node = tested if wanted else sql_nodes.opposite(tested)
             else:
                 return node
+        raise _too_many()
 
     def _comparison(self) -> Node:
         node = self._unary()
-        while True:
+        for _ in range(NESTING_MAX):
             token = self._tokens[self._at]
             if token.kind is Kind.SIGN and token.text in _ORDERS:
                 self._at += 1
@@ -81,6 +82,7 @@ class _Parser:
                 node = self._test(node)
             else:
                 return node
+        raise _too_many()
 
     def _test(self, value: Node) -> Node:
         wanted = not self._accept("NOT")
@@ -164,6 +166,11 @@ class _Parser:
         if token.kind is not kind or (text is not None and token.text != text):
             raise _unexpected(text or f"a {kind.value}" if kind is not Kind.END else "the end", token)
         return token
+
+
+def _too_many() -> BadExpression:
+    """Each test of a row asks the one before it, so a long row would need a deep stack for every message."""
+    return BadExpression(f"expected fewer than {NESTING_MAX} comparisons in a row, found more; use AND and OR")
 
 
 def _unexpected(wanted: str, token: Token) -> BadExpression:

@@ -38,15 +38,17 @@ class Token(NamedTuple):
     at: int
 
 
-_TOKEN = re.compile(
-    r"(?P<space>[ \t\n\r\f]+|--[^\n\r]*(?:\r\n|\n|\r)|/\*.*?\*/)"
-    r"|(?P<decimal>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
+_SPACE = r"[ \t\n\r\f]+|/\*.*?\*/"
+_LINE_COMMENT = r"--[^\n\r]*(?:\r\n|\n|\r)"
+_REST = (
+    r"(?P<decimal>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
     r"|(?P<whole>0|[1-9][0-9]*[lL]?)"
     r"|(?P<text>'(?:''|[^'])*')"
     r"|(?P<name>[A-Za-z_$][A-Za-z0-9_$]*)"
-    r"|(?P<sign><>|<=|>=|[=<>(),+-])",
-    re.DOTALL,
+    r"|(?P<sign><>|<=|>=|[=<>(),+-])"
 )
+_TOKEN = re.compile(rf"(?P<space>{_SPACE}|{_LINE_COMMENT})|{_REST}", re.DOTALL)
+_TOKEN_OF_LAST_LINE = re.compile(rf"(?P<space>{_SPACE})|{_REST}", re.DOTALL)
 _KINDS = {"decimal": Kind.DECIMAL, "whole": Kind.WHOLE, "text": Kind.TEXT, "name": Kind.NAME, "sign": Kind.SIGN}
 
 
@@ -58,8 +60,10 @@ def tokenize(expression: str) -> list[Token]:
         )
     tokens = []
     at = 0
+    # Behind the last end of a line `--` begins no comment; looking for one at each would be work by the square.
+    last_line_at = max(expression.rfind("\n"), expression.rfind("\r")) + 1
     while at < len(expression):
-        found = _TOKEN.match(expression, at)
+        found = (_TOKEN if at < last_line_at else _TOKEN_OF_LAST_LINE).match(expression, at)
         if found is None:
             raise BadExpression(
                 f"expected a property, a value or an operator at character {at}, found {expression[at : at + 20]!r}"

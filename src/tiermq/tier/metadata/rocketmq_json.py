@@ -81,7 +81,7 @@ def decode_rocketmq_json(data: bytes, cluster: str, name: str = FILE_NAME) -> Ro
         ]
         # A file without the counter counts as 0, as in RocketMQ, but never below an id that is in use.
         serial_number = max([int(root.get("topicSerialNumber") or 0), *(topic.id for topic in topics)])
-    except (TypeError, ValueError, LookupError, AttributeError) as error:
+    except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
         raise StoreDamaged(
             f"{name}: expected RocketMQ's tier metadata, found something else ({error}); "
             f"its .bak has the version before"
