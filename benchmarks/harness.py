@@ -149,13 +149,13 @@ def work_directory(wanted: Path | None, bytes_needed: int) -> Iterator[Path]:
     """
     parent = wanted
     if parent is None and os.access(MEMORY_DIRECTORY, os.W_OK):
-        room = min(shutil.disk_usage(MEMORY_DIRECTORY).free, _available_memory())
+        room = min(shutil.disk_usage(MEMORY_DIRECTORY).free, available_memory())
         parent = MEMORY_DIRECTORY if room > bytes_needed * 5 // 4 else None
     with tempfile.TemporaryDirectory(prefix="tiermq-bench-", dir=parent, ignore_cleanup_errors=True) as path:
         yield Path(path)
 
 
-def _available_memory() -> int:
+def available_memory() -> int:
     for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024

@@ -1,0 +1,92 @@
+"""From pairs of rounds to ratios.
+
+A ratio is the median of the ratios of pairs: rounds of two sides that ran next to each other, so that a slow minute of
+the machine hits both parts of a pair. Its range is that of the pairs. The spread of one side alone is half the
+distance between its least and its greatest figure, as a share of its median.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.compare.results import Outcome, Point, Sample
+from benchmarks.compare.work import LIMIT, ROCKETMQ, TIERMQ, Kind
+from benchmarks.report import cpu_rate
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """TierMQ : another side."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What one side reached: its median, and its spread as a share of it."""
+
+    median: float
+    spread: float
+
+
+def figures(samples: Sequence[Sample], kind: Kind) -> list[float]:
+    return [kind.of(sample.done) for sample in samples]
+
+
+def figure(point: Point, kind: Kind, side: str) -> Figure | None:
+    """A side's figure, or None where the side was not measured."""
+    values = figures(point.samples.get(side, []), kind)
+    if not values:
+        return None
+    middle = statistics.median(values)
+    return Figure(middle, (max(values) - min(values)) / 2 / middle if middle else 0.0)
+
+
+def ratio(point: Point, kind: Kind, other: str = ROCKETMQ) -> Ratio | None:
+    """TierMQ : `other`, or None where one of them has no figure."""
+    pairs = zip(figures(point.samples.get(TIERMQ, []), kind), figures(point.samples.get(other, []), kind), strict=False)
+    found = [ours / theirs for ours, theirs in pairs if theirs > 0]
+    return Ratio(statistics.median(found), min(found), max(found)) if found else None
+
+
+def limit_ratio(point: Point, kind: Kind) -> Ratio | None:
+    """TierMQ : the machine's own limit."""
+    return ratio(point, kind, LIMIT)
+
+
+def cpu_ratio(point: Point, kind: Kind) -> float | None:
+    """The same of messages per second of processor time, which says more while others keep the machine busy."""
+    ours, theirs = ([each.done for each in point.samples.get(side, [])] for side in (TIERMQ, ROCKETMQ))
+    counted = kind is Kind.RATE and any(each.cpu_seconds for each in ours) and any(each.cpu_seconds for each in theirs)
+    return cpu_rate(ours) / cpu_rate(theirs) if counted else None
+
+
+def memory_ratio(point: Point, own: bool = False) -> float | None:
+    """Peak memory of TierMQ's process : of RocketMQ's, all that is resident or what is their own."""
+    ours, theirs = point.memory.get(TIERMQ), point.memory.get(ROCKETMQ)
+    if ours is None or theirs is None:
+        return None
+    mine, other = (each.peak_own_bytes if own else each.peak_bytes for each in (ours, theirs))
+    return mine / other if mine and other else None
+
+
+def is_higher_better(kind: Kind) -> bool:
+    return kind is Kind.RATE
+
+
+def is_met(outcome: Outcome) -> bool | None:
+    """Whether the goal is met; None where there is no goal or no figure."""
+    found = ratio(outcome.base, outcome.kind) if outcome.base else None
+    return outcome.goal.is_met(found.median) if outcome.goal and found else None
+
+
+def shortfall(outcome: Outcome) -> float | None:
+    """How far a missed goal is away, as a share of the goal; None where it is met or unknown."""
+    found = ratio(outcome.base, outcome.kind) if outcome.base else None
+    if found is None or outcome.goal is None or outcome.goal.is_met(found.median):
+        return None
+    return abs(found.median - outcome.goal.ratio) / outcome.goal.ratio

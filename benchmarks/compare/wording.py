@@ -1,0 +1,75 @@
+"""Figures as people read them: three digits that count, a unit, and a dash where there is nothing."""
+
+from __future__ import annotations
+
+from benchmarks.compare.ratios import Figure, Ratio
+from benchmarks.compare.results import Point
+from benchmarks.compare.work import ROCKETMQ, TIERMQ, Goal, Kind
+
+NOTHING = "–"
+NAMES = {TIERMQ: "TierMQ", ROCKETMQ: "RocketMQ", "limit": "limit"}
+UNITS = {Kind.RATE: "messages/s", Kind.SECONDS: "s", Kind.BYTES: "MB"}
+
+
+def digits(value: float) -> str:
+    """Three digits that count, in groups of three, never in powers of ten."""
+    if value == 0:
+        return "0"
+    rounded = float(f"{value:.3g}")
+    if abs(rounded) >= 100:
+        return f"{rounded:,.0f}"
+    return f"{rounded:.1f}" if abs(rounded) >= 10 else f"{rounded:.2f}" if abs(rounded) >= 0.1 else f"{rounded:.3g}"
+
+
+def value(number: float, kind: Kind) -> str:
+    """One figure of a kind, with its unit."""
+    if kind is Kind.RATE:
+        return f"{digits(number)}/s"
+    return f"{digits(number)} s" if kind is Kind.SECONDS else megabytes(number)
+
+
+def figure(found: Figure | None, kind: Kind) -> str:
+    """A side's median and spread."""
+    return NOTHING if found is None else f"{value(found.median, kind)} ± {found.spread:.0%}"
+
+
+def megabytes(count: float) -> str:
+    return f"{digits(count / 1e6)} MB" if count < 1e9 else f"{digits(count / 1e9)} GB"
+
+
+def ratio(found: Ratio | None) -> str:
+    return NOTHING if found is None else digits(found.median)
+
+
+def ratio_range(found: Ratio | None) -> str:
+    return NOTHING if found is None else f"{digits(found.low)} to {digits(found.high)}"
+
+
+def plain(number: float | None) -> str:
+    return NOTHING if number is None else digits(number)
+
+
+def goal(wanted: Goal | None) -> str:
+    return "" if wanted is None else f"{'≤' if wanted.at_most else '≥'} {wanted.ratio:g}"
+
+
+def verdict(is_met: bool | None) -> str:
+    return "" if is_met is None else "yes" if is_met else "**no**"
+
+
+def memory(point: Point, side: str) -> str:
+    """Peak, settled, and the peak of what is its own."""
+    found = point.memory.get(side)
+    if found is None:
+        return NOTHING
+    return (
+        f"{megabytes(found.peak_bytes)}, {megabytes(found.settled_bytes)} settled, "
+        f"{megabytes(found.peak_own_bytes)} own"
+    )
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds as a clock shows them."""
+    whole = round(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
