@@ -5,18 +5,21 @@ written to and written as the very last step of a clean close.
 
 Invariant: a marker is believed only if nothing changed since: the checkpoint has the same bytes (a RocketMQ broker that
 used the directory in between rewrites it), the log has no data at the recorded end, and the queues on disk are those
-of the marker. Otherwise it is as if there were none.
+of the marker. Otherwise it is as if there were none. It has a checksum over itself: one digit of it that goes bad would
+hide messages, or put new ones over old ones.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from tiermq.files.file_access import FileAccess
+from tiermq.message.crc import crc32
 
 NAME = "tiermq.clean"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +44,16 @@ class CleanMarker:
     index_names: list[str] = field(default_factory=list)
 
     def encode(self) -> bytes:
-        return json.dumps({"version": VERSION, **asdict(self)}).encode()
+        return with_checksum({"version": VERSION, **asdict(self)})
 
     @classmethod
     def decode(cls, data: bytes) -> CleanMarker | None:
         """None for anything that is not a marker of this version: it is only a hint."""
         try:
             fields = json.loads(data)
+            if with_checksum({name: value for name, value in fields.items() if name != "checksum"}) != data:
+                return None
+            del fields["checksum"]
             if fields.pop("version") != VERSION:
                 return None
             queues = [QueueEnd(**queue) for queue in fields.pop("queues")]
@@ -63,6 +69,11 @@ class CleanMarker:
             for end in self.queues
         )
         return ends and type(self.log_end) is int and type(self.checkpoint_hex) is str
+
+
+def with_checksum(fields: dict[str, Any]) -> bytes:
+    """The fields as JSON, the last of them the CRC-32 of the others as JSON."""
+    return json.dumps({**fields, "checksum": crc32(json.dumps(fields).encode())}).encode()
 
 
 def read_marker(access: FileAccess, root: str) -> CleanMarker | None:
