@@ -92,6 +92,35 @@ def test_the_manifest_hears_of_what_expired(world: BrokerWorld) -> None:
     assert [row for row in manifest.segments if row.size] == []
 
 
+def test_the_manifest_hears_of_what_a_life_that_ended_too_early_has_expired(world: BrokerWorld) -> None:
+    world.open()
+    world.put(100)
+    assert world.store.tier_now()
+    work(world)
+    world.clock.advance_ms(100 * HOUR_MS)
+    assert world.store.expire_now().segments
+    world.kill()
+    world.open()
+    world.store.tier.engine.tick()
+    work(world)
+    manifest = decode_manifest(world.driver.get_object(NAME).data, NAME)
+    assert (manifest.min_offset, manifest.max_offset) == (100, 100)
+    assert [row for row in manifest.segments if row.size] == []
+
+
+def test_the_manifest_hears_of_a_retention_that_a_life_that_ended_too_early_was_told(world: BrokerWorld) -> None:
+    world.open()
+    world.put(3)
+    assert world.store.tier_now()
+    world.store.set_retention(T, hours=7, max_bytes=1 << 20)
+    world.kill()
+    world.open()
+    world.store.tier.engine.tick()
+    work(world)
+    manifest = decode_manifest(world.driver.get_object(NAME).data, NAME)
+    assert (manifest.reserve_time_hours, manifest.max_bytes) == (7, 1 << 20)
+
+
 def test_the_manifest_hears_of_a_topics_retention(world: BrokerWorld) -> None:
     world.open()
     world.put(3)

@@ -179,6 +179,8 @@ class QueueTurn:
             file.recover()
             run.commit_offset = file.commit_offset
             require_same_history(file, self._source)
+            if self._writer.is_manifest_wrong(file):
+                run.causes.add(ManifestCause.START)
 
     def _plan(self, run: QueueRun, file: FlatMessageFile, local: LocalState | None, now_ms: int) -> Plan:
         last = None if file.log.is_empty else file.log.last

@@ -135,6 +135,22 @@ class QueueWriter:
         """When the queue's manifest is to be written: 0 for now, None for not at all."""
         return self._policy.due_at_ms(run.causes, run.manifest_written_ms)
 
+    def is_manifest_wrong(self, file: FlatMessageFile) -> bool:
+        """Whether the manifest that a life before this one left says what is not true any more.
+
+        That it lacks what was committed last does not count: whoever reads it looks behind its end.
+        """
+        known = self._manifests.held(file.queue)
+        if known is None or not known.segments:
+            return False
+        segments = {row.key for row in self._metadata.segments(file.queue)}
+        segments |= {row.key for row in self._metadata.segments_being_deleted() if row.key.queue == file.queue}
+        topic = self._metadata.topic(file.queue.topic)
+        told = (known.reserve_time_hours, known.max_bytes)
+        return not {row.key for row in known.segments} <= segments or (
+            topic is not None and told != (topic.reserve_time_hours, topic.max_bytes)
+        )
+
     def write_manifest(self, run: QueueRun, file: FlatMessageFile) -> None:
         causes = frozenset(run.causes)
         self._manifests.write(snapshot_manifest(self._metadata, file.queue))

@@ -21,6 +21,8 @@ class ManifestCause(enum.Enum):
     GAP = "gap"
     TOPIC_CHANGE = "topic change"
     CLOSE = "close"
+    START = "start"
+    """A life before this one ended before it could write what it had changed."""
 
 
 @dataclass(frozen=True, slots=True)
