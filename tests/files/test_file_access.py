@@ -146,6 +146,36 @@ def test_populating_reserved_pages_keeps_their_bytes(world):
     region.close()
 
 
+def test_pages_that_are_released_keep_their_bytes_flushed_or_not(world):
+    region = world.access.create(f"{world.root}/file", 32_768)
+    region.reserve(0, 32_768)
+    region.write(5000, b"flushed")
+    region.sync()
+    region.buffer[9000:9007] = b"changed"
+    assert region.release_pages(100, 30_000)
+    assert bytes(region.buffer[5000:5007]) == b"flushed"
+    assert bytes(region.buffer[9000:9007]) == b"changed"
+    region.sync()
+    assert world.access.read_bytes(f"{world.root}/file")[9000:9007] == b"changed"
+    with pytest.raises(ValueError, match="range within"):
+        region.release_pages(0, 32_769)
+    region.close()
+    looked_at = world.access.open(f"{world.root}/file", 32_768, writable=False)
+    assert not looked_at.release_pages(0, 32_768)
+    looked_at.close()
+
+
+def test_the_ranges_of_data_leave_out_nothing_that_was_written(world):
+    region = world.access.create(f"{world.root}/file", 1 << 20)
+    for position in (0, 100_000, (1 << 20) - 4):
+        region.write(position, b"here")
+    found = region.data_ranges()
+    assert found == sorted(found)
+    for position in (0, 100_000, (1 << 20) - 4):
+        assert any(start <= position and position + 4 <= end for start, end in found), position
+    region.close()
+
+
 def test_listing_skips_directories_and_a_missing_directory_is_empty(world):
     world.access.write_bytes(f"{world.root}/dir/b", b"22")
     world.access.write_bytes(f"{world.root}/dir/a", b"1")

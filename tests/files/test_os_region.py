@@ -100,3 +100,24 @@ def test_descriptors_are_given_back(tmp_path):
     for region in regions:
         region.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_holes_are_no_data(tmp_path):
+    region = OsFileAccess().create(str(tmp_path / "00"), 64 << 20)
+    assert region.data_ranges() == []
+    region.write(32 << 20, b"x")
+    [(start, end)] = region.data_ranges()
+    assert start <= 32 << 20 < end
+    assert end - start <= 1 << 20
+    region.close()
+
+
+def test_a_file_system_that_does_not_know_its_holes_has_data_everywhere(tmp_path, monkeypatch):
+    region = OsFileAccess().create(str(tmp_path / "00"), 1 << 20)
+
+    def refuse(_descriptor, _position, _whence):
+        raise OSError(errno.EINVAL, "not here")
+
+    monkeypatch.setattr(os_region.os, "lseek", refuse)
+    assert region.data_ranges() == [(0, 1 << 20)]
+    region.close()

@@ -115,6 +115,15 @@ class SimulatedRegion:
     def advise_will_need(self) -> bool:
         return True
 
+    def release_pages(self, start: int, length: int) -> bool:
+        if start < 0 or length < 0 or start + length > self.size:
+            raise ValueError(f"{self.path}: expected a range within {self.size} bytes, found {length} at {start}")
+        return self._writable
+
+    def data_ranges(self) -> list[tuple[int, int]]:
+        self._begin("data_ranges", writing=False)
+        return [(0, self.size)] if self.size else []
+
     def close_descriptor(self) -> None:
         pass
 

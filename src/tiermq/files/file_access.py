@@ -75,6 +75,16 @@ class Region(Protocol):
     def advise_will_need(self) -> bool:
         """Tell the kernel to read the file ahead; False when it does not listen."""
 
+    def release_pages(self, start: int, length: int) -> bool:
+        """Let go of the whole pages within a range: they no longer count as this process' memory.
+
+        Nothing is lost, flushed or not: the bytes are the kernel's as before, and come back when they are touched.
+        False when the kernel keeps them, as it does with pages that are locked, or when the file is read-only.
+        """
+
+    def data_ranges(self) -> list[tuple[int, int]]:
+        """[start, end) of what may hold other bytes than zeros, in order: all of the file, or less if it has holes."""
+
     def close_descriptor(self) -> None:
         """Give the file descriptor back while the map stays; a later call that needs one opens the path again."""
 

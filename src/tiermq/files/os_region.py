@@ -9,6 +9,7 @@ another thread is inside a call with it.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import threading
@@ -130,6 +131,20 @@ class OsRegion:
     def advise_will_need(self) -> bool:
         return system_calls.advise(self.buffer, 0, self.size, system_calls.MADV_WILLNEED)
 
+    def release_pages(self, start: int, length: int) -> bool:
+        self._check_range(start, length)
+        if not self._writable:  # In a private map that would undo changes, if ever somebody made one.
+            return False
+        first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+        end = start + length
+        if end < self.size:
+            end -= end % mmap.PAGESIZE
+        return first >= end or system_calls.advise(self.buffer, first, end - first, system_calls.MADV_DONTNEED)
+
+    def data_ranges(self) -> list[tuple[int, int]]:
+        with self._descriptor_for("look for data", writing=False) as descriptor:
+            return _data_ranges(descriptor, 0, self.size)
+
     def close_descriptor(self) -> None:
         with self._lock:
             self._descriptor_unwanted = True
@@ -203,12 +218,24 @@ def _identity_of(status: os.stat_result) -> tuple[int, int]:
 
 def _overwrite_data(descriptor: int, start: int, end: int) -> None:
     """Write zeros over whatever lies in [start, end), leaving holes alone. For file systems that cannot punch."""
+    for position, stop in _data_ranges(descriptor, start, end):
+        while position < stop:
+            position += os.pwrite(descriptor, _ZEROS[: stop - position], position)
+
+
+def _data_ranges(descriptor: int, start: int, end: int) -> list[tuple[int, int]]:
+    """What of [start, end) is no hole; all of it where the file system does not know."""
+    found = []
     position = start
     while position < end:
         try:
             position = max(position, os.lseek(descriptor, position, os.SEEK_DATA))
-        except OSError:  # ENXIO: no data from here to the end of the file.
-            return
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # No data from here to the end of the file.
+                return found
+            return [*found, (position, end)]
         stop = min(end, os.lseek(descriptor, position, os.SEEK_HOLE))
-        while position < stop:
-            position += os.pwrite(descriptor, _ZEROS[: stop - position], position)
+        if position < stop:
+            found.append((position, stop))
+        position = stop
+    return found

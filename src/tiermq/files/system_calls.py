@@ -16,6 +16,7 @@ from typing import Any
 
 MADV_RANDOM = 1
 MADV_WILLNEED = 3
+MADV_DONTNEED = 4
 MADV_POPULATE_WRITE = 23  # Linux 5.14; older kernels answer EINVAL.
 
 _TMPFS_MAGIC = 0x01021994

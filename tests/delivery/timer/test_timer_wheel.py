@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
+import re
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from simulation.simulated_files import SimulatedFileAccess
 from tiermq.delivery.timer.timer_wheel import EMPTY, SLOT, Slot, TimerWheel, new_wheel
 from tiermq.errors import DiskFull, StoreDamaged
+from tiermq.files.os_file_access import OsFileAccess
 
 PATH = "/store/timerwheel"
 SLOTS = 1_000
@@ -134,3 +139,55 @@ def test_a_new_wheel_holds_nothing_of_what_was_there() -> None:
     wheel.flush()
     wheel.close()
     assert new_wheel(access, PATH, 1_000, SLOTS).slot(NOW_MS) == EMPTY
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2 * SLOTS), st.booleans()), max_size=30),
+    st.integers(0, 2 * SLOTS),
+    st.none() | st.integers(0, 3 * SLOTS),
+)
+def test_the_slots_of_a_span_are_those_that_single_questions_find(
+    puts: list[tuple[int, bool]], begin: int, until: int | None
+) -> None:
+    access = SimulatedFileAccess()
+    wheel = opened(access)
+    for slot, flushed in puts:
+        wheel.put(Slot(NOW_MS + slot * 1_000, slot, slot, 1))
+        if flushed:
+            wheel.flush()
+            wheel = opened(access)  # What it knows of its pages is then what the file says.
+    end = begin + SLOTS if until is None else min(until, begin + SLOTS)
+    times = [NOW_MS + slot * 1_000 for slot in range(begin, end)]
+    until_ms = None if until is None else NOW_MS + until * 1_000
+    found = list(wheel.slots_between(NOW_MS + begin * 1_000, until_ms))
+    assert found == [slot for slot in map(wheel.slot, times) if slot != EMPTY]
+
+
+WIDE = 14 * 24 * 3_600
+"""Slots of a broker's own wheel: two weeks of seconds, 38 MB."""
+
+
+def resident_bytes(path: Path) -> int:
+    """What this process has of a mapped file in its memory."""
+    found = re.findall(rf"{re.escape(str(path))}\n(?:\w+: .*\n)*?Rss: +(\d+) kB", Path("/proc/self/smaps").read_text())
+    assert found, f"{path} is not mapped"
+    return sum(map(int, found)) * 1024
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the system does not tell memory by file")
+@pytest.mark.parametrize("dense", [False, True], ids=["as-we-write-it", "as-rocketmq-writes-it"])
+def test_a_wide_wheel_takes_memory_for_its_used_pages_alone(tmp_path: Path, dense: bool) -> None:
+    path = tmp_path / "timerwheel"
+    if dense:
+        path.write_bytes(bytes(WIDE * 32))
+    wheel = TimerWheel(OsFileAccess(), str(path), 1_000, WIDE)
+    due = [NOW_MS + days * 86_400_000 for days in (0, 3, 9)]
+    for time_ms in due:
+        wheel.put(Slot(time_ms, 0, 0, 1))
+    wheel.flush()
+    wheel.close()
+    wheel = TimerWheel(OsFileAccess(), str(path), 1_000, WIDE)
+    assert [slot.time_ms for slot in wheel.slots_between(NOW_MS)] == due
+    assert wheel.waiting_count(NOW_MS) == 3
+    assert resident_bytes(path) < 1 << 20  # The kernel maps a few neighbours of a page that is touched.
+    wheel.close()

@@ -9,6 +9,9 @@ Slot n of the file holds the times t with t % slots == n; a slot that holds anot
 is empty. `first` and `last` are positions in the timer log; from `last` the units of the slot are a chain. A slot that
 was delivered stays as it is: the read time has passed it.
 
+A wheel is mostly zeros. Its pages that hold anything are known since it was opened, and only those are looked at: the
+others would each cost a page of memory, and all of them 38 MB.
+
 Invariants: between flushes the file does not change. What changed since the last one is kept in memory, slot by slot,
 and written in one go, so that a process that dies in between leaves the wheel as its last flush did.
 Threads: the timer service changes and flushes; any thread reads.
@@ -17,7 +20,8 @@ Threads: the timer service changes and flushes; any thread reads.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tiermq.delivery.timer.timer_unit import NO_POSITION
@@ -37,7 +41,8 @@ SLOT_BYTES = SLOT.size
 SLOTS_PER_PAGE = PAGE_BYTES // SLOT_BYTES
 COUNT_MAX = 2**31 - 1
 _TIMES = struct.Struct(">q24x")
-_ZERO_PAGE = bytes(PAGE_BYTES)
+_LOOK_BYTES = 256 * PAGE_BYTES
+_ZEROS = bytes(_LOOK_BYTES)
 assert SLOT_BYTES == 32
 assert _TIMES.size == SLOT_BYTES
 
@@ -66,6 +71,10 @@ class TimerWheel:
         self._dirty_pages: set[int] = set()
         self._reserved: set[int] = set()
         self._region = _open(access, path, slots * SLOT_BYTES, writable)
+        # In order; replaced, never changed, since any thread reads it. Others may fill a wheel that is only looked at.
+        self._used_pages: Sequence[int] = (
+            _pages_with_data(self._region) if writable else range(-(-slots // SLOTS_PER_PAGE))
+        )
 
     # One slot
 
@@ -90,8 +99,13 @@ class TimerWheel:
         self._set(key % self.slots, SLOT.pack(key, slot.first, slot.last, count, 0))
 
     def _set(self, index: int, data: bytes) -> None:
+        page = index // SLOTS_PER_PAGE
+        if page not in self._dirty_pages:
+            self._dirty_pages.add(page)
+            at = bisect_left(self._used_pages, page)
+            if self._used_pages[at : at + 1] != [page]:
+                self._used_pages = [*self._used_pages[:at], page, *self._used_pages[at:]]
         self._dirty[index] = data
-        self._dirty_pages.add(index // SLOTS_PER_PAGE)
 
     def drop(self, from_ms: int, until_ms: int) -> None:
         """Empty the slots of [from, until): they were delivered, and their time comes again."""
@@ -111,19 +125,21 @@ class TimerWheel:
         end = begin + self.slots
         if until_ms is not None:
             end = min(end, -(-until_ms // self.precision_ms))
-        key = begin
-        while key < end:
-            index = key % self.slots
-            page = index // SLOTS_PER_PAGE
-            page_end = min((page + 1) * SLOTS_PER_PAGE, self.slots)
-            count = min(page_end - index, end - key)
-            yield from self._slots_of_page(page, index, count, key)
-            key += count
+        turn = begin - begin % self.slots
+        for first in (turn, turn + self.slots):  # The time of slot 0, in this turn of the wheel and in the next.
+            pages = self._used_pages
+            at = bisect_left(pages, (begin - first) // SLOTS_PER_PAGE)
+            for page in pages[at : bisect_left(pages, -(-(end - first) // SLOTS_PER_PAGE))]:
+                page_start = first + page * SLOTS_PER_PAGE
+                key = max(begin, page_start)
+                page_end = min(page_start + SLOTS_PER_PAGE, first + self.slots, end)
+                if key < page_end:
+                    yield from self._slots_of_page(page, key - first, page_end - key, key)
 
     def _slots_of_page(self, page: int, index: int, count: int, key: int) -> Iterator[Slot]:
         if page not in self._dirty_pages:
             data = bytes(self._region.buffer[index * SLOT_BYTES : (index + count) * SLOT_BYTES])
-            if data == _ZERO_PAGE[: len(data)]:
+            if data == _ZEROS[: len(data)]:
                 return
             wanted = [at for at, (time,) in enumerate(_TIMES.iter_unpack(data)) if time == key + at]
         else:
@@ -164,6 +180,22 @@ def new_wheel(access: FileAccess, path: str, precision_ms: int, slots: int) -> T
     """An empty wheel under a name that nobody uses yet; what was there is removed."""
     access.remove(path)
     return TimerWheel(access, path, precision_ms, slots)
+
+
+def _pages_with_data(region: Region) -> list[int]:
+    """Which pages are not all zeros, without keeping what was looked at in memory."""
+    found: list[int] = []
+    for data_start, data_end in region.data_ranges():
+        start = data_start - data_start % PAGE_BYTES
+        end = min(region.size, -(-data_end // PAGE_BYTES) * PAGE_BYTES)
+        for at in range(start, end, _LOOK_BYTES):
+            data = bytes(region.buffer[at : min(at + _LOOK_BYTES, end)])
+            if data != _ZEROS[: len(data)]:
+                pieces = (data[place : place + PAGE_BYTES] for place in range(0, len(data), PAGE_BYTES))
+                numbered = enumerate(pieces, at // PAGE_BYTES)
+                found.extend(page for page, piece in numbered if piece != _ZEROS[: len(piece)])
+        region.release_pages(start, end - start)
+    return sorted(set(found))  # A page at the edge of a hole may have been seen twice.
 
 
 def _open(access: FileAccess, path: str, size: int, writable: bool) -> Region:
