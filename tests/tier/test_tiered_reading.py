@@ -172,6 +172,19 @@ def test_a_queue_that_the_tier_does_not_know_yet_falls_back_to_local_at_force(wo
     assert "get_message_fallback_total" in world.store.metrics.render_prometheus()
 
 
+def test_a_reader_who_is_ahead_of_the_tier_waits_for_it_and_is_not_sent_back_at_force(world: BrokerWorld) -> None:
+    world.open(tiered_storage_level="FORCE")
+    world.put(3)
+    assert world.store.get(T, 0, 0).count == 3  # From the local store: the tier does not know the queue.
+    world.store.tier.files.find_or_create(T, 0)
+    empty = world.store.get(T, 0, 3)
+    assert (empty.status, empty.next_offset) == (GetStatus.OFFSET_OVERFLOW_ONE, 3)
+    assert world.store.tier_now()
+    world.put(2)
+    assert world.store.get(T, 0, 5).status is GetStatus.OFFSET_OVERFLOW_ONE
+    assert world.store.get(T, 0, 6).status is GetStatus.OFFSET_OVERFLOW_BADLY  # Nobody has that.
+
+
 def test_a_tier_that_is_down_falls_back_to_local_where_local_can_answer(world: BrokerWorld) -> None:
     seam = evicted(world, tiered_storage_level="FORCE")
     world.driver.plan = Down()

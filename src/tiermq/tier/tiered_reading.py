@@ -224,9 +224,11 @@ class TieredReading:
                 raise
         else:
             # Of a queue that only the local store knows, it knows everything, its end too.
-            is_only_local = page.status is GetStatus.NO_MATCHED_LOGIC_QUEUE and self.local.max_offset(topic, queue_id) > 0
+            is_only_local = (
+                page.status is GetStatus.NO_MATCHED_LOGIC_QUEUE and self.local.max_offset(topic, queue_id) > 0
+            )
             if not is_only_local and not falls_back(page.status, self._is_local(topic, queue_id, offset)):
-                return self._with_local_min(page, topic, queue_id)
+                return self._with_local_min(self._not_sent_back(page, topic, queue_id, offset), topic, queue_id)
         self.tier.metrics.fell_back("get_message", topic, group)
         return self.local.get(topic, queue_id, offset, max_messages, max_bytes, message_filter)
 
@@ -240,6 +242,12 @@ class TieredReading:
             status = GetStatus.OFFSET_OVERFLOW_ONE if offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
             return GetPage(status, high, low, high)
         return page
+
+    def _not_sent_back(self, page: TierPage, topic: str, queue_id: int, offset: int) -> TierPage:
+        """A reader may be ahead of the tier: what the tier lacked, the local store gave him. He waits for it."""
+        if page.count or not page.max_offset < offset <= self.local.max_offset(topic, queue_id):
+            return page
+        return TierPage(GetStatus.OFFSET_OVERFLOW_ONE, offset, page.min_offset, offset)
 
     def _with_local_min(self, page: TierPage, topic: str, queue_id: int) -> TierPage:
         """A page of the tier that knows how far back the local store goes. Its maximum stays the tier's: a larger one
