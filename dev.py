@@ -8,6 +8,7 @@
   python3 dev.py test -k recover tests/store    any pytest arguments: then one pass over just that
   python3 dev.py test -m slow    the slow lane; -m interop the lane that needs Java or other foreign programs
   python3 dev.py lint            only ruff and mypy;  lint --fix repairs what can be repaired
+  python3 dev.py prove           try to break it: simulated lives, power cuts, kills, bad disks and networks, fuzzing
   python3 dev.py bench put       a benchmark: put, get, dispatch, recover, index, tier, coldread, spark, …
 
 The first run makes .venv and installs the pinned versions of constraints.txt (about half a minute). Later runs start
@@ -35,7 +36,7 @@ KERNEL_ROOMS = ("kernel", "files", "commitlog", "consumequeue", "index", "store"
 
 def main(arguments: list[str]) -> int:
     command, rest = (arguments[0], arguments[1:]) if arguments else ("-h", [])
-    if command not in ("demo", "test", "lint", "bench"):
+    if command not in ("demo", "test", "lint", "bench", "prove"):
         print(__doc__)
         if command in ("-h", "--help", "help"):
             return 0
@@ -50,6 +51,8 @@ def main(arguments: list[str]) -> int:
         return report(lint_steps([]) + test_steps(rest))
     if command == "lint":
         return report(lint_steps(rest))
+    if command == "prove":
+        return os.execv(PYTHON, [str(PYTHON), "-m", "campaign", *rest])
     # From here on this process is the command: signals and the exit code are its own.
     return os.execv(PYTHON, [str(PYTHON), "-m", "tiermq.cli", command, *rest])
 

@@ -1,0 +1,11 @@
+"""All parts of the campaign, in the order in which they take turns."""
+
+from __future__ import annotations
+
+from campaign.part import Part
+from campaign.soak.part import PARTS as SOAK
+
+
+def all_parts() -> list[Part]:
+    """Each once."""
+    return [*SOAK]

@@ -1,0 +1,100 @@
+"""What a campaign did and found: Markdown for people, JSON for programs, and the figures in `docs/guarantees.md`."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from campaign.part import Part
+from campaign.runner import Total
+
+BEGIN, END = "<!-- campaign: begin -->", "<!-- campaign: end -->"
+
+
+def as_dict(
+    parts: Sequence[Part], totals: Mapping[str, Total], root_seed: int, skipped: Mapping[str, str]
+) -> dict[str, Any]:
+    """The object that `--json` prints."""
+    return {
+        "seed": root_seed,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+        "parts": [
+            {
+                "name": part.name,
+                "title": part.title,
+                "rounds": totals[part.name].rounds,
+                "seconds": round(totals[part.name].seconds, 1),
+                "counts": dict(sorted(totals[part.name].counts.items())),
+                "peaks": totals[part.name].peaks,
+                "findings": [
+                    {"seed": done.seed, "kept": done.kept, **asdict(found)}
+                    for done in totals[part.name].findings
+                    for found in done.outcome.findings
+                ],
+            }
+            for part in parts
+        ],
+        "not_run": dict(skipped),
+    }
+
+
+def as_markdown(told: Mapping[str, Any]) -> str:
+    """The report for people."""
+    lines = [
+        "# The last campaign",
+        "",
+        f"`python3 dev.py prove --seed {told['seed']}`; Python {told['python']}, {told['system']}.",
+        "",
+    ]
+    lines += _table(told)
+    for name, reason in told["not_run"].items():
+        lines += ["", f"Not run: `{name}`, {reason}."]
+    lines += ["", "## Found", ""]
+    findings = [(part["name"], found) for part in told["parts"] for found in part["findings"]]
+    if not findings:
+        lines.append("Nothing.")
+    for name, found in findings:
+        lines += [
+            f"### {name}, seed {found['seed']}",
+            "",
+            f"Promised: {found['promise']}. Repeat: `python3 dev.py prove --part {name} --round {found['seed']}`.",
+            "",
+            "```text",
+            *found["found"].strip().splitlines(),
+            *found["steps"],
+            "```",
+            "",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _table(told: Mapping[str, Any]) -> list[str]:
+    lines = ["| part | rounds | hours | what was done and checked | found |", "|---|---|---|---|---|"]
+    for part in told["parts"]:
+        counted = [f"{amount:,} {name.replace('_', ' ')}" for name, amount in part["counts"].items()]
+        counted += [f"at most {value:,.0f} {name.replace('_', ' ')}" for name, value in part["peaks"].items()]
+        hours = part["seconds"] / 3600
+        lines.append(
+            f"| {part['title']} (`{part['name']}`) | {part['rounds']:,} | {hours:.2f} | {', '.join(counted)} "
+            f"| {len(part['findings'])} |"
+        )
+    return lines
+
+
+def publish(told: Mapping[str, Any], directory: Path, guarantees: Path) -> None:
+    """Write the report's files, and its table between the marks in the guarantees."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "last.md").write_text(as_markdown(told), encoding="utf-8")
+    (directory / "last.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    text = guarantees.read_text(encoding="utf-8")
+    before, begun, rest = text.partition(BEGIN)
+    _, ended, after = rest.partition(END)
+    if not begun or not ended:
+        raise ValueError(f"{guarantees.name}: expected {BEGIN} and {END}, where the figures go, found none")
+    table = "\n".join(["", f"Seed {told['seed']}.", "", *_table(told), ""])
+    guarantees.write_text(f"{before}{BEGIN}{table}{END}{after}", encoding="utf-8")
