@@ -163,7 +163,9 @@ def test_no_module_is_named_after_nothing_in_particular() -> None:
 
 def test_every_module_says_what_it_is() -> None:
     assert [
-        shown(path) for path in python_files("src", "tests", "benchmarks", "campaign") if not ast.get_docstring(tree(path))
+        shown(path)
+        for path in python_files("src", "tests", "benchmarks", "campaign")
+        if not ast.get_docstring(tree(path))
     ] == []
 
 
