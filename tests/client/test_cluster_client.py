@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 
 from servers.loopback import free_ports
+from tiermq.client import cluster_client
 from tiermq.client.cluster_client import ClusterClient
-from tiermq.errors import BadConfig, RemotingError, RequestRefused
+from tiermq.errors import BadConfig, RemotingError, RequestRefused, RequestTimedOut
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.testing import LocalBroker
 
@@ -64,3 +66,71 @@ def test_many_questions_at_once_share_one_connection_and_an_error_has_the_peer_s
 def test_an_address_that_is_none_is_refused() -> None:
     with pytest.raises(BadConfig):
         ClusterClient("nowhere")
+
+
+def test_a_name_server_that_does_not_answer_is_passed_over_and_asked_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        ClusterClient.ask, "__kwdefaults__", {**(ClusterClient.ask.__kwdefaults__ or {}), "timeout_s": 0.1}
+    )
+    with LocalBroker(tmp_path) as broker, socket.create_server(("127.0.0.1", 0)) as silent:
+        both = f"127.0.0.1:{silent.getsockname()[1]};{broker.name_server}"
+
+        async def ask_twice(cluster: ClusterClient) -> None:
+            for _ in range(2):
+                assert await cluster.find_route("TBW102") is not None
+            await cluster.tell_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO)
+
+        doing(both, ask_twice)
+        silent.setblocking(False)
+        silent.accept()[0].close()  # By the first question.
+        silent.accept()[0].close()  # By what is told to all: the second question did not come here.
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+
+
+def test_a_connection_that_leaves_a_request_without_an_answer_gets_no_new_ones() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+
+        async def ask(cluster: ClusterClient) -> None:
+            slow = asyncio.ensure_future(cluster.ask(address, RequestCode.GET_MAX_OFFSET, timeout_s=60))
+            first = await cluster.at(address)
+            with pytest.raises(RequestTimedOut):
+                await cluster.ask(address, RequestCode.GET_MAX_OFFSET, timeout_s=0.05)
+            second = await cluster.at(address)
+            assert second is not first
+            assert first.is_open, "what was asked before may still be answered"
+            slow.cancel()
+            await asyncio.gather(slow, return_exceptions=True)
+            with pytest.raises(RequestTimedOut):
+                await cluster.ask(address, RequestCode.GET_MAX_OFFSET, timeout_s=0.05)
+            assert not second.is_open
+
+        doing(address, ask)
+
+
+def test_an_address_that_lets_nobody_connect_holds_up_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connecting = asyncio.Event()
+    connect = cluster_client.RemotingClient.connect
+
+    async def slowly(host: str, port: int, **options: Any) -> Any:
+        if port == 1:
+            connecting.set()
+            await asyncio.Event().wait()
+        return await connect(host, port, **options)
+
+    monkeypatch.setattr(cluster_client.RemotingClient, "connect", slowly)
+    with LocalBroker(tmp_path) as broker:
+
+        async def ask(cluster: ClusterClient) -> None:
+            stuck = asyncio.ensure_future(cluster.at("127.0.0.1:1"))
+            await connecting.wait()
+            assert await cluster.find_route("TBW102") is not None
+            stuck.cancel()
+            await asyncio.gather(stuck, return_exceptions=True)
+
+        doing(broker.name_server, ask)

@@ -87,3 +87,14 @@ def test_a_client_that_was_never_connected_says_so() -> None:
 
     with pytest.raises(PeerGone, match="connect"):
         asyncio.run(ask())
+
+
+def test_a_client_that_is_closed_does_not_wait_for_a_peer_that_takes_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        client = BlockingClient("127.0.0.1", deaf.getsockname()[1], timeout_s=60)
+        peer, _ = deaf.accept()
+        with peer:
+            asked = client.request_later(RemotingCommand(ECHO, body=bytes(15 << 20)))
+            client.close()  # More was sent than the kernels hold between them, and nobody reads it.
+            with pytest.raises(PeerGone):
+                asked.result()

@@ -39,7 +39,6 @@ _log = logging.getLogger(__name__)
 PERIOD_S = 30.0
 TIMEOUT_S = 6.0
 REST_FIRST_S = 1.0
-CLOSE_S = 1.0
 OrderTopics = Callable[[Mapping[str, str]], None]
 
 
@@ -278,12 +277,7 @@ class _Session:
     async def _drop_client(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            try:
-                async with asyncio.timeout(CLOSE_S):
-                    await client.close()
-            except TimeoutError:  # It does not take what was sent to it, so it is not waited for.
-                if client.connection is not None:
-                    client.connection.abort()
+            await client.close()
 
     def _succeeded(self) -> None:
         if not self._is_registered:

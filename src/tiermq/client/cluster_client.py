@@ -4,8 +4,10 @@
         route = await cluster.route("orders")
         answer = await cluster.ask(route.queues[0].address, RequestCode.GET_MAX_OFFSET, topic="orders", queueId=0)
 
-Invariants: one connection to each address, made when it is first needed; an answer with another code than those that
-were expected is an error with the peer's own words. Belongs to the loop that it is used on.
+Invariants: one connection to each address, made when it is first needed; making one holds up nobody who asks elsewhere.
+A connection that left a request without an answer gets no new ones, since its other end may be gone; what was asked on
+it before may still be answered. An answer with another code than those that were expected is an error with the peer's
+own words. A name server that fails is asked last from then on. Belongs to the loop that it is used on.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from tiermq.errors import PeerGone, RemotingError, RequestRefused
+from tiermq.errors import PeerGone, RemotingError, RequestRefused, RequestTimedOut
 from tiermq.namesrv.topic_config import PERM_READ, PERM_WRITE
 from tiermq.remoting.acl import Credentials
 from tiermq.remoting.addresses import parse_name_servers
@@ -64,7 +66,8 @@ class ClusterClient:
         self._credentials = credentials
         self._tls = tls
         self._clients: dict[str, RemotingClient] = {}
-        self._connecting = asyncio.Lock()
+        self._retired: set[RemotingClient] = set()
+        self._connecting: dict[str, asyncio.Lock] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -72,9 +75,10 @@ class ClusterClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        clients, self._clients = self._clients, {}
-        for client in clients.values():
-            await client.close()
+        clients = [*self._clients.values(), *self._retired]
+        self._clients.clear()
+        self._retired.clear()
+        await asyncio.gather(*(client.close() for client in clients))
 
     # Asking.
 
@@ -83,7 +87,7 @@ class ClusterClient:
         client = self._clients.get(address)
         if client is not None and client.is_open:
             return client
-        async with self._connecting:
+        async with self._connecting.setdefault(address, asyncio.Lock()):
             client = self._clients.get(address)
             if client is None or not client.is_open:
                 host, _, port = address.rpartition(":")
@@ -105,21 +109,37 @@ class ClusterClient:
         """One answer. Raises RequestRefused for a code that is not expected, PeerGone and RequestTimedOut."""
         ext = {name: _text(value) for name, value in fields.items() if value is not None}
         client = await self.at(address)
-        answer = await client.request(RemotingCommand(code, ext=ext, body=body), timeout_s)
+        try:
+            answer = await client.request(RemotingCommand(code, ext=ext, body=body), timeout_s)
+        except RequestTimedOut:
+            self._retire(address, client)
+            raise
+        finally:
+            if client in self._retired and not client.open_requests:
+                self._retired.discard(client)
+                if client.connection is not None:
+                    client.connection.abort()
         if answer.code not in expected:
             raise RequestRefused(f"{address} refuses: {answer.remark or 'it does not say why'}", answer.code)
         return answer
+
+    def _retire(self, address: str, client: RemotingClient) -> None:
+        """The next request to the address makes a connection of its own; this one ends with its last request."""
+        if self._clients.get(address) is client:
+            del self._clients[address]
+            self._retired.add(client)
 
     async def ask_name_server(
         self, code: RequestCode, *, expected: tuple[int, ...] = (ResponseCode.SUCCESS,), **fields: Any
     ) -> RemotingCommand:
         """The answer of the first name server that can be reached."""
-        problem: PeerGone | None = None
-        for host, port in self._name_servers:
+        problem: RemotingError | None = None
+        for server in tuple(self._name_servers):
             try:
-                return await self.ask(f"{host}:{port}", code, expected=expected, **fields)
-            except PeerGone as error:
+                return await self.ask(f"{server[0]}:{server[1]}", code, expected=expected, **fields)
+            except (PeerGone, RequestTimedOut) as error:
                 problem = error
+                self._name_servers.sort(key=lambda each, failed=server: each == failed)  # type: ignore[misc]
         raise RemotingError(
             "no name server can be reached, name one that runs by --namesrv host:port, or by the option namesrv; "
             f"the last one said: {problem}"
@@ -182,7 +202,7 @@ class ClusterClient:
     async def tell_name_servers(self, code: RequestCode, **fields: Any) -> None:
         """All of them that can be reached."""
         for host, port in self._name_servers:
-            with contextlib.suppress(PeerGone):
+            with contextlib.suppress(PeerGone, RequestTimedOut):
                 await self.ask(f"{host}:{port}", code, **fields)
 
 

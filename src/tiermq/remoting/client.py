@@ -27,6 +27,8 @@ from tiermq.remoting.limits import ServerLimits
 from tiermq.remoting.loop_thread import LoopThread
 from tiermq.remoting.receiving import command_of_send
 
+CLOSE_S = 1.0
+"""How long a peer is given to take what was sent to it before a client that is closed goes without."""
 ClientHandler = Callable[[RemotingCommand], RemotingCommand | None]
 
 
@@ -82,10 +84,21 @@ class RemotingClient:
         self._open().oneway(self._prepared(command))
 
     async def close(self) -> None:
-        """Close, and wait until it is."""
+        """Close, and wait until it is: not for a peer that does not take what was sent to it."""
         if self.connection is not None:
             self.connection.close()
-            await self._closed.wait()
+            try:
+                # Not wait_for, which in Python 3.11 may swallow a cancellation.
+                async with asyncio.timeout(CLOSE_S):
+                    await self._closed.wait()
+            except TimeoutError:
+                self.connection.abort()
+                await self._closed.wait()
+
+    @property
+    def open_requests(self) -> int:
+        """How many have no answer yet."""
+        return 0 if self.connection is None else self.connection.open_requests
 
     async def wait_closed(self) -> None:
         """Wait until either side has closed."""

@@ -265,6 +265,11 @@ class Connection(asyncio.Protocol):
         """What the peer has not taken yet."""
         return self._out_bytes + (self._transport.get_write_buffer_size() if self._transport is not None else 0)
 
+    @property
+    def open_requests(self) -> int:
+        """How many requests to the peer have no answer yet."""
+        return len(self._requests)
+
     def __repr__(self) -> str:
         return f"<connection {self.id} with {self.peer[0]}:{self.peer[1]}>"
 
