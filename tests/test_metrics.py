@@ -23,6 +23,15 @@ def test_a_counter_shows_the_sum_of_what_was_added_per_label() -> None:
     )
 
 
+def test_a_number_and_its_text_are_the_same_label_value() -> None:
+    registry = Registry()
+    puts = registry.counter("puts_total", "Messages put.", labels=("topic", "queue_id"))
+    puts.labels("orders", 1).add()
+    puts.labels("orders", "1").add()
+    puts.labels("orders", 1).add()
+    assert 'puts_total{topic="orders",queue_id="1"} 3\n' in registry.render_prometheus()
+
+
 def test_a_counter_refuses_to_go_down() -> None:
     with pytest.raises(ValueError, match="only grows"):
         Registry().counter("n_total", "N.").labels().add(-1)

@@ -146,6 +146,9 @@ class Metric(Generic[Child]):
 
     def labels(self, *values: object) -> Child:
         """The child of these label values, in the order of the metric's label names."""
+        child = self._children.get(values)  # type: ignore[arg-type] # Mostly they are strings, and so the key itself.
+        if child is not None:
+            return child
         key = tuple(str(value) for value in values)
         child = self._children.get(key)
         if child is None:

@@ -158,9 +158,11 @@ class TieredReading:
         group: str,
     ) -> TierPage:
         """A get from the tier, timed and counted."""
-        tier = self.tier
-        with tier.metrics.timed("get_message", topic, group):
+        tier, began_s = self.tier, time.perf_counter()
+        try:
             page = tier.fetcher.get(topic, queue_id, offset, max_messages, max_bytes, message_filter, group=group)
+        finally:
+            tier.metrics.took("get_message", topic, group, time.perf_counter() - began_s)
         tier.metrics.served(topic, group, page.count)
         return page
 
@@ -193,6 +195,8 @@ class TieredReading:
         """The read policy's word, for levels that do not simply ask the local store first."""
         local = self.local
         is_tiered = not self.tier.filter.is_filtered(topic) and topic not in self.tier.engine.held_topics
+        if self._level is StorageLevel.FORCE:
+            return is_tiered  # `choose` would look at nothing else; so nothing else is looked up for each page.
         physical = local.physical_offset_of(topic, queue_id, offset)
         low, high = local.min_physical_offset, local.max_physical_offset
         facts = ReadFacts(
@@ -223,6 +227,8 @@ class TieredReading:
             if not self._is_local(topic, queue_id, offset):
                 raise
         else:
+            if page.count:
+                return self._with_local_min(page, topic, queue_id)
             # Of a queue that only the local store knows, it knows everything, its end too.
             is_only_local = (
                 page.status is GetStatus.NO_MATCHED_LOGIC_QUEUE and self.local.max_offset(topic, queue_id) > 0
@@ -253,7 +259,7 @@ class TieredReading:
         """A page of the tier that knows how far back the local store goes. Its maximum stays the tier's: a larger one
         would send a client back and forth between the stores.
         """
-        if self.local.max_offset(topic, queue_id) > 0:
+        if page.min_offset != 0 and self.local.max_offset(topic, queue_id) > 0:  # Nothing lies before 0.
             page.min_offset = joint_min_offset(self.local.min_offset(topic, queue_id), page.min_offset)
         return page
 

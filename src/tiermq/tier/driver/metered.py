@@ -19,7 +19,7 @@ from tiermq.clock import Clock, SystemClock
 from tiermq.errors import TierError
 from tiermq.metrics import Registry
 from tiermq.tier.driver.contract import ANY, Buffer, Expected, SegmentInfo, StoredObject, TierDriver
-from tiermq.tier.names import SegmentKey
+from tiermq.tier.names import SegmentKey, SegmentType
 
 PREFIX = "rocketmq_tiered_store_provider_"
 LATENCY_MS = (1, 3, 5, 7, 10, 100, 200, 400, 600, 800, 1000, 1500, 3000)
@@ -86,7 +86,7 @@ class MeteredDriver:
             raise
         finally:
             took_ms = (self._clock.monotonic() - began_s) * 1000
-            self._metrics.latency.labels(*base, operation, str(success).lower(), *labels).observe(took_ms)
+            self._metrics.latency.labels(*base, operation, "true" if success else "false", *labels).observe(took_ms)
 
     def write(self, key: SegmentKey, position: int, data: Sequence[Buffer]) -> None:
         self._call("write", key, lambda: self.inner.write(key, position, data))
@@ -135,5 +135,8 @@ class MeteredDriver:
         self.inner.close()
 
 
+_FILE_TYPES = {kind: kind.name.lower() for kind in SegmentType}
+
+
 def _labels(key: SegmentKey) -> tuple[str, str]:
-    return key.logical_path, key.type.name.lower()
+    return key.logical_path, _FILE_TYPES[key.type]
