@@ -23,7 +23,7 @@ import ssl
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.broker_metrics import register_broker_metrics
@@ -32,7 +32,7 @@ from tiermq.broker.consumer_offsets import ConsumerOffsets
 from tiermq.broker.groups import GroupTable
 from tiermq.broker.http_endpoint import METRICS_TYPE, Answer, HttpEndpoint, told
 from tiermq.broker.listening import bound_socket, store_host
-from tiermq.broker.parts import BrokerParts, Store, config_directory
+from tiermq.broker.parts import BrokerParts, config_directory
 from tiermq.broker.processors import PROCESSORS, Processor
 from tiermq.broker.registration import BrokerIdentity, BrokerRegistration
 from tiermq.broker.topics import TopicTable
@@ -49,7 +49,9 @@ from tiermq.remoting.server import AccessCheck, RemotingServer
 from tiermq.remoting.tls import TlsSettings
 from tiermq.store.local_store import LocalStore
 from tiermq.store.topic_attributes import ATTRIBUTE as QUEUE_TYPE
-from tiermq.tier.tiered_store import TieredStore
+
+if TYPE_CHECKING:
+    from tiermq.broker.parts import Store
 
 _log = logging.getLogger(__name__)
 DRAIN_S = 3.0
@@ -146,6 +148,8 @@ class Broker:
             if tier is None:
                 store = LocalStore.open(path, clock=clock, store_host=host, **settings)
             else:
+                from tiermq.tier.tiered_store import TieredStore
+
                 settings["broker_name"] = config.broker_name
                 settings["broker_cluster_name"] = config.broker_cluster_name
                 store = TieredStore.open(path, tier=tier, clock=clock, store_host=host, **settings)
@@ -259,8 +263,8 @@ class Broker:
     def render_metrics(self) -> str:
         """The figures of the broker, its store and its tier, in Prometheus' text format."""
         registries = [self.parts.metrics, self.parts.local.metrics]
-        if isinstance(self.store, TieredStore):
-            registries.append(self.store.metrics)
+        if self.parts.tiered is not None:
+            registries.append(self.parts.tiered.metrics)
         return "".join(registry.render_prometheus() for registry in registries)
 
     def _metrics_page(self) -> Answer:

@@ -27,7 +27,6 @@ from tiermq.remoting.connection import Connection
 from tiermq.remoting.json_dialect import encode_body
 from tiermq.remoting.server import RemotingServer
 from tiermq.settings import Configuration, Setting, read_properties, settings_of
-from tiermq.tier.tiered_store import TieredStore
 
 _log = logging.getLogger(__name__)
 
@@ -81,8 +80,8 @@ class SettingsProcessor:
 
     def _configurations(self) -> list[Configuration]:
         found: list[Configuration] = [self._parts.config, self._parts.local.config]
-        if isinstance(self._parts.store, TieredStore):
-            found.append(self._parts.store.tier.config)
+        if self._parts.tiered is not None:
+            found.append(self._parts.tiered.tier.config)
         return found
 
     def update(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:

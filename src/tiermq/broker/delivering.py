@@ -8,16 +8,18 @@ one (`far_delivery`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from tiermq.broker.far_delivery import far_timers
 from tiermq.broker.parts import BrokerParts, config_directory
 from tiermq.config import BrokerRole
 from tiermq.delivery.delay_levels import DelayLevels
-from tiermq.delivery.far.far_service import FarTimerService
 from tiermq.delivery.timer.timer_service import TimerService
 from tiermq.delivery.timer.timer_settings import TimerSettings
 from tiermq.metrics import Registry
 from tiermq.remoting.server import RemotingServer
+
+if TYPE_CHECKING:
+    from tiermq.delivery.far.far_service import FarTimerService
 
 FIRST_S = 1.0
 
@@ -34,7 +36,10 @@ class DeliveryProcessor:
         self._stopped = False
         register_delay_metrics(parts.metrics, self.delay_levels)
         if parts.config.timer_wheel_enable and parts.local.config.broker_role is not BrokerRole.SLAVE:
-            self.far = far_timers(parts)
+            if parts.tiered is not None:
+                from tiermq.broker.far_delivery import far_timers
+
+                self.far = far_timers(parts)
             far = None if self.far is None else self.far.timers
             self.timers = parts.timers = TimerService(parts.local, root, parts.clock, timer_settings(parts), far=far)
             register_timer_metrics(parts.metrics, self.timers)

@@ -23,7 +23,6 @@ from tiermq.message.properties import REAL_QID, REAL_TOPIC
 from tiermq.message.record import decode_record
 from tiermq.message.topic_name import topic_problem
 from tiermq.metrics import Registry
-from tiermq.tier.tiered_store import TieredStore
 
 _log = logging.getLogger(__name__)
 
@@ -41,8 +40,8 @@ def horizon_ms(configured_ms: int, file_reserved_hours: int) -> int:
 
 def far_timers(parts: BrokerParts) -> FarTimerService | None:
     """The place for far timers, and who tends it; None where there is none. Asks the tier nothing."""
-    store = parts.store
-    if not isinstance(store, TieredStore):
+    store = parts.tiered
+    if store is None:
         return None
     tier, root = store.tier, parts.local.config.root_path
     if tier.follower is not None:

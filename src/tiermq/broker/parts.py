@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.clients import ClientTable
@@ -27,9 +28,11 @@ from tiermq.metrics import Registry
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.server import RemotingServer
 from tiermq.store.local_store import LocalStore
-from tiermq.tier.tiered_store import TieredStore
 
-Store = LocalStore | TieredStore
+if TYPE_CHECKING:  # A broker without a tier runs none of its hundred modules, and a start would spend half on them.
+    from tiermq.tier.tiered_store import TieredStore
+
+    Store = LocalStore | TieredStore
 
 
 @dataclass(slots=True)
@@ -65,7 +68,12 @@ class BrokerParts:
     @property
     def local(self) -> LocalStore:
         """The store's hot half."""
-        return self.store.local if isinstance(self.store, TieredStore) else self.store
+        return self.store if isinstance(self.store, LocalStore) else self.store.local
+
+    @property
+    def tiered(self) -> TieredStore | None:
+        """The whole store, if it has a tier."""
+        return None if isinstance(self.store, LocalStore) else self.store
 
 
 def config_directory(store_root: str | os.PathLike[str]) -> str:

@@ -16,6 +16,7 @@ import random
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.pop import Pop
@@ -29,8 +30,9 @@ from tiermq.message.properties import POP_CK, with_property
 from tiermq.message.record import decode_records, reencode
 from tiermq.message.stored_message import StoredMessage
 from tiermq.namesrv.topic_config import TopicConfig
-from tiermq.tier.tiered_reading import Page
-from tiermq.tier.tiered_store import TieredStore
+
+if TYPE_CHECKING:
+    from tiermq.tier.tiered_reading import Page
 
 RETRY_FIRST = 0.2
 PAGES_MAX = 16
@@ -80,7 +82,7 @@ class Gathering:
         self._parts = parts
         self._log = log
         self._orders = orders
-        self._tiered = parts.store if isinstance(parts.store, TieredStore) else None
+        self._tiered = parts.tiered
         self._chance = random.Random()  # noqa: S311 - it spreads pops over queues
         self._lock = threading.Lock()
         self._taken: set[tuple[str, str, int]] = set()

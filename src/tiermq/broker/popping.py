@@ -31,7 +31,6 @@ from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.server import REMARK_CHARACTERS_MAX, RemotingServer
-from tiermq.tier.tiered_store import TieredStore
 
 _log = logging.getLogger(__name__)
 
@@ -62,8 +61,8 @@ class PopProcessor:
         self.log.recover()
         parts.topics.listeners.append(self._topics_changed)
         parts.local.add_arrival_listener(self.waiting.arrived)
-        if isinstance(parts.store, TieredStore):
-            parts.store.tier.engine.on_upload.append(self.waiting.uploaded)
+        if parts.tiered is not None:
+            parts.tiered.tier.engine.on_upload.append(self.waiting.uploaded)
         parts.offsets.on_reset.append(self._was_reset)
         parts.given.append(lambda: dict(self._given))
         parts.is_busy.append(lambda: self._cold_waiting > 0)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from tiermq.broker.cold_line import ColdLine
 from tiermq.broker.cold_pace import LOOK_S, ColdPace
@@ -33,8 +34,9 @@ from tiermq.remoting.command import FLAG_ONEWAY, RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.server import REMARK_CHARACTERS_MAX, RemotingServer
 from tiermq.status import GetStatus
-from tiermq.tier.tiered_reading import Page
-from tiermq.tier.tiered_store import TieredStore
+
+if TYPE_CHECKING:
+    from tiermq.tier.tiered_reading import Page
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +85,7 @@ class PullProcessor:
         self._parts = parts
         self._offsets = parts.offsets
         self._server = parts.server
-        self._tiered = parts.store if isinstance(parts.store, TieredStore) else None
+        self._tiered = parts.tiered
         self._local = parts.local
         self._end_of = parts.store.max_offset
         self._cold_waiting = 0

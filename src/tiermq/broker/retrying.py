@@ -31,7 +31,6 @@ from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import int32_field, int_field, text_field
 from tiermq.remoting.server import RemotingServer
-from tiermq.tier.tiered_store import TieredStore
 
 FIRST_LEVEL = 3
 """The level of the first retry; each further one is a level later."""
@@ -87,7 +86,7 @@ class RetryProcessor:
             found = self._parts.store.message_at(offset) if offset >= 0 else None
         except CorruptRecord:
             found = None
-        if isinstance(self._parts.store, TieredStore):
+        if self._parts.tiered is not None:
             found = self._find_cold(command, group, found)
         if found is None:
             raise RequestRefused(f"look message by offset failed, {offset}")

@@ -225,7 +225,7 @@ def _overwrite_data(descriptor: int, start: int, end: int) -> None:
 
 def _data_ranges(descriptor: int, start: int, end: int) -> list[tuple[int, int]]:
     """What of [start, end) is no hole; all of it where the file system does not know."""
-    found = []
+    found: list[tuple[int, int]] = []
     position = start
     while position < end:
         try:
