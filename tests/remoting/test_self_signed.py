@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 
-from tiermq.remoting.self_signed import _G, _N, _plus, _times, make_self_signed
+from tiermq.remoting.self_signed import _G, _N, _P, _times, make_self_signed
 
 
 def test_openssl_takes_the_key_and_the_certificate_and_trusts_its_own_signature() -> None:
@@ -22,7 +22,25 @@ def test_no_two_are_alike() -> None:
     assert make_self_signed("a").key != make_self_signed("a").key
 
 
+def plus(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    """The sum of two points as a textbook has it."""
+    if one == other:
+        slope = (3 * one[0] * one[0] - 3) * pow(2 * one[1], -1, _P) % _P
+    else:
+        slope = (other[1] - one[1]) * pow(other[0] - one[0], -1, _P) % _P
+    x = (slope * slope - one[0] - other[0]) % _P
+    return x, (slope * (one[0] - x) - one[1]) % _P
+
+
 def test_the_curve_is_a_group_of_its_order() -> None:
     assert _times(_N, _G) is None
-    assert _times(5, _G) == _plus(_times(2, _G), _times(3, _G))
-    assert _plus(None, _G) == _G
+    assert _times(_N + 1, _G) == _G
+    assert _times(_N - 1, _G) == (_G[0], _P - _G[1])
+
+
+def test_a_multiple_of_a_point_is_the_sum_of_so_many() -> None:
+    total = _G
+    for factor in range(2, 40):
+        total = plus(total, _G)
+        assert _times(factor, _G) == total
+    assert _times(6, total) == _times(6 * 39, _G)

@@ -16,10 +16,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-# The curve's field, order, first coefficient and base point.
+# The curve's field, order and base point; its first coefficient is -3.
 _P = 0xFFFFFFFF00000001000000000000000000000000FFFFFFFFFFFFFFFFFFFFFFFF
 _N = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
-_A = _P - 3
 _G = (
     0x6B17D1F2E12C4247F8BCE6E563A440F277037D812DEB33A0F4A13945D898C296,
     0x4FE342E2FE1A7F9B8EE7EB4A7C0F9E162BCE33576B315ECECBB6406837BF51F5,
@@ -30,6 +29,7 @@ _OID_ECDSA_SHA256 = bytes.fromhex("06082a8648ce3d040302")
 _OID_COMMON_NAME = bytes.fromhex("0603550403")
 _VALID_S = 10 * 365 * 86_400
 _Point = tuple[int, int] | None
+_Jacobian = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,27 +84,44 @@ def _sign(secret: int, data: bytes) -> bytes:
             return _sequence(_integer(r), _integer(s))
 
 
-def _times(factor: int, point: _Point) -> _Point:
-    total: _Point = None
+def _times(factor: int, point: tuple[int, int]) -> _Point:
+    """In Jacobian coordinates, (x / z², y / z³) with z == 0 for no point: one division at the end instead of 380."""
+    total, power = (1, 1, 0), (*point, 1)
     while factor:
         if factor & 1:
-            total = _plus(total, point)
-        point = _plus(point, point)
+            total = _plus(total, power)
+        power = _twice(power)
         factor >>= 1
-    return total
+    x, y, z = total
+    if z == 0:
+        return None
+    inverse = pow(z, -1, _P)
+    square = inverse * inverse % _P
+    return x * square % _P, y * square * inverse % _P
 
 
-def _plus(one: _Point, other: _Point) -> _Point:
-    if one is None or other is None:
-        return one or other
-    if one[0] == other[0]:
-        if (one[1] + other[1]) % _P == 0:
-            return None
-        slope = (3 * one[0] * one[0] + _A) * pow(2 * one[1], -1, _P) % _P
-    else:
-        slope = (other[1] - one[1]) * pow(other[0] - one[0], -1, _P) % _P
-    x = (slope * slope - one[0] - other[0]) % _P
-    return x, (slope * (one[0] - x) - one[1]) % _P
+def _twice(point: _Jacobian) -> _Jacobian:
+    x, y, z = point
+    square = y * y % _P
+    across = 4 * x * square % _P
+    slope = 3 * (x - z * z) * (x + z * z) % _P  # As the first coefficient is -3.
+    new_x = (slope * slope - 2 * across) % _P
+    return new_x, (slope * (across - new_x) - 8 * square * square) % _P, 2 * y * z % _P
+
+
+def _plus(one: _Jacobian, other: _Jacobian) -> _Jacobian:
+    if one[2] == 0 or other[2] == 0:
+        return other if one[2] == 0 else one
+    (x1, y1, z1), (x2, y2, z2) = one, other
+    square1, square2 = z1 * z1 % _P, z2 * z2 % _P
+    from_x, from_y = x1 * square2 % _P, y1 * square2 * z2 % _P
+    by_x, by_y = (x2 * square1 - from_x) % _P, (y2 * square1 * z1 - from_y) % _P
+    if by_x == 0:
+        return _twice(one) if by_y == 0 else (1, 1, 0)
+    square = by_x * by_x % _P
+    cube, across = square * by_x % _P, from_x * square % _P
+    x = (by_y * by_y - cube - 2 * across) % _P
+    return x, (by_y * (across - x) - from_y * cube) % _P, z1 * z2 * by_x % _P
 
 
 def _der(tag: int, content: bytes) -> bytes:
