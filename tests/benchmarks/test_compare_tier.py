@@ -186,6 +186,16 @@ def digests(tier: Path) -> dict[str, str]:
 
 
 @pytest.mark.interop
+@pytest.mark.bench
+def test_a_java_side_of_the_tier_that_fails_ends_although_its_pools_live(filled: dict[str, str]) -> None:
+    with ExitStack() as stack:
+        side = peer_process.start_rocketmq(stack, "TierRead", Path(filled["store"]) / "java")
+        side.prepare(**filled)
+        with pytest.raises(peer_process.PeerFailed, match="expected sequential, random or keys"):
+            side.run(how="backwards")
+
+
+@pytest.mark.interop
 def test_java_has_the_same_names_keys_and_chance(tmp_path: Path) -> None:
     program = """
     public final class Shown {

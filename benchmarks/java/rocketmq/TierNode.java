@@ -39,6 +39,18 @@ final class TierNode extends TieredMessageStore {
         super(context, local);
     }
 
+    /** Serves rounds and ends the process, whatever happens: RocketMQ's pools would keep it alive for ever. */
+    static void serve(Rounds.Work work) {
+        int status = 0;
+        try {
+            Rounds.serve(work);
+        } catch (Throwable failure) {
+            failure.printStackTrace();
+            status = 1;
+        }
+        System.exit(status);
+    }
+
     /** The local store of a directory that was filled and closed before. */
     static DefaultMessageStore openLocal(Rounds.Parameters parameters) throws Exception {
         // A broker logs to files at INFO; a batch in the tier is one line or two. Nobody is to wait for a console here.

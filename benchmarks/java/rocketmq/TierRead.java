@@ -18,9 +18,8 @@ public final class TierRead implements Rounds.Work {
     private int queues;
     private long messages;
 
-    public static void main(String[] arguments) throws Exception {
-        Rounds.serve(new TierRead());
-        System.exit(0); // Its pools keep threads.
+    public static void main(String[] arguments) {
+        TierNode.serve(new TierRead());
     }
 
     @Override
@@ -79,12 +78,17 @@ public final class TierRead implements Rounds.Work {
         for (long each = 0; each < wanted; each++) {
             int topic = (int) chance.below(topics);
             int queue = (int) chance.below(queues);
-            GetMessageResult found = get(TierData.topic(topic), queue, chance.below(perQueue() - page), page);
-            count += found.getMessageCount();
-            size += found.getBufferTotalSize();
+            long offset = chance.below(perQueue() - page);
+            // A page ends where the cache has no more, and then the rest is asked for, as a consumer does.
+            for (long end = offset + page; offset < end; ) {
+                GetMessageResult found = get(TierData.topic(topic), queue, offset, (int) (end - offset));
+                offset = found.getNextBeginOffset();
+                count += found.getMessageCount();
+                size += found.getBufferTotalSize();
+            }
         }
         if (count != wanted * page) {
-            throw new IllegalStateException("expected pages of " + page + ", found " + count + " messages in " + wanted);
+            throw new IllegalStateException("expected " + wanted * page + " messages, found " + count);
         }
         return new Rounds.Done(count, size, count);
     }

@@ -17,9 +17,8 @@ public final class TierRearrange implements Rounds.Work {
     private String store;
     private IndexStoreFile file;
 
-    public static void main(String[] arguments) throws Exception {
-        Rounds.serve(new TierRearrange());
-        System.exit(0);
+    public static void main(String[] arguments) {
+        TierNode.serve(new TierRearrange());
     }
 
     @Override

@@ -10,9 +10,8 @@ public final class TierUpload implements Rounds.Work {
     private DefaultMessageStore local;
     private TierNode node;
 
-    public static void main(String[] arguments) throws Exception {
-        Rounds.serve(new TierUpload());
-        System.exit(0); // Its pools keep threads.
+    public static void main(String[] arguments) {
+        TierNode.serve(new TierUpload());
     }
 
     @Override
