@@ -36,8 +36,9 @@ QUICK_DIVISOR = 8
 PULL_MESSAGES = 32  # What the official Consumer asks for at once, of each of its queues.
 FRAME_LENGTH = struct.Struct(">i")
 UNIQUE_KEY = "7F000001000025F655FFD2B274C7E4AC"
-PATIENT = {"waitTimeMillsInSendQueue": 60_000}
-"""RocketMQ refuses sends that have waited 200 ms for its own threads, as they do while its code is not compiled yet."""
+PATIENT = {"waitTimeMillsInSendQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000}
+"""RocketMQ refuses sends when one has waited 200 ms for its threads, or has held the log for a second; on a busy
+machine it would refuse whole rounds. These let it take them."""
 _groups = itertools.count(1)
 
 

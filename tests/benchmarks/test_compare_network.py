@@ -6,12 +6,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+
 from benchmarks.broker_side import BATCH_TOPIC, QUEUES, TOPIC
 from benchmarks.compare import network_works, peer_process
 from benchmarks.compare.echo_limit import Exchange
 from benchmarks.compare.network_works import WORKS, answered_bytes, batch_body, count_of, pull_request, send_request
 from benchmarks.compare.work import LIMIT, ROCKETMQ, TIERMQ, Place, by_name
-
 from interop.rocketmq import Unavailable, fetch
 from tiermq.remoting.frame import encode_frame
 from tiermq.testing import LocalBroker
