@@ -91,7 +91,9 @@ def whole_run() -> Comparison:
         goal=Goal(0.5, at_most=True),
         kind=Kind.SECONDS,
     )
-    failed = outcome("broken", Point(1, Status.FAILED, reason="PeerFailed: it ended\nat once"), group="process")
+    failed = outcome(
+        "broken", Point(1, Status.FAILED, reason="PeerFailed: it ended\n\tat Class.java:1"), group="process"
+    )
     found = Comparison({"rocketmq": "5.3.3", "tiermq": "0.1.0", "processors": 2}, ["tiermq bench compare"])
     found.outcomes = {each.name: each for each in (fast, slow, free, start, failed)}
     return found

@@ -46,10 +46,15 @@ def figure(point: Point, kind: Kind, side: str) -> Figure | None:
     return Figure(middle, (max(values) - min(values)) / 2 / middle if middle else 0.0)
 
 
+def pair_ratios(point: Point, kind: Kind, other: str = ROCKETMQ) -> list[float]:
+    """TierMQ : `other` of every pair of rounds."""
+    ours, theirs = (figures(point.samples.get(side, []), kind) for side in (TIERMQ, other))
+    return [mine / its for mine, its in zip(ours, theirs, strict=False) if its > 0]
+
+
 def ratio(point: Point, kind: Kind, other: str = ROCKETMQ) -> Ratio | None:
     """TierMQ : `other`, or None where one of them has no figure."""
-    pairs = zip(figures(point.samples.get(TIERMQ, []), kind), figures(point.samples.get(other, []), kind), strict=False)
-    found = [ours / theirs for ours, theirs in pairs if theirs > 0]
+    found = pair_ratios(point, kind, other)
     return Ratio(statistics.median(found), min(found), max(found)) if found else None
 
 
@@ -82,6 +87,12 @@ def is_met(outcome: Outcome) -> bool | None:
     """Whether the goal is met; None where there is no goal or no figure."""
     found = ratio(outcome.base, outcome.kind) if outcome.base else None
     return outcome.goal.is_met(found.median) if outcome.goal and found else None
+
+
+def pairs_that_meet(outcome: Outcome) -> tuple[int, int]:
+    """In how many pairs of rounds the goal was met, and how many there were."""
+    pairs = pair_ratios(outcome.base, outcome.kind) if outcome.base else []
+    return sum(outcome.goal is not None and outcome.goal.is_met(each) for each in pairs), len(pairs)
 
 
 def shortfall(outcome: Outcome) -> float | None:

@@ -17,6 +17,7 @@ from benchmarks.compare.work import LIMIT, ROCKETMQ, TIERMQ, Kind
 
 MARKDOWN, JSON, PARTIAL = "compare.md", "compare.json", "compare.partial.json"
 README = "README.md"
+REASON_LENGTH = 300
 
 
 def write(found: Comparison, out: Path, reasons: Mapping[str, str], with_pictures: bool = True) -> list[Path]:
@@ -85,6 +86,10 @@ def _opening(found: Comparison, out: Path) -> str:
     lines = ["# TierMQ beside RocketMQ", "", summary]
     if any(point.quick for point in found.points()):
         lines += ["", "**Some of this is a quick look (`--quick`): little data, few rounds. No verdict.**"]
+    most = max((point.load_average for point in found.points()), default=0.0)
+    processors = found.environment.get("processors") or 1
+    if most > processors:
+        lines += ["", f"**The machine was busy: load average up to {most:.1f} on {processors} processors.**"]
     guide = f"[{README}]({README})" if (out / README).exists() else "`docs/benchmarks/README.md`"
     return "\n".join([*lines, "", f"How to read and repeat it: {guide}. Every round: `{JSON}`."])
 
@@ -106,7 +111,7 @@ def goals_table(found: Comparison) -> str:
                 wording.ratio(against),
                 wording.ratio_range(against),
                 wording.goal(outcome.goal),
-                wording.verdict(ratios.is_met(outcome)),
+                wording.verdict(outcome),
                 wording.ratio(ratios.limit_ratio(base, outcome.kind)),
                 _memory_ratio(base),
             ]
@@ -253,7 +258,7 @@ def _missed(found: Comparison, reasons: Mapping[str, str]) -> list[str]:
 
 def _not_measured(found: Comparison) -> list[str]:
     rows = [
-        [f"`{outcome.name}`", f"{scale}×", point.status.value, point.reason.replace("|", "\\|").replace("\n", " ")]
+        [f"`{outcome.name}`", f"{scale}×", point.status.value, _in_a_cell(point.reason)]
         for outcome in found.outcomes.values()
         for scale, point in sorted(outcome.points.items())
         if not point.is_measured
@@ -262,6 +267,12 @@ def _not_measured(found: Comparison) -> list[str]:
         return []
     lines = [f"| {' | '.join(row)} |" for row in [["work", "data", "what", "why"], ["---"] * 4, *rows]]
     return ["## Not measured", "\n".join(lines)]
+
+
+def _in_a_cell(reason: str) -> str:
+    """A reason without its stack of calls, which the JSON has."""
+    lines = [line.strip() for line in reason.splitlines() if not line.lstrip().startswith("at ")]
+    return " ".join(lines)[:REASON_LENGTH].replace("|", "\\|")
 
 
 def _environment(found: Comparison) -> list[str]:

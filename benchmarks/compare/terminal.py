@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -46,7 +47,9 @@ class Progress:
     def end(self, point: Point, outcome: Outcome) -> None:
         if self._console.is_terminal:
             self._rewrite("")
-        self._console.print(f"{self._head}: {point_line(outcome, point)}", highlight=False, markup=False)
+        self._console.print(
+            f"{self._head}: {point_line(outcome, point)}", highlight=False, markup=False, soft_wrap=True
+        )
 
     def _rewrite(self, line: str) -> None:
         self._console.file.write(f"\r\x1b[2K{line}")
@@ -74,8 +77,8 @@ def point_line(outcome: Outcome, point: Point) -> str:
 
 def results_table(found: Comparison) -> Table:
     """All works at their own size, one row each."""
-    table = Table(title="TierMQ : RocketMQ", title_justify="left")
-    table.add_column("work", overflow="fold")
+    table = Table(title="TierMQ : RocketMQ", title_justify="left", box=SIMPLE)
+    table.add_column("work", no_wrap=True)
     for column in ("ratio", "range", "goal", "met", ": limit", "memory"):
         table.add_column(column, justify="right")
     for outcome in found.outcomes.values():
@@ -99,20 +102,29 @@ def results_table(found: Comparison) -> Table:
 
 
 def works_table(works: Sequence[Work]) -> Table:
-    """What there is to measure."""
-    table = Table(title=f"{len(works)} works; --only takes names and groups", title_justify="left")
-    for column in ("group", "name", "what", "goal", "limit", "grows"):
-        table.add_column(column, overflow="fold")
+    """What there is to measure. Limits are in the JSON: they are sentences."""
+    table = Table(
+        title=f"{len(works)} works; --only takes names, groups and patterns", title_justify="left", box=SIMPLE
+    )
+    table.add_column("name", no_wrap=True)
+    for column in ("what", "goal", "grows"):
+        table.add_column(column)
+    group = ""
     for work in works:
-        limit = work.limit or wording.NOTHING
-        table.add_row(work.group, work.name, work.title, wording.goal(work.goal), limit, "yes" if work.grows else "")
+        if work.group != group:
+            group = work.group
+            table.add_section()
+            table.add_row(f"[bold]{group}[/]")
+        table.add_row(work.name, work.title, wording.goal(work.goal), "16×" if work.grows else "")
     return table
 
 
 def moved_table(moved: Sequence[Moved]) -> Table:
     """What got worse and what got better; what stayed is not shown."""
     same = sum(each.change is Change.SAME for each in moved)
-    table = Table(title=f"Against the kept run; {same} of {len(moved)} within their spread", title_justify="left")
+    table = Table(
+        title=f"Against the kept run; {same} of {len(moved)} within their spread", title_justify="left", box=SIMPLE
+    )
     for column in ("work", "then", "now", "change"):
         table.add_column(column, justify="left" if column == "work" else "right")
     for each in sorted(moved, key=lambda each: each.change.value, reverse=True):

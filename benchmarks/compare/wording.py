@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from benchmarks.compare import ratios
 from benchmarks.compare.ratios import Figure, Ratio
-from benchmarks.compare.results import Point
+from benchmarks.compare.results import Outcome, Point
 from benchmarks.compare.work import ROCKETMQ, TIERMQ, Goal, Kind
 
 NOTHING = "–"
@@ -18,7 +19,7 @@ def digits(value: float) -> str:
     rounded = float(f"{value:.3g}")
     if abs(rounded) >= 100:
         return f"{rounded:,.0f}"
-    return f"{rounded:.1f}" if abs(rounded) >= 10 else f"{rounded:.2f}" if abs(rounded) >= 0.1 else f"{rounded:.3g}"
+    return f"{rounded:.1f}" if abs(rounded) >= 10 else f"{rounded:.2f}" if abs(rounded) >= 0.1 else f"{rounded:.2g}"
 
 
 def value(number: float, kind: Kind) -> str:
@@ -53,8 +54,14 @@ def goal(wanted: Goal | None) -> str:
     return "" if wanted is None else f"{'≤' if wanted.at_most else '≥'} {wanted.ratio:g}"
 
 
-def verdict(is_met: bool | None) -> str:
-    return "" if is_met is None else "yes" if is_met else "**no**"
+def verdict(outcome: Outcome) -> str:
+    """Whether the goal is met, and in how many pairs of rounds where not in all or none of them."""
+    met = ratios.is_met(outcome)
+    if met is None:
+        return ""
+    count, of = ratios.pairs_that_meet(outcome)
+    pairs = "" if count == (of if met else 0) else f", in {count} of {of} pairs"
+    return f"{'yes' if met else '**no**'}{pairs}"
 
 
 def memory(point: Point, side: str) -> str:

@@ -69,6 +69,14 @@ def test_goals_are_at_least_for_rates_and_at_most_for_times(
     assert ratios.shortfall(made) == (None if shortfall is None else pytest.approx(shortfall))
 
 
+def test_a_verdict_says_in_how_many_pairs_the_goal_was_met_unless_they_agree() -> None:
+    theirs = {"yes": [1.5, 2.0, 1.6], "yes, in 2 of 3 pairs": [1.4, 2.0, 1.6], "**no**": [1.0, 1.1, 1.2]}
+    theirs["**no**, in 1 of 3 pairs"] = [1.0, 1.1, 1.6]
+    for words, seconds in theirs.items():
+        assert wording.verdict(outcome("work", point(1, [1.0] * 3, seconds), goal=Goal(1.5))) == words
+    assert wording.verdict(outcome("work", point(1, [1.0], [1.0]))) == ""
+
+
 def test_a_goal_without_a_measurement_is_neither_met_nor_missed() -> None:
     assert ratios.is_met(outcome("work", goal=Goal(1.0))) is None
 
@@ -112,7 +120,7 @@ def test_a_run_against_a_kept_one_names_what_got_worse() -> None:
         (12.34, "12.3"),
         (1.234, "1.23"),
         (0.1234, "0.12"),
-        (0.0123, "0.0123"),
+        (0.0123, "0.012"),
     ],
 )
 def test_figures_have_three_digits_that_count(value: float, shown: str) -> None:
