@@ -22,7 +22,12 @@ from tiermq.remoting.command import RemotingCommand
 TOPIC = "Soak"
 GROUP = "soakers"
 QUEUES = 4
-AGAIN = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR)
+AGAIN = (
+    ResponseCode.SYSTEM_BUSY,
+    ResponseCode.SERVICE_NOT_AVAILABLE,
+    ResponseCode.SYSTEM_ERROR,
+    ResponseCode.FLUSH_DISK_TIMEOUT,  # Stored, and nobody knows whether durably: a slow disk is no lost message.
+)
 Place = tuple[int, int]
 
 
