@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiermq.errors import CorruptRecord
-from tiermq.message.java_hash import java_hash
-from tiermq.tier.index import index_item
+from tiermq.message.java_hash import java_hash, key_hash
 from tiermq.tier.index.index_item import (
     CAPACITY_DEFAULT,
     HEADER,
@@ -67,9 +66,13 @@ def test_the_known_key_has_the_known_hash() -> None:
 
 
 def test_bug_12_the_key_without_an_absolute_value_gets_a_slot() -> None:
-    target = "polygenelubricants"  # Its Java hash is the smallest int, with nothing put before it.
-    assert java_hash(target) == -(2**31)
-    assert index_item.key_hash(target) == 0
+    assert java_hash("orders#lrc4znxzk") == -(2**31)
+    assert index_hash("orders", "lrc4znxzk") == 0
+
+
+@given(st.text(st.characters(), max_size=20), st.text(st.characters(), max_size=40))
+def test_the_index_hash_is_the_key_hash_of_topic_and_key(topic: str, key: str) -> None:
+    assert index_hash(topic, key) == key_hash(f"{topic}#{key}")
 
 
 @given(I32, I32, I32, I64, I32, I32)

@@ -48,7 +48,7 @@ def next_state(state: BreakerState, event: BreakerEvent) -> BreakerState:
 
 
 class CircuitBreaker:
-    """Used from any thread; its lock guards all of it."""
+    """Used from any thread; its lock guards every change."""
 
     def __init__(self, failures_max: int, rest_ms: int, clock: Clock) -> None:
         self._failures_max = failures_max
@@ -67,6 +67,9 @@ class CircuitBreaker:
 
     def admit(self) -> int | None:
         """A permission to send one request, to be given back by `answered` or `failed`; None: do not even try."""
+        era = self._era
+        if self._state is BreakerState.CLOSED:
+            return era  # Read before the state: when that changes meanwhile, the permission is one of the past.
         with self._lock:
             if self._state is BreakerState.OPEN and self._clock.monotonic() - self._opened_at_s >= self._rest_s:
                 self._move(BreakerEvent.RESTED)
@@ -77,6 +80,8 @@ class CircuitBreaker:
 
     def answered(self, permission: int) -> None:
         """The back end said something, be it no: it is alive."""
+        if self._failures == 0 and self._state is BreakerState.CLOSED:
+            return  # Nothing to forget. A failure that is being counted just now came later, then.
         with self._lock:
             if permission != self._era:
                 return

@@ -13,6 +13,7 @@ A refusal (conflict, sealed, missing) is an answer, so its call counts as one th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 from tiermq.clock import Clock, SystemClock
@@ -94,7 +95,7 @@ class MeteredDriver:
         self._metrics.upload.labels(*self._metrics.base, "write", *_labels(key)).observe(size)
 
     def read(self, key: SegmentKey, position: int, length: int) -> memoryview:
-        data = self._call("read", key, lambda: self.inner.read(key, position, length))
+        data = self._call("read", key, partial(self.inner.read, key, position, length))
         self._metrics.download.labels(*self._metrics.base, "read", *_labels(key)).observe(len(data))
         return data
 

@@ -51,7 +51,7 @@ from tiermq.tier.driver.contract import (
     past_the_end,
 )
 from tiermq.tier.driver.posix_calls import PosixCalls, locked, opened
-from tiermq.tier.driver.recycled_memory import RecycledMemory
+from tiermq.tier.driver.recycled_memory import BLOCK_BYTES, RecycledMemory
 from tiermq.tier.names import INDEX_TOPIC, OBJECT_SUFFIXES, SegmentKey, SegmentType, check_object_name, segment_at
 
 SEALED_SUFFIX = ".sealed"
@@ -135,8 +135,10 @@ class PosixDriver:
         return data.toreadonly()
 
     def _read_all(self, descriptor: int, position: int, length: int) -> memoryview:
-        """Up to `length` bytes: fewer only where the file ends. The length is checked first: it may be nonsense."""
-        available = max(0, min(length, os.fstat(descriptor).st_size - position))
+        """Up to `length` bytes: fewer only where the file ends. A large length is checked first: it may be nonsense."""
+        available = length
+        if length >= BLOCK_BYTES:
+            available = max(0, min(length, os.fstat(descriptor).st_size - position))
         data = self._memory.lease(available)
         filled = 0
         while filled < available:

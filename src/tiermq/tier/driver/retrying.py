@@ -13,6 +13,7 @@ import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from tiermq.clock import Clock, SystemClock
@@ -96,7 +97,7 @@ class RetryingDriver:
         self._call(lambda: self.inner.write(key, position, data))
 
     def read(self, key: SegmentKey, position: int, length: int) -> memoryview:
-        return self._call(lambda: self.inner.read(key, position, length))
+        return self._call(partial(self.inner.read, key, position, length))
 
     def size(self, key: SegmentKey) -> int:
         return self._call(lambda: self.inner.size(key))

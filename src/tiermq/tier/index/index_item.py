@@ -26,11 +26,12 @@ All big-endian. Invariants:
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from tiermq.errors import CorruptRecord
-from tiermq.message.java_hash import key_hash
+from tiermq.kernel import key_hashes
 
 HEADER = struct.Struct(
     ">"
@@ -152,7 +153,7 @@ def decode_run(data: Any) -> Iterator[IndexItem]:
 
 def index_hash(topic: str, key: str) -> int:
     """The hash of a key: never negative, also where Java's absolute value is (RocketMQ cannot index such a key)."""
-    return key_hash(f"{topic}#{key}")
+    return int.from_bytes(key_hashes(topic, [key]), sys.byteorder, signed=True)
 
 
 def seconds_between(begin_ms: int, store_ms: int) -> int:
