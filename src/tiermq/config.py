@@ -91,6 +91,9 @@ class StoreConfig(Configuration):
     warm_maped_file_enable: bool = False
     flush_least_pages_when_warm_maped_file: int = whole(4_096, low=1)
 
+    # Memory. The original has no such setting: its maps stay resident until the kernel takes them.
+    resident_log_bytes_max: int = whole(64 << 20)
+
     # Consume queues.
     flush_interval_consume_queue: int = whole(1_000, low=1)
     flush_consume_queue_least_pages: int = whole(2)

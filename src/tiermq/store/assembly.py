@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tiermq.clock import Clock
 from tiermq.commitlog.commit_log import CommitLog
 from tiermq.commitlog.flushing import Flusher, GroupCommit, RealTimeCommit, RealTimeFlush
+from tiermq.commitlog.page_release import PageRelease
 from tiermq.config import FlushDiskType, StoreConfig
 from tiermq.consumequeue.queue_table import QueueTable
 from tiermq.errors import CorruptRecord
@@ -133,10 +134,22 @@ def assemble(
         commit_service=None if pool is None else RealTimeCommit(config, flusher, clock, lambda: _wake_reput(box[0])),
         reput=Reput(log, dispatch, lambda: box[0].confirm_offset(), _note_damage(flags)),
         queue_flush=QueueFlush(config, queues, dispatch, checkpoint, clock),
-        housekeeping=Housekeeping(config, cleaner, checkpoint, Counting(log, reader, statistics).take_over, clock),
+        housekeeping=_housekeeping(config, cleaner, checkpoint, Counting(log, reader, statistics), files, clock),
     )
     box.append(parts)
     return parts
+
+
+def _housekeeping(
+    config: StoreConfig,
+    cleaner: Cleaner,
+    checkpoint: Checkpoint,
+    counting: Counting,
+    files: MappedFileQueue,
+    clock: Clock,
+) -> Housekeeping:
+    release = PageRelease(files, config.resident_log_bytes_max)
+    return Housekeeping(config, cleaner, checkpoint, counting.take_over, release.run, clock)
 
 
 def raise_descriptor_limit() -> None:

@@ -87,22 +87,30 @@ class QueueFlush(Service):
 
 
 class Housekeeping(Service):
-    """Once a second: statistics and checkpoint; every now and then: cleaning."""
+    """Once a second: statistics, checkpoint, memory; every now and then: cleaning."""
 
     def __init__(
-        self, config: StoreConfig, cleaner: Cleaner, checkpoint: Checkpoint, sample: Callable[[], None], clock: Clock
+        self,
+        config: StoreConfig,
+        cleaner: Cleaner,
+        checkpoint: Checkpoint,
+        sample: Callable[[], None],
+        release_pages: Callable[[], None],
+        clock: Clock,
     ) -> None:
         super().__init__("housekeeping")
         self._config = config
         self._cleaner = cleaner
         self._checkpoint = checkpoint
         self._sample = sample
+        self._release_pages = release_pages
         self._clock = clock
         self._next_clean_ms = clock.now_ms() + CLEAN_DELAY_MS
 
     def run_once(self) -> float:
         self._sample()
         self._checkpoint.flush()
+        self._release_pages()
         now_ms = self._clock.now_ms()
         if now_ms >= self._next_clean_ms:
             self._next_clean_ms = now_ms + self._config.clean_resource_interval
