@@ -83,7 +83,6 @@ def assemble_tier(
     follows: bool = False,
 ) -> TierParts:
     """Make and connect the parts. Asks the tier nothing. `follows`: a job writes the tier, this store only reads it."""
-    access = surroundings.access
     files = _files(config, driver, metadata, clock)
     lease = _lease(config, driver, clock)
     manifests = ManifestStore(driver, lease_owner(config), lease=lease, clock=clock)
@@ -95,7 +94,7 @@ def assemble_tier(
         if follows
         else _index(
             config,
-            access,
+            surroundings,
             driver,
             metadata,
             files,
@@ -103,12 +102,11 @@ def assemble_tier(
             lambda topic_ids: made[0].kept_ms_of_ids(topic_ids),
             writer.may_write,
             clock,
-            surroundings.index_query_threads,
         )
     )
     source = _UnheardSource(local) if follows else LocalStoreSource(local)
     engine = _engine(config, local, source, files, writer, index, clock, registry, surroundings.chance)
-    followed = _followed_index(config, access, driver, metadata, records) if follows else None
+    followed = _followed_index(config, surroundings.access, driver, metadata, records) if follows else None
     retention = Retention(
         files,
         metadata,
@@ -253,7 +251,7 @@ def lease_owner(config: TierConfig) -> str:
 
 def _index(
     config: TierConfig,
-    access: FileAccess,
+    surroundings: Surroundings,
     driver: TierDriver,
     metadata: MetadataStore,
     files: FlatFileStore,
@@ -261,17 +259,16 @@ def _index(
     kept_ms_of_ids: Callable[[frozenset[int] | None], int],
     may_write: Callable[[], bool],
     clock: Clock,
-    query_threads: int,
 ) -> IndexStore | None:
     if not config.message_index_enable:
         return None
     settings = IndexSettings(
         slots=config.tiered_store_index_file_max_hash_slot_num,
         capacity=config.tiered_store_index_file_max_index_num,
-        query_threads=query_threads,
+        query_threads=surroundings.index_query_threads,
     )
     return IndexStore(
-        access,
+        surroundings.access,
         str(config.root_path),
         driver,
         metadata,
