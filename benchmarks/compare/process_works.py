@@ -37,6 +37,7 @@ Notes = dict[str, object]
 NOTES: Notes = {
     "jvm": "-Xmx2g, collector and compiler as the JVM chooses",
     "name server": "RocketMQ's, one for both, started before",
+    "modules": "TierMQ runs from compiled modules, as installed",
     "settings": "one broker.conf for both; RocketMQ's file sizes and defaults, asynchronous flush",
 }
 

@@ -12,12 +12,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+
 from benchmarks.compare import broker_process
 from benchmarks.compare.broker_process import BrokerProcess, first_message, forget_peak, resident, settled
 from benchmarks.compare.peer_process import PeerFailed
 from benchmarks.compare.process_works import WORKS
 from benchmarks.compare.work import ROCKETMQ, TIERMQ, Place, by_name
-
 from interop.rocketmq import Unavailable, fetch
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
@@ -188,6 +188,15 @@ def test_messages_that_a_broker_does_not_have_are_missed(tmp_path: Path) -> None
         broker.await_messages(2)
         with pytest.raises(PeerFailed, match="expected 1 messages in Load, found 2"):
             broker.await_messages(1)
+
+
+def test_a_broker_is_started_from_compiled_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    environment = broker_process.compiled_modules(tmp_path)
+    code = "import tiermq.cli.serve as serve; print(serve.__cached__)"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert Path(done.stdout.strip()).is_relative_to(tmp_path)
+    assert Path(done.stdout.strip()).exists()
 
 
 def test_only_the_two_brokers_can_be_started(tmp_path: Path) -> None:
