@@ -174,6 +174,7 @@ def draw_time(group: str, outcomes: Sequence[Outcome]) -> Figure:
     figure, panels = plt.subplots(
         rows, columns, figsize=(max(6.0, 3.6 * columns), 1.0 + 2.3 * rows), squeeze=False, layout="constrained"
     )
+    axes: Axes
     for place, axes in enumerate(panels.flat):
         if place < len(outcomes):
             _time_panel(axes, outcomes[place])

@@ -23,6 +23,7 @@ NAMES = (
     "wire",
     "broker",
     "delivery",
+    "compare",
 )
 
 
@@ -44,15 +45,17 @@ def checkout_root() -> Path:
 @click.pass_context
 def bench(ctx: click.Context, name: str | None, as_json: bool, arguments: tuple[str, ...]) -> None:
     """Run the benchmark NAME: put, get, dispatch, recover, index, tier, coldread, tierindex, columns, verify, spark,
-    wire, broker or delivery.
+    wire, broker, delivery or compare.
 
     Results are ratios first: against Java reference loops and against what the machine can do at all, measured in the
-    same run. More arguments go to the benchmark; `tiermq bench put --help` lists them.
+    same run. `compare` runs everything beside the real RocketMQ and writes a report with pictures. More arguments go to
+    the benchmark; `tiermq bench put --help` lists them.
 
     \b
     Examples:
       tiermq bench put --quick
       tiermq bench get --json
+      tiermq bench compare --list
     """
     if name is None or name in ("-h", "--help"):
         click.echo(ctx.get_help())
@@ -62,5 +65,6 @@ def bench(ctx: click.Context, name: str | None, as_json: bool, arguments: tuple[
     root = str(checkout_root())
     if root not in sys.path:
         sys.path.insert(0, root)
-    result = importlib.import_module(f"benchmarks.bench_{name}").run(list(arguments))
-    importlib.import_module("benchmarks.report").print_result(result, as_json)
+    benchmark = importlib.import_module(f"benchmarks.bench_{name}")
+    shown_by = benchmark if hasattr(benchmark, "print_result") else importlib.import_module("benchmarks.report")
+    shown_by.print_result(benchmark.run(list(arguments)), as_json)

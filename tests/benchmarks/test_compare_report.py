@@ -1,0 +1,152 @@
+"""The report's files: tables, pictures, reasons, and no word about the machine's places."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from pathlib import Path
+
+import pytest
+
+from benchmarks.compare import picture_files, pictures, plan, reasons, report_files, results
+from benchmarks.compare.results import Comparison
+from compare_fakes import outcome, point, whole_run
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def written(tmp_path: Path, found: Comparison, why: dict[str, str] | None = None) -> str:
+    report_files.write(found, tmp_path, why or {}, with_pictures=False)
+    return (tmp_path / "compare.md").read_text(encoding="utf-8")
+
+
+def cells(text: str, work: str, section: str) -> list[str]:
+    """The row of a work in the first table after a heading."""
+    below = text[text.index(f"{section}\n") :]
+    row = next(line for line in below.splitlines() if line.startswith(f"| `{work}`"))
+    return [cell.strip() for cell in row.strip("|").split("|")]
+
+
+def test_the_report_opens_with_goals_met_and_missed(tmp_path: Path) -> None:
+    text = written(tmp_path, whole_run())
+    assert "5 works; of 3 goals 2 met, 1 missed" in text
+    assert cells(text, "put_fast", "## Goals") == [
+        "`put_fast`", "2.00", "1.80 to 3.00", "≥ 1.5", "yes", "0.20", "0.25 (0.10)",
+    ]  # fmt: skip
+    assert cells(text, "put_slow", "## Goals")[1:5] == ["1.00", "0.91 to 1.10", "≥ 1.2", "**no**"]
+    assert cells(text, "start", "## Goals")[3:5] == ["≤ 0.5", "yes"]
+    assert text.index("## Goals") < text.index("## Works") < text.index("## Growth") < text.index("## Environment")
+
+
+def test_groups_show_rates_spreads_and_memory_of_both_sides(tmp_path: Path) -> None:
+    text = written(tmp_path, whole_run())
+    row = cells(text, "put_fast", "### store")
+    assert row[1:4] == ["2,000/s ± 12%", "1,000/s ± 14%", "10,000/s ± 0%"]
+    assert "105 MB, 83.9 MB settled, 31.5 MB own" in text
+    assert "- `put_fast`: what put_fast does; 3 rounds of 1,000 messages, 0.10 MB. Limit: memcpy." in text
+    assert "settings: flush async, files 1,073,741,824." in text
+    assert cells(text, "start", "### process")[1] == "0.30 s ± 17%"
+
+
+def test_growth_has_a_row_for_each_size_and_says_what_was_left_out(tmp_path: Path) -> None:
+    text = written(tmp_path, whole_run())
+    below = text[text.index("## Growth") :]
+    rows = [line for line in below.splitlines() if line.startswith("| `put_fast`")]
+    assert [row.split("|")[2].strip() for row in rows[:3]] == ["1×", "4×", "16×"]
+    assert rows[2].split("|")[3].strip() == "left out"
+    assert "| `put_fast` | 16× | left out | about 30.0 GB of memory needed, 20.0 GB there |" in text
+    assert "| `broken` | 1× | failed | PeerFailed: it ended |" in text
+
+
+def test_a_missed_goal_says_by_how_much_and_why(tmp_path: Path) -> None:
+    text = written(tmp_path, whole_run(), {"put_slow": "The lock.\n\n```\nprofile\n```", "put_fast": "never shown"})
+    missed = text[text.index("## Missed goals") : text.index("## Not measured")]
+    assert "1.00 (0.91 to 1.10), goal ≥ 1.2: 17% below it." in missed
+    assert "The lock.\n\n```\nprofile\n```" in missed
+    assert "put_fast" not in missed
+    assert "Not looked into yet." in written(tmp_path, whole_run())
+
+
+def test_a_quick_look_is_called_one(tmp_path: Path) -> None:
+    found = whole_run()
+    assert "No verdict" not in written(tmp_path, found)
+    found.outcomes["put_slow"].points[1].quick = True
+    assert "No verdict" in written(tmp_path, found)
+
+
+def test_a_busy_machine_is_told_at_the_top(tmp_path: Path) -> None:
+    found = whole_run()
+    assert "busy" not in written(tmp_path, found)
+    found.outcomes["put_slow"].points[1].load_average = 2.5
+    assert "load average up to 2.5 on 2 processors" in written(tmp_path, found)
+
+
+def test_every_picture_is_one_is_named_in_the_text_and_old_ones_go(tmp_path: Path) -> None:
+    (tmp_path / "growth-gone.png").write_bytes(PNG)
+    report_files.write(whole_run(), tmp_path, {})
+    text = (tmp_path / "compare.md").read_text(encoding="utf-8")
+    drawn = {path.name for path in tmp_path.glob("*.png")}
+    assert drawn == {"ratios.png", "time-store.png", "time-cold-reads.png", "time-process.png", "growth-store.png"}
+    assert set(re.findall(r"\]\((\S+\.png)\)", text)) == drawn
+    for name in drawn:
+        content = (tmp_path / name).read_bytes()
+        assert content.startswith(PNG)
+        width, height = struct.unpack(">II", content[16:24])
+        assert width >= 600
+        assert height >= 300
+
+
+def test_many_works_of_a_group_are_drawn_in_parts_of_about_the_same_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Comparison()
+    found.outcomes = {name: outcome(name, point(1, [1.0], [2.0])) for name in ("a", "b", "c", "d", "e")}
+    monkeypatch.setattr(pictures, "PANELS_PER_PICTURE", 4)
+    drawn = [path.name for path in pictures.draw_all(found, tmp_path)]
+    assert drawn == ["ratios.png", "time-store-1.png", "time-store-2.png"]
+    assert picture_files.names_of("time", "store", [*drawn, "time-store-put.png"]) == [
+        "time-store-1.png",
+        "time-store-2.png",
+    ]
+
+
+def test_a_run_without_a_figure_is_still_a_report(tmp_path: Path) -> None:
+    found = whole_run()
+    found.outcomes = {"broken": found.outcomes["broken"]}
+    report_files.write(found, tmp_path, {})
+    text = (tmp_path / "compare.md").read_text(encoding="utf-8")
+    assert "Nothing of this group was measured" in text
+    assert list(tmp_path.glob("*.png")) == []
+
+
+def test_the_json_has_every_round_and_what_follows_from_it_and_can_be_read_again(tmp_path: Path) -> None:
+    written(tmp_path, whole_run())
+    told = json.loads((tmp_path / "compare.json").read_text(encoding="utf-8"))
+    work = next(each for each in told["works"] if each["name"] == "put_fast")
+    assert work["goal_met"] is True
+    first = work["points"][0]
+    assert first["ratios"]["rocketmq"] == {"median": 2.0, "low": 1.8, "high": pytest.approx(3.0)}
+    assert first["ratios"]["tiermq_median"] == 2000.0
+    assert first["samples"]["rocketmq"][1]["done"]["seconds"] == 1.2
+    assert results.load(tmp_path / "compare.json") == whole_run()
+
+
+def test_an_unfinished_run_is_put_aside_not_lost(tmp_path: Path) -> None:
+    assert report_files.move_partial(tmp_path) is None
+    (tmp_path / "compare.partial.json").write_text("{}")
+    aside = report_files.move_partial(tmp_path)
+    assert aside is not None
+    assert aside.read_text() == "{}"
+    assert not (tmp_path / "compare.partial.json").exists()
+
+
+def test_reasons_are_sections_headed_by_names_of_works() -> None:
+    text = "# Why\n\nIntroduction.\n\n## `a`, `b`\n\nBoth.\n\n### Profile\n\n## `c`\nThat.\n"
+    assert reasons.parse(text) == {"a": "Both.\n\n### Profile", "b": "Both.\n\n### Profile", "c": "That."}
+    with pytest.raises(ValueError, match="two sections for a"):
+        reasons.parse("## `a`\n\n## `a`\n")
+
+
+def test_every_kept_reason_is_about_a_work_that_exists() -> None:
+    assert set(reasons.read()) <= {work.name for work in plan.all_works()}
