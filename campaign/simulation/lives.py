@@ -25,6 +25,7 @@ from tiermq.errors import TierError, TierMQError
 from tiermq.kernel import PutResult
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.status import PutStatus
+from tiermq.tier.orphans import find_orphans
 from tiermq.tier.verify import verify_tier
 
 ROOT = "/store"
@@ -145,7 +146,7 @@ class World:
             with suppress(Unanswered):
                 look.everything()
                 look.keys(self._some(KEYS_A_STEP))
-                look.no_phantom_key("nobody", "orders")
+                look.shared_key(self._chance.choice(QUEUES)[0])
 
     def _new_look(self, *, may_fail: bool) -> Look:
         kept_since_ms = self.clock.now_ms() - self.life.setup.ttl_hours * HOUR_MS + self._set_back_ms
@@ -409,6 +410,7 @@ class World:
         self.model.all_durable()
         self.model.all_visible()
         self.tier_now(self._chance)
+        self.expire(self._chance)  # Deletions that a life before began are finished by it.
         self._take_turns()
         self._catch_up()
         self.evict(self._chance)
@@ -450,9 +452,13 @@ class World:
             look.times(everything[::5])
 
     def _verify(self) -> None:
-        report = verify_tier(self.back_end.driver(Power(), 0), metadata=self.store.tier.metadata, threads=1)
+        driver, metadata = self.back_end.driver(Power(), 0), self.store.tier.metadata
+        report = verify_tier(driver, metadata=metadata, threads=1)
         if not report.is_clean:
             broken("the tier agrees with itself", str(report.problems[:3]))
+        orphans = find_orphans(driver, metadata, grace_ms=0, clock=self.clock)
+        if not orphans.is_clean:
+            broken("every object in the tier is accounted for", f"{orphans.orphans[:3]} {orphans.missing[:3]}")
 
 
 def _message(sent: Sent) -> Message:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from campaign.simulation.model import Model, Queue, QueueModel, Sent, broken
+from campaign.simulation.model import SHARED_KEY, Model, Queue, QueueModel, Sent, broken
 from tiermq import TieredStore
 from tiermq.errors import TierError
 from tiermq.status import GetStatus
@@ -124,11 +124,27 @@ class Look:
                 broken("the index finds every message by its key", f"{sent}, {sent.key}: found {places}")
             self._model.compare_one(sent, page.messages[0])
 
-    def no_phantom_key(self, key: str, topic: str) -> None:
+    def shared_key(self, topic: str, count: int = 32) -> None:
+        """A key that all messages of a topic have finds the newest of them, each once."""
         with self._asking():
-            page = self._store.query(topic, key)
-        if page.messages:
-            broken("no message is there that was never put", f"{topic} has {page.messages} with key {key}")
+            page = self._store.query(topic, SHARED_KEY, max_messages=count)
+        places = [(m.queue_id, m.queue_offset) for m in page.messages]
+        if len(set(places)) != len(places):
+            broken("a query finds each message once", f"{topic}: found {places}")
+        for message in page.messages:
+            queue = self._model.queues.get((topic, message.queue_id))
+            if queue is None or not message.queue_offset < queue.high:
+                broken("no message is there that was never put", f"{topic}: found {places}")
+            if message.queue_offset >= queue.low:
+                self._model.compare_one(queue.at(message.queue_offset), message)
+        kept = [
+            sent
+            for name, queue in self._model.queues.items()
+            for sent in queue.sent[: max(0, self._store.max_offset(*name) - queue.low)]
+            if name[0] == topic and sent.store_ms >= self._kept_since_ms
+        ]
+        if page.complete and len(places) < min(count, len(kept)):
+            broken("the index finds every message by its key", f"{topic}: found {len(places)} of {len(kept)}")
 
     # Times
 

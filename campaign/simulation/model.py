@@ -13,6 +13,7 @@ from typing import NoReturn
 from tiermq.message.stored_message import StoredMessage
 
 Queue = tuple[str, int]
+SHARED_KEY = "all"
 
 
 class Broken(Exception):
@@ -93,7 +94,7 @@ class Model:
         self._number += 1
         body = f"{number}:".encode().ljust(body_bytes, b"abcdefgh"[number % 8 : number % 8 + 1])
         key = f"k{number}"
-        properties = f"KEYS\x01{key} all\x02TAGS\x01t{number % 3}\x02".encode()
+        properties = f"KEYS\x01{key} {SHARED_KEY}\x02TAGS\x01t{number % 3}\x02".encode()
         sent = Sent(number, name, queue.high, body, properties, key, now_ms)
         queue.sent.append(sent)
         return sent

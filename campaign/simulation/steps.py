@@ -65,7 +65,7 @@ def draw(seed: int) -> Life:
 def _draw_setup(chance: random.Random) -> Setup:
     sync = chance.random() < 0.5
     pooled = sync and chance.random() < 0.2
-    ttl_hours = chance.choice([2, 20, 1_000])
+    ttl_hours = chance.choice([2, 2, 20, 1_000])
     settings: dict[str, Any] = {
         "flush_disk_type": "SYNC_FLUSH" if sync else "ASYNC_FLUSH",
         "mapped_file_size_commit_log": chance.choice([4, 8, 16]) * 1024,
@@ -105,7 +105,7 @@ ALONE = {
 }  # fmt: skip
 WORK = {
     "put": 12, "put_many": 8, "put_batch": 5, "dispatch": 6, "flush": 4, "flush_queues": 3, "turns": 9, "tier_now": 6,
-    "index_upkeep": 5, "evict": 5, "expire": 4, "restart": 3,
+    "index_upkeep": 5, "evict": 5, "expire": 6, "restart": 3,
 }  # fmt: skip
 ENDINGS = {"kill": 3, "cut_power": 8, "cut_power_twice": 3, "lose_disk": 2, "disk_error": 3}
 
