@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from campaign.part import Part
+from campaign.simulation.part import PARTS as SIMULATION
 from campaign.soak.part import PARTS as SOAK
 
 
 def all_parts() -> list[Part]:
     """Each once."""
-    return [*SOAK]
+    return [*SIMULATION, *SOAK]
