@@ -96,3 +96,15 @@ def test_a_client_can_ask_whether_its_filter_works(
     with running(tmp_path, enable_property_filter=enabled) as broker, Peer(broker) as peer:
         assert peer.ask(RequestCode.CHECK_CLIENT_CONFIG, body).code == code
         assert peer.ask(RequestCode.CHECK_CLIENT_CONFIG, {}).code == 0
+
+
+def test_a_heartbeat_of_many_new_groups_costs_two_writes(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        groups, topics = broker.parts.groups.data_version.counter, broker.parts.topics.data_version.counter
+        beat = heartbeat()
+        beat["consumerDataSet"] = [{**beat["consumerDataSet"][0], "groupName": f"many-{n}"} for n in range(500)]
+        assert peer.ask(34, beat).code == ResponseCode.SUCCESS
+        assert broker.parts.groups.get("many-499") is not None
+        assert broker.parts.topics.get("%RETRY%many-499") is not None
+        assert broker.parts.groups.data_version.counter == groups + 1
+        assert broker.parts.topics.data_version.counter == topics + 1

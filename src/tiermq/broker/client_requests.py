@@ -13,6 +13,7 @@ from tiermq.broker.parts import BrokerParts
 from tiermq.broker.subscriptions import ConsumerData, Heartbeat, Subscription
 from tiermq.broker.topics import RETRY_PREFIX
 from tiermq.errors import BadExpression, RequestRefused
+from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
@@ -50,13 +51,13 @@ class ClientProcessor:
         return groups.get(data.group) is not None and topics.get(RETRY_PREFIX + data.group) is not None
 
     def _prepare(self, connection: Connection, command: RemotingCommand) -> None:
-        """In the pool: make what a heartbeat's groups need. Waits for the disk."""
+        """In the pool: make what a heartbeat's groups need. Waits for the disk twice, however many there are."""
         beat = Heartbeat.decode(command.body)
-        for data in beat.consumers:
-            group = self._parts.groups.find_or_make(data.group)
-            if group is not None:
-                queues = max(1, group.retry_queue_nums)
-                self._parts.topics.make(RETRY_PREFIX + data.group, queues, queues)
+        groups = self._parts.groups.find_or_make_all(data.group for data in beat.consumers)
+        self._parts.topics.make_all(
+            TopicConfig(RETRY_PREFIX + group.name, max(1, group.retry_queue_nums), max(1, group.retry_queue_nums))
+            for group in groups
+        )
         self._parts.server.call_threadsafe(self._accept_later, connection, command, beat)
 
     def _accept_later(self, connection: Connection, command: RemotingCommand, beat: Heartbeat) -> None:

@@ -155,18 +155,21 @@ class GroupTable:
 
     def find_or_make(self, name: str) -> SubscriptionGroup | None:
         """The group, made if that is allowed; None when there is none and none may be made."""
-        found = self._table.get(name)
-        if found is not None:
-            return found
-        if not self._may_make(name):
-            return None
+        return self._table.get(name) or (self.find_or_make_all([name]) or [None])[0]
+
+    def find_or_make_all(self, names: Iterable[str]) -> list[SubscriptionGroup]:
+        """Those of the groups that there are, or that may be made; all new ones cost one write to the disk."""
+        wanted = dict.fromkeys(names)
         with self._lock:
-            found = self._table.get(name)
-            if found is None:
-                found = SubscriptionGroup(name)
-                self._replace({**self._table, name: found}, self._forbidden)
-                _log.info("consumer group %s: created", name)
-        return found
+            made = {
+                name: SubscriptionGroup(name) for name in wanted if name not in self._table and self._may_make(name)
+            }
+            if made:
+                self._replace({**self._table, **made}, self._forbidden)
+            table = self._table
+        for name in made:
+            _log.info("consumer group %s: created", name)
+        return [table[name] for name in wanted if name in table]
 
     def _may_make(self, name: str) -> bool:
         wanted = self.config.auto_create_subscription_group or name.startswith(SYSTEM_GROUP_PREFIX)

@@ -169,15 +169,20 @@ class TopicTable:
         self, name: str, read_queues: int, write_queues: int, perm: int = READ_WRITE, sys_flag: int = 0
     ) -> TopicConfig:
         """The topic, made with these values if there was none."""
+        wanted = TopicConfig(name, read_queues, write_queues, perm, sys_flag)
+        self.make_all([wanted])
+        return self._table.get(name, wanted)
+
+    def make_all(self, topics: Iterable[TopicConfig]) -> None:
+        """Make those that there are none of; all of them cost one write to the disk."""
         with self._lock:
-            found = self._table.get(name)
-            if found is not None:
-                return found
-            found = TopicConfig(name, read_queues, write_queues, perm, sys_flag)
-            self._replace({**self._table, name: found})
-        _log.info("topic %s: created with %d queues", name, write_queues)
-        self._tell([name])
-        return found
+            made = {each.name: each for each in topics if each.name not in self._table}
+            if not made:
+                return
+            self._replace({**self._table, **made})
+        for each in made.values():
+            _log.info("topic %s: created with %d queues", each.name, each.write_queues)
+        self._tell(made)
 
     def set_order(self, orderly: Mapping[str, str]) -> None:
         """Which topics are ordered, as a name server tells: those and no others."""
