@@ -38,6 +38,8 @@ BUCKET = "soak"
 PER_SECOND = 100.0
 """Of each stream; a fifth of it of later ones."""
 SECONDS = 3_600.0
+CACHE_BYTES = 32 << 20
+"""Full after some minutes, so that what grows later is no cache."""
 
 
 class SoakPart:
@@ -72,7 +74,7 @@ def soak(seed: int, scratch: Path, seconds: float, per_second: float = PER_SECON
         with _environment(server.environment):
             store = scratch / "store"
             _make_topics(store)
-            with Serving(store, "--tier", tier, tiered_storage_level="FORCE") as broker:
+            with Serving(store, "--tier", tier, tiered_storage_level="FORCE", tier_cache_bytes=CACHE_BYTES) as broker:
                 assert broker.process is not None
                 watch = Watch(broker.process.pid)
                 _load(broker.port, tally, seconds, per_second, random.Random(seed))
