@@ -2,7 +2,7 @@
 
 Uploads        what waits in a local store goes to a new tier, by the engine's own threads
 Reads          whole queues, pages anywhere, or messages by key, from the tier alone (`tieredStorageLevel` FORCE)
-Rearrangement  a full index file, compacted
+Rearrangement  a full index file, compacted into a file, as the first step of its upload does it
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from benchmarks.compare.tier_data import BROKER, CLUSTER, RECORD_BYTES, Chance
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.status import GetStatus
 from tiermq.tier.index.index_state import IndexState
+from tiermq.tier.index.index_upload import COMPACTING_DIRECTORY
 from tiermq.tier.index.index_write_file import IndexWriteFile
 from tiermq.tier.tiered_store import TieredStore
 
@@ -175,21 +176,29 @@ class Rearrangement:
 
     def __init__(self) -> None:
         self._file: IndexWriteFile | None = None
-        self._compacted = b""
+        self._access = OsFileAccess()
+        self._compacted = Path()
 
     def prepare(self, parameters: Parameters) -> dict[str, Any]:
         directory = str(Path(parameters["store"]) / "tiered_index_file")
         shape = int(parameters["slots"]), int(parameters["capacity"])
-        self._file = IndexWriteFile.adopt(OsFileAccess(), directory, parameters["begin"], *shape)
+        self._file = IndexWriteFile.adopt(self._access, directory, parameters["begin"], *shape)
+        self._compacted = Path(directory, COMPACTING_DIRECTORY, parameters["begin"])
         return {}
 
     def reset(self, _parameters: Parameters) -> None:
-        self._compacted = b""
+        shutil.rmtree(self._compacted.parent, ignore_errors=True)
 
     def run(self, _parameters: Parameters) -> tuple[int, int]:
         assert self._file is not None
-        self._compacted = self._file.compact()
-        return self._file.header.item_count, len(self._compacted)
+        data = self._file.compact()
+        region = self._access.create(str(self._compacted), len(data))
+        try:
+            region.reserve(0, len(data))
+            region.write(0, data)
+        finally:
+            region.close()
+        return self._file.header.item_count, len(data)
 
     def close(self) -> None:
         if self._file is not None:

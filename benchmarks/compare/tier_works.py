@@ -43,7 +43,8 @@ def _notes(amount: Amount) -> dict[str, object]:
 def open_upload(place: Place, stack: ExitStack) -> Sides:
     """Each round begins with no tier at all, and ends when everything is in it and its keys are indexed."""
     amount = amount_of(place)
-    ours, theirs = _prepared(place, stack, amount, "Uploads", "TierUpload")
+    # The local stores are on the disk, too: what each side flushes of its metadata lies there, as in a broker.
+    ours, theirs = _prepared(place, place.disk, stack, amount, "Uploads", "TierUpload")
     limit = tier_limits.SequentialWrites(place.disk / "written", amount)
     return Sides(
         {TIERMQ: ours.run, ROCKETMQ: theirs.run, LIMIT: limit.round},
@@ -52,8 +53,10 @@ def open_upload(place: Place, stack: ExitStack) -> Sides:
     )
 
 
-def _prepared(place: Place, stack: ExitStack, amount: Amount, our_class: str, java_class: str) -> tuple[Peer, Peer]:
-    our_store, their_store = tier_data.two_stores(place.directory, amount)
+def _prepared(
+    place: Place, stores: Path, stack: ExitStack, amount: Amount, our_class: str, java_class: str
+) -> tuple[Peer, Peer]:
+    our_store, their_store = tier_data.two_stores(stores, amount)
     ours = start_tiermq(stack, "tier_peer", our_class)
     theirs = start_rocketmq(stack, java_class, place.directory / "java")
     ours.prepare(**amount.parameters(our_store, place.disk / "tiermq-tier"))
@@ -73,7 +76,7 @@ def _asked(peer: Peer, job: dict[str, object]) -> Side:
 def _open_reads(place: Place, stack: ExitStack, limit_of: LimitOf, **job: object) -> Sides:
     """Both sides upload everything once, keys included, and forget before each round what they read."""
     amount = amount_of(place)
-    ours, theirs = _prepared(place, stack, amount, "Reads", "TierRead")
+    ours, theirs = _prepared(place, place.directory, stack, amount, "Reads", "TierRead")
     return Sides(
         {
             TIERMQ: _asked(ours, job),
@@ -116,7 +119,10 @@ def open_keys(place: Place, stack: ExitStack) -> Sides:
 
 
 def open_rearrange(place: Place, stack: ExitStack) -> Sides:
-    """One full index file of random keys. RocketMQ writes into a new mapped file, TierMQ into new memory."""
+    """One full index file of random keys, into a new file that an upload can read.
+
+    RocketMQ follows the chains and writes into a mapped file; TierMQ sorts in memory and writes the file at once.
+    """
     capacity = INDEX_ITEMS * place.scale // (QUICK_PART if place.quick else 1)
     slots = capacity // tier_data.ITEMS_PER_SLOT
     our_directory, their_directory = place.directory / "tiermq", place.directory / "rocketmq"
