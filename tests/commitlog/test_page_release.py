@@ -10,7 +10,7 @@ import pytest
 from simulation.simulated_files import SimulatedFileAccess
 from tiermq import LocalStore, Message
 from tiermq.clock import ManualClock
-from tiermq.commitlog.page_release import KEPT_BYTES, PageRelease, resident_file_bytes
+from tiermq.commitlog.page_release import KEPT_BYTES, WHOLE_TURNS, PageRelease, resident_file_bytes
 from tiermq.files.mapped_file_queue import MappedFileQueue
 from tiermq.files.os_file_access import OsFileAccess
 
@@ -68,6 +68,23 @@ def test_what_is_not_flushed_stays_and_is_written_by_the_next_flush(tmp_path: Pa
     assert resident_of(tmp_path) == KEPT_BYTES
     files.close()
     assert (tmp_path / ("0" * 20)).read_bytes()[13 * MIB : 14 * MIB] == bytes([105]) * MIB
+
+
+@on_linux
+def test_what_was_read_again_is_given_back_with_every_tenth_turn(tmp_path: Path) -> None:
+    files = filled(tmp_path, 24)
+    release = PageRelease(files, 1)
+    release.run()
+    found = files.files[0].select(0, FILE_BYTES)
+    assert found is not None
+    with found:
+        assert bytes(found.data).count(b"\x01") == MIB
+    for _ in range(WHOLE_TURNS - 1):
+        release.run()
+        assert resident_of(tmp_path) == 24 * MIB
+    release.run()
+    assert resident_of(tmp_path) == KEPT_BYTES
+    files.close()
 
 
 @pytest.mark.parametrize(("most", "resident"), [(0, 1 << 40), (MIB, MIB), (MIB, 0)])

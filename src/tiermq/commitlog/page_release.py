@@ -5,7 +5,9 @@ grow with its log. The kernel keeps the bytes in its own cache either way; a pag
 again costs a fault, and the kernel then brings its neighbours along.
 
 Only when more than `residentLogBytesMax` of all mapped files is resident, the log is given back up to where it is
-flushed, less the last pages, which consumers at the end of their queues read.
+flushed, less the last pages, which consumers at the end of their queues read. What was written since the last time goes
+at once; what was read again goes with every tenth turn, since whoever reads a long stretch by eight queues in turn
+needs each of its pages eight times.
 Threads: `run` is called by the housekeeping thread alone.
 """
 
@@ -18,6 +20,7 @@ from pathlib import Path
 from tiermq.files.mapped_file_queue import MappedFileQueue
 
 KEPT_BYTES = 8 << 20
+WHOLE_TURNS = 10
 _STATM = Path("/proc/self/statm")
 
 
@@ -39,6 +42,7 @@ class PageRelease:
         self._files = files
         self._resident_bytes_max = resident_bytes_max
         self._resident = resident
+        self._released_where = 0
         self.release_count = 0
 
     def run(self) -> None:
@@ -46,8 +50,10 @@ class PageRelease:
         if not 0 < self._resident_bytes_max < self._resident():
             return
         end = self._files.flushed_where - KEPT_BYTES
+        start = 0 if self.release_count % WHOLE_TURNS == 0 else self._released_where
         for file in self._files.files:
-            if file.from_offset >= end:
-                break
-            file.release_pages(min(file.size, end - file.from_offset))
+            first, last = max(0, start - file.from_offset), min(file.size, end - file.from_offset)
+            if first < last:
+                file.release_pages(first, last)
+        self._released_where = max(0, end)
         self.release_count += 1

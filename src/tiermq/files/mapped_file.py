@@ -371,9 +371,9 @@ class MappedFile:
         """Bring reserved pages below `up_to` into memory; False when the kernel cannot."""
         return self._region.populate(0, min(up_to, self.tail.limit))
 
-    def release_pages(self, up_to: int) -> bool:
-        """Let go of the pages below `up_to`, whose bytes stay as they are; False when the kernel keeps them."""
-        return self._region.release_pages(0, up_to)
+    def release_pages(self, start: int, end: int) -> bool:
+        """Let go of the pages in [start, end), whose bytes stay as they are; False when the kernel keeps them."""
+        return self._region.release_pages(start, end - start)
 
     def lock_memory(self) -> bool:
         return self._region.lock_memory()
