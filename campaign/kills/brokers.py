@@ -158,12 +158,16 @@ class Round:
                 ledger.wait_acknowledged(kill.after)
                 self._kill(kill, broker)
                 outcome.counts["kills"] += 1
-        finally:
             ledger.ending.set()
             for thread in producers:
                 thread.join()
             ends.update({queue: end_offset(queue, port) for queue in range(QUEUES)})
-            for thread in consumers:
+        except BaseException as error:
+            ledger.note(f"the round was given up: {error}")
+            raise
+        finally:
+            ledger.up.set()
+            for thread in [*producers, *consumers]:
                 thread.join()
 
     def _kill(self, kill: Kill, broker: Serving) -> None:

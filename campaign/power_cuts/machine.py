@@ -20,6 +20,7 @@ IMAGE_BYTES = 192 << 20
 TOOLS = ("mkfs.ext4", "mount", "umount", "losetup")
 OPTIONS = ("", "noauto_da_alloc", "data=writeback,noauto_da_alloc", "data=journal", "commit=1", "nodelalloc")
 """How ext4 may be mounted. `noauto_da_alloc` takes away its guess that a renamed file is to be synced first."""
+FSCK_MENDED = 1
 _POLL_S = 0.002
 _WRITES = (4, 6, 11, 13, 15)  # Of a block device's statistics: writes, discards, flushes.
 _IN_FLIGHT = 8
@@ -113,6 +114,14 @@ class Machine:
     def remount_broken(self) -> None:
         """The file system finds an error and goes read-only under whoever uses it."""
         run("mount", "-o", "remount,abort", self.root)
+
+    def repaired(self) -> None:
+        """Check the file system, and mount it anew. Nobody may use it now."""
+        self._umount()
+        done = subprocess.run(["e2fsck", "-fy", str(self.image)], capture_output=True, text=True, check=False)
+        if done.returncode > FSCK_MENDED:
+            raise RuntimeError(f"e2fsck: {done.stdout[-500:]}")
+        self._mount()
 
     def _mount(self) -> None:
         self._device = run("losetup", "--find", "--show", self.image)

@@ -111,7 +111,7 @@ def produce(name: int, port: int, ledger: Ledger) -> None:
 
 
 def _send(caller: Caller, body: bytes, queue: int, ledger: Ledger) -> Place:
-    while True:
+    while not ledger.problems:
         answer = caller.ask(send_command(TOPIC, body, queue=queue, properties="WAIT\x01true\x02"))
         if answer is not None and answer.code == ResponseCode.SUCCESS:
             return int(answer.ext["queueId"]), int(answer.ext["queueOffset"])
@@ -119,13 +119,14 @@ def _send(caller: Caller, body: bytes, queue: int, ledger: Ledger) -> Place:
             raise AssertionError(f"expected a send to be stored or to be tried again, found {answer}")
         with ledger.lock:
             ledger.repeated.add(body)
+    raise AssertionError("given up, because of what went wrong elsewhere")
 
 
 def consume(queue: int, port: int, ledger: Ledger, end_of: Callable[[int], int | None]) -> None:
     """Until the queue's end, once `end_of` says where that is."""
     caller = Caller(port, ledger)
     offset = 0
-    while (end := end_of(queue)) is None or offset < end:
+    while not ledger.problems and ((end := end_of(queue)) is None or offset < end):
         answer = caller.ask(_pull(queue, offset))
         if answer is None:
             continue

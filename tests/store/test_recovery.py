@@ -362,3 +362,39 @@ def test_a_file_made_in_advance_is_gone_after_recovery_and_its_log_goes_on_befor
     with reopened(unclean(access)) as store:
         assert store.max_physical_offset == results[-1].end_offset
         assert put_all(store, 1, first=5)[0].physical_offset == results[-1].end_offset
+
+
+# Records that were on disk for certain
+
+
+@pytest.mark.parametrize("how", ["its last file", "its end"])
+def test_a_killed_store_that_lacks_records_which_were_on_disk_says_so(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a crash may leave behind is lost silently; what the checkpoint vouches for is not."""
+    access, clock = SimulatedFileAccess(), ManualClock()
+    store = on_simulation(access, clock=clock)
+    for number in range(300):
+        clock.advance_ms(10)
+        results = put_all(store, 1, first=number)
+    store.flush()
+    store.flush_queues()
+    put_all(store, 1, first=300)
+    sound = on_simulation(power_cut(access), clock=clock)
+    assert len(bodies(sound)) == 300, "the last one was not flushed, and nobody misses it"
+    assert sound.recovered is not None
+    assert not sound.recovered.lost_durable
+    damaged = power_cut(access)
+    file, position = log_place(results[0].physical_offset)
+    if how == "its end":
+        overwrite(damaged, file, position, bytes(results[0].size))
+    else:
+        for info in damaged.list_files(f"{ROOT}/commitlog"):
+            if f"commitlog/{info.name}" >= file:
+                damaged.remove(f"{ROOT}/commitlog/{info.name}")
+    caplog.clear()
+    with on_simulation(damaged, clock=clock) as found:
+        assert found.recovered is not None
+        assert found.recovered.lost_durable
+        assert len(bodies(found)) < 300
+    assert "what came behind it is gone" in caplog.text

@@ -45,6 +45,9 @@ class Recovered:
     started_at: int
     records_dispatched: int
     truncated: bool
+    lost_durable: bool = False
+    """Whether the checkpoint knows of records on disk that are newer than any that was found: a file or sectors are
+    gone, or the clock was set back."""
 
 
 class Recovery:
@@ -233,8 +236,19 @@ class Recovery:
         for queue in self._queues.all_queues():
             while not queue.flush(0):
                 pass
-        self._note_durable(self._dispatch.last_store_timestamp_ms)
-        return Recovered(mode, end.offset, files[start].from_offset, self._dispatch.records - before, truncated)
+        newest_ms, durable_ms = self._dispatch.last_store_timestamp_ms, self._checkpoint.physic_msg_timestamp_ms
+        if newest_ms < durable_ms:
+            _log.error(
+                "records of up to %d ms were on disk, the checkpoint says, and the log ends at physical offset %d with "
+                "one of %d ms: what came behind it is gone, unless the clock was set back. Look for files and sectors "
+                "that are missing before new messages take their place.",
+                durable_ms,
+                end.offset,
+                newest_ms,
+            )
+        self._note_durable(newest_ms)
+        count = self._dispatch.records - before
+        return Recovered(mode, end.offset, files[start].from_offset, count, truncated, newest_ms < durable_ms)
 
     def _note_durable(self, store_ms: int) -> None:
         """Log and queues are on disk up to here: the next unclean start need not walk this part again."""
