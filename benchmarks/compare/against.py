@@ -50,7 +50,7 @@ def change(then: Ratio, now: Ratio, higher_is_better: bool) -> Change:
 
 
 def compare(kept: Comparison, new: Comparison) -> list[Moved]:
-    """Every point that both have."""
+    """Every point that both have; a quick look is compared with quick looks alone."""
     return [
         moved
         for name, outcome in new.outcomes.items()
@@ -65,7 +65,8 @@ def _points(kept: Outcome, new: Outcome) -> list[Moved]:
     found = []
     for point in new.measured():
         before = kept.points.get(point.scale)
-        then = ratios.ratio(before, kept.kind) if before and before.is_measured else None
+        comparable = before is not None and before.is_measured and before.quick is point.quick
+        then = ratios.ratio(before, kept.kind) if before is not None and comparable else None
         now = ratios.ratio(point, new.kind)
         if then and now:
             what = change(then, now, ratios.is_higher_better(new.kind))

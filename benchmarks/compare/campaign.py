@@ -107,6 +107,7 @@ def run(
         display.begin(job, number + 1, len(jobs), expected_seconds(jobs[number:], took))
         outcome = known.outcomes.setdefault(job.work.name, Outcome.of(job.work))
         point = _point(job, outcome, options, grounds, display)
+        point.version = str(known.environment.get("tiermq", ""))
         outcome.points[job.scale] = point
         if point.is_measured:
             took[job.work.name, job.scale] = point.seconds
@@ -139,4 +140,4 @@ def _point(job: Job, outcome: Outcome, options: Options, grounds: Grounds, displ
     except (Exception, SystemExit) as error:  # The outermost edge of a work: it is reported, and the next one runs.
         reason = without_paths(f"{type(error).__name__}: {error}".strip())[:REASON_LENGTH]
         seconds = time.monotonic() - before_it
-        return Point(job.scale, Status.FAILED, options.quick, reason, started_at, seconds)
+        return Point(job.scale, Status.FAILED, options.quick, reason, started_at=started_at, seconds=seconds)

@@ -46,7 +46,10 @@ def is_busy() -> bool:
 
 def java_version() -> str:
     """The first line that the `java` of the path tells about itself."""
-    told = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)
+    try:
+        told = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return "none"
     lines = (told.stderr or told.stdout).splitlines()
     return lines[0].strip() if lines else "unknown"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +80,8 @@ def _opening(found: Comparison, out: Path) -> str:
     met, missed = goals.count(True), goals.count(False)
     summary = (
         f"Written by `tiermq bench compare`. {len(found.outcomes)} works; of {len(goals)} goals {met} met, "
-        f"{missed} missed, {goals.count(None)} without a figure. Both sides did the same work in turns, in one run, "
-        f"on one machine: RocketMQ {found.environment.get('rocketmq', NOTHING)} and "
+        f"{missed} missed, {goals.count(None)} without a figure. Both sides did the same work in turns "
+        f"on one machine, in {_runs(found)}: RocketMQ {found.environment.get('rocketmq', NOTHING)} and "
         f"TierMQ {found.environment.get('tiermq', NOTHING)}."
     )
     lines = ["# TierMQ beside RocketMQ", "", summary]
@@ -92,6 +93,10 @@ def _opening(found: Comparison, out: Path) -> str:
         lines += ["", f"**The machine was busy: load average up to {most:.1f} on {processors} processors.**"]
     guide = f"[{README}]({README})" if (out / README).exists() else "`docs/benchmarks/README.md`"
     return "\n".join([*lines, "", f"How to read and repeat it: {guide}. Every round: `{JSON}`."])
+
+
+def _runs(found: Comparison) -> str:
+    return "one run" if len(found.commands) <= 1 else f"{len(found.commands)} runs"
 
 
 def goals_table(found: Comparison) -> str:
@@ -275,12 +280,24 @@ def _in_a_cell(reason: str) -> str:
     return " ".join(lines)[:REASON_LENGTH].replace("|", "\\|")
 
 
+def _when(points: Sequence[Point]) -> str:
+    first, last = (datetime.fromtimestamp(pick(point.started_at for point in points), UTC) for pick in (min, max))
+    return f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC"
+
+
 def _environment(found: Comparison) -> list[str]:
     rows = [[name.replace("_", " "), str(told)] for name, told in found.environment.items()]
     measured = [point for point in found.points() if point.status is Status.MEASURED]
     if measured:
         loads = [point.load_average for point in measured]
         rows.append(["load average before works", f"{min(loads):.2f} to {max(loads):.2f}"])
+        rows.append(["measured", _when(measured)])
+        versions = sorted({point.version for point in measured})
+        if len(versions) > 1:
+            counts = [
+                f"{version}: {sum(p.version == version for p in measured)} of {len(measured)}" for version in versions
+            ]
+            rows.append(["tiermq, since it was resumed", "; ".join(counts)])
         rows.append(["time spent measuring", wording.duration(sum(point.seconds for point in measured))])
     lines = [f"| {' | '.join(row)} |" for row in [["environment", ""], ["---", "---"], *rows]]
     commands = "\n".join(["```", *found.commands, "```"])

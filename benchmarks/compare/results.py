@@ -69,6 +69,8 @@ class Point:
     quick: bool = False
     reason: str = ""
     """Why it was left out or failed."""
+    version: str = ""
+    """Which TierMQ it was: points of a run that was resumed may differ in it."""
     started_at: float = 0.0
     seconds: float = 0.0
     load_average: float = 0.0

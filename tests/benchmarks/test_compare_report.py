@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.compare import picture_files, pictures, plan, reasons, report_files, results
+from benchmarks.compare import environment, picture_files, pictures, plan, reasons, report_files, results
+from benchmarks.compare.places import Grounds
 from benchmarks.compare.results import Comparison
 from compare_fakes import outcome, point, whole_run
 
@@ -73,6 +74,29 @@ def test_a_quick_look_is_called_one(tmp_path: Path) -> None:
     assert "No verdict" not in written(tmp_path, found)
     found.outcomes["put_slow"].points[1].quick = True
     assert "No verdict" in written(tmp_path, found)
+
+
+def test_a_report_of_several_runs_says_so_and_which_program_did_how_much(tmp_path: Path) -> None:
+    found = whole_run()
+    assert "on one machine, in one run:" in written(tmp_path, found)
+    found.commands.append("tiermq bench compare --resume")
+    for each in found.points():
+        each.version = "0.1.0 (commit a)"
+    found.outcomes["start"].points[1].version = "0.1.0 (commit b)"
+    text = written(tmp_path, found)
+    assert "on one machine, in 2 runs:" in text
+    assert "| tiermq, since it was resumed | 0.1.0 (commit a): 4 of 5; 0.1.0 (commit b): 1 of 5 |" in text
+    assert "| measured | 1970-01-01 00:16 to 1970-01-01 00:16 UTC |" in text
+
+
+def test_the_environment_names_programs_and_file_systems_but_no_place(tmp_path: Path) -> None:
+    told = environment.describe(Grounds(tmp_path, tmp_path), "5.3.3")
+    assert told["rocketmq"] == "5.3.3"
+    assert told["tiermq_kernel"] in ("compiled", "pure")
+    assert told["tiermq"].startswith("0.")
+    assert told["memory"].endswith(" GiB")
+    assert all(value for name, value in told.items() if name != "load_average_at_start")
+    assert str(tmp_path) not in json.dumps(told)
 
 
 def test_a_busy_machine_is_told_at_the_top(tmp_path: Path) -> None:
