@@ -15,14 +15,17 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from benchmarks import broker_side, official_load
 from benchmarks.broker_side import BACKLOG_TOPIC, BATCH, BATCH_TOPIC, CONSUMER_THREADS, QUEUES, THREADS, TOPIC, Loaded
 from benchmarks.compare import peer_process
 from benchmarks.compare.echo_limit import Exchange
+from benchmarks.compare.peer_process import PeerFailed
 from benchmarks.compare.work import LIMIT, ROCKETMQ, TIERMQ, Goal, Place, Sides, Work
 from benchmarks.harness import Side
+from benchmarks.report import Round
 from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import HeaderType, RemotingCommand
@@ -72,7 +75,8 @@ def count_of(place: Place, factor: int = 1) -> int:
 def _open(place: Place, stack: ExitStack, load: Load) -> Sides:
     jars = peer_process.distribution()
     brokers = open_brokers(place, stack, jars)
-    rounds = {name: load.making(side) for name, side in brokers.items()}
+    errors = place.directory / "official.errors"
+    rounds = {name: telling(load.making(side), errors) for name, side in brokers.items()}
     frame = encode_frame(load.asked)
     answer_bytes = answered_bytes(brokers[TIERMQ].port, frame)
     exchange = Exchange(len(frame), answer_bytes, load.messages_per_request, load.in_flight)
@@ -90,6 +94,19 @@ def _open(place: Place, stack: ExitStack, load: Load) -> Sides:
         "memory": "TierMQ's process has the name server in it, RocketMQ's is the broker alone",
     }
     return Sides(rounds, {name: side.pid for name, side in brokers.items()}, notes)
+
+
+def telling(run: Side, errors: Path) -> Side:
+    """The same side, whose failure says what the official client wrote last."""
+
+    def told() -> Round:
+        try:
+            return run()
+        except SystemExit as failure:
+            lines = errors.read_text(encoding="utf-8").splitlines() if errors.exists() else []
+            raise PeerFailed("\n".join([str(failure), *lines[-3:]])) from failure
+
+    return told
 
 
 def answered_bytes(port: int, frame: bytes) -> int:

@@ -27,7 +27,7 @@ from typing import Any
 from benchmarks import broker_side, official_load
 from benchmarks.broker_side import QUEUES, THREADS, Loaded
 from benchmarks.compare import peer_process
-from benchmarks.compare.network_works import PATIENT
+from benchmarks.compare.network_works import PATIENT, telling
 from benchmarks.compare.peer_process import Peer
 from benchmarks.compare.work import LIMIT, ROCKETMQ, TIERMQ, Place, Sides, Work
 from benchmarks.report import Round
@@ -49,6 +49,8 @@ class Pipeline:
     follow: Callable[[str], object]
     """Given the topic before anything is sent; returns when Spark can begin. Runs in a thread."""
     reading: Callable[[str], dict[str, object]]
+    give_up: Callable[[], None] = lambda: None
+    """Ends what follows, when the messages that it waits for will not come."""
 
     def round(self) -> Round:
         """Produce into a new topic, and ask Spark until it has everything."""
@@ -57,7 +59,11 @@ class Pipeline:
         job = {"kind": "send", "topic": topic, "threads": THREADS, "bytes": BODY_BYTES, "messages": self.messages}
         with ThreadPoolExecutor(1, "follower") as threads:
             following = threads.submit(self.follow, topic)
-            sent = self.broker.round(**job)
+            try:
+                sent = self.broker.round(**job)
+            except BaseException:
+                self.give_up()
+                raise
             sent_at = time.perf_counter()
             following.result()
             asked = self.spark.run(messages=sent.messages, bytes=sent.bytes, **self.reading(topic))
@@ -92,14 +98,15 @@ def _open(place: Place, stack: ExitStack) -> Sides:
     table = {"kind": "tiermq", "tier": tier, "store": store, "brokerName": BROKER_NAME}
     files = place.directory / "exported"
     files.mkdir()
-    rounds = {
+    sides = {
         TIERMQ: Pipeline(ours, spark, messages, _follow_nothing, lambda topic: {**table, "topic": topic}).round,
         ROCKETMQ: Pipeline(
             theirs, spark, messages, partial(_export, exporter, messages, files),
-            lambda topic: {"kind": "rocketmq", "files": files / f"{topic}.json"},
+            lambda topic: {"kind": "rocketmq", "files": files / f"{topic}.json"}, exporter.kill,
         ).round,
         LIMIT: partial(spark.run, kind="limit", messages=messages, bytes=messages * BODY_BYTES, parquet=parquet),
     }  # fmt: skip
+    rounds = {name: telling(side, place.directory / "official.errors") for name, side in sides.items()}
     return Sides(rounds, {TIERMQ: ours.pid, ROCKETMQ: theirs.pid}, _notes(jars, messages, told))
 
 

@@ -10,8 +10,17 @@ import pytest
 from benchmarks.broker_side import BATCH_TOPIC, QUEUES, TOPIC
 from benchmarks.compare import network_works, peer_process
 from benchmarks.compare.echo_limit import Exchange
-from benchmarks.compare.network_works import WORKS, answered_bytes, batch_body, count_of, pull_request, send_request
+from benchmarks.compare.network_works import (
+    WORKS,
+    answered_bytes,
+    batch_body,
+    count_of,
+    pull_request,
+    send_request,
+    telling,
+)
 from benchmarks.compare.work import LIMIT, ROCKETMQ, TIERMQ, Place, by_name
+from benchmarks.report import Round
 from interop.rocketmq import Unavailable, fetch
 from tiermq.remoting.frame import encode_frame
 from tiermq.testing import LocalBroker
@@ -72,6 +81,18 @@ def test_the_official_programs_have_the_goals_of_the_issue() -> None:
     goals = {name: work.goal.ratio for name, work in by_name(WORKS).items() if work.goal}
     assert goals == {"producer_128": 1.2, "producer_1024": 1.2, "batch_producer": 1.5, "consumer": 1.2}
     assert all("echo" in work.limit and work.grows for work in WORKS)
+
+
+def test_a_round_that_fails_says_what_the_client_said_last(tmp_path: Path) -> None:
+    def fail() -> Round:
+        raise SystemExit("rocketmq: 3 of 97 messages failed")
+
+    failing = telling(fail, tmp_path / "official.errors")
+    with pytest.raises(peer_process.PeerFailed, match="3 of 97"):
+        failing()
+    (tmp_path / "official.errors").write_text("first\nCODE: 2 DESC: system busy\n")
+    with pytest.raises(peer_process.PeerFailed, match=r"3 of 97(?s:.*)system busy"):
+        failing()
 
 
 @pytest.mark.bench

@@ -62,6 +62,20 @@ def test_a_round_ends_when_spark_has_answered_after_the_follower(tmp_path: Path)
     assert SENT_SECONDS < done.seconds < 2 * SENT_SECONDS
 
 
+def test_a_round_whose_messages_fail_ends_and_leaves_no_follower_waiting(tmp_path: Path) -> None:
+    given_up = threading.Event()
+
+    def send(**_job: Any) -> dict[str, Any]:
+        return {"messages": 97, "failed": 3, "seconds": 1.0}
+
+    with LocalBroker(tmp_path / "store") as broker:
+        side = Loaded("any", send, 1, broker.name_server, 1)
+        spark: Any = Asked([])
+        pipeline = Pipeline(side, spark, 100, lambda _topic: given_up.wait(), lambda _topic: {}, given_up.set)
+        with pytest.raises(SystemExit, match="3 of 97"):
+            pipeline.round()
+
+
 def test_a_topic_of_a_round_has_all_its_queues_when_it_is_made(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
