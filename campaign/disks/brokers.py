@@ -1,7 +1,7 @@
 """The ground of a broker: its settings, its groups' offsets, delayed messages and timers.
 
-Files of settings are RocketMQ's, JSON without a checksum: a digit that goes bad is a digit. So what is asked here is
-that a broker starts with its topics and its groups' offsets, those of the file before it, or says what is wrong.
+Files of settings are RocketMQ's, JSON without a checksum, and sealed where the file system can. A broker starts with
+what was written, with what was written before, or says what is wrong.
 """
 
 from __future__ import annotations
@@ -70,10 +70,12 @@ class BrokerGround:
             topics = {name: broker.parts.topics.get(name) for name in expected.topics}
             found = {name: config.read_queues for name, config in topics.items() if config is not None}
             verdict.compare(expected.topics, found)
-            for place in expected.offsets:
+            for place, allowed in expected.offsets.items():
                 offset = broker.parts.offsets.query(*place)
                 if offset < 0:
                     verdict.lost.append(f"the offset of {place}")
+                elif offset not in allowed:
+                    verdict.wrong.append(f"the offset of {place}: expected one of {allowed}, found {offset}")
         return verdict
 
     def _opened(self, root: Path) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tiermq.errors import StoreDamaged
-from tiermq.files import config_file, system_calls
+from tiermq.files import config_file, file_seal, system_calls
 from tiermq.files.disk_space import UNKNOWN_RATIO, usage_ratio
 from tiermq.files.file_access import FileInfo
 from tiermq.files.os_errors import translated
@@ -166,6 +166,7 @@ class OsFileAccess:
                 with open(temporary, "wb") as file:
                     file.write(data)
                     file.flush()
+                    file_seal.seal(file.fileno(), data)
                     os.fsync(file.fileno())
                 os.replace(temporary, path)
             except BaseException:
@@ -177,7 +178,7 @@ class OsFileAccess:
         config_file.write_config(self, path, data)
 
     def read_config(self, path: str, decode: Callable[[bytes], Decoded]) -> Decoded | None:
-        return config_file.read_config(self, path, decode)
+        return config_file.read_config(self, path, decode, file_seal.is_broken)
 
     def disk_usage_ratio(self, path: str) -> float:
         try:
