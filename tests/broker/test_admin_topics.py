@@ -164,3 +164,15 @@ def test_queues_of_topics_that_nobody_knows_are_cleaned(broker: Broker, peer: Pe
     put(broker, "left", topic="unknown")
     assert peer.ask(RequestCode.CLEAN_UNUSED_TOPIC).code == 0
     assert set(broker.parts.local.topics()) == {"T"}
+
+
+@pytest.mark.parametrize("name", ["../../outside", "..", "a/b", "a\0b", "../../../outside"])
+def test_a_name_that_leads_out_of_the_store_deletes_nothing(tmp_path: Path, name: str) -> None:
+    outside = [tmp_path / "outside", tmp_path / "store" / "outside"]
+    with running(tmp_path / "store") as broker, Peer(broker) as peer:
+        for directory in outside:
+            directory.mkdir()
+        answer = peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=name)
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert all(directory.is_dir() for directory in outside)
+        assert broker.parts.server.handler_errors == 0

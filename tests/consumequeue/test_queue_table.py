@@ -169,3 +169,9 @@ def test_deleting_a_topic_leaves_nothing_of_it(tmp_path: Path) -> None:
 def test_a_name_that_would_leave_the_directory_is_refused(table: QueueTable, topic: str, queue_id: int) -> None:
     with pytest.raises(IllegalMessage, match="directory"):
         table.find_or_create(topic, queue_id)
+
+
+@pytest.mark.parametrize("topic", ["..", "../outside", "a/b"])
+def test_deleting_by_a_name_that_would_leave_the_directory_is_refused(table: QueueTable, topic: str) -> None:
+    with pytest.raises(IllegalMessage, match="directory"):
+        table.delete_topic(topic)

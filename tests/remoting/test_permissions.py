@@ -242,3 +242,8 @@ def test_accounts_nested_beyond_reason_are_a_bad_file(tmp_path: Path) -> None:
     path.write_text("accounts = " + "[" * 5_000)
     with pytest.raises(BadConfig, match=r"acl\.toml"):
         AccessTable.load(path)
+
+
+def test_who_may_not_use_a_group_may_not_have_it_made_by_asking_for_it() -> None:
+    command = RemotingCommand(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, ext={"group": "guarded"})
+    assert list(touched_by(command)) == [("group", "guarded", Permission.SUB)]

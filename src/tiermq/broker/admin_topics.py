@@ -82,6 +82,7 @@ class TopicAdminProcessor:
         name = text_field(command, "topic", "")
         if not name.strip():
             raise RequestRefused("The specified topic is blank.", ResponseCode.INVALID_PARAMETER)
+        check_topic_name(name)  # It becomes a path.
         self._refuse_system(name)
         parts = self._parts
         gone = [name]

@@ -210,7 +210,11 @@ class QueueTable:
         return True
 
     def delete_topic(self, topic: str) -> int:
-        """Remove every queue of a topic with its files and directories; how many there were."""
+        """Remove every queue of a topic with its files and directories; how many there were.
+
+        Raises IllegalMessage for a name that would lead out of the directory.
+        """
+        _check_name(topic, 0)
         with self._lock:
             queues = self._topics.pop(topic, {})
         for queue in queues.values():

@@ -203,7 +203,7 @@ def touched_by(command: RemotingCommand) -> Iterator[tuple[str, str, Permission]
             yield _topic(topic, Permission.SUB)
         if group := ext.get("consumerGroup"):
             yield "group", group, Permission.SUB
-    elif code == RequestCode.CONSUMER_SEND_MSG_BACK:
+    elif code in (RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG):  # Both may make it.
         yield "group", ext.get("group", ""), Permission.SUB
     elif code == RequestCode.HEART_BEAT:
         for consumer in _objects_in(decode_object(command.body), "consumerDataSet"):
