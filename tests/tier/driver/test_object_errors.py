@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from obstore.exceptions import (
     AlreadyExistsError,
@@ -14,6 +16,8 @@ from obstore.exceptions import (
 
 from tiermq.errors import BadTierName, BadTierUrl, TierCredentials, TierError, TierUnavailable
 from tiermq.tier.driver.object_errors import SHOWN_CHARACTERS_MAX, PastTheEnd, cleaned, our_error, translated
+from tiermq.tier.driver.tier_url import open_driver
+from tiermq.tier.names import QueueKey, SegmentType
 
 NO_BUCKET = "404 Not Found: <Error><Code>NoSuchBucket</Code><Message>The bucket is not there</Message></Error>"
 
@@ -78,3 +82,12 @@ def test_no_secret_of_the_environment_is_shown(monkeypatch: pytest.MonkeyPatch) 
     assert not [value for value in [*secrets.values(), "password"] if value in shown]
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
+
+
+def test_a_path_that_no_object_can_have_is_a_bad_name(tmp_path: Path) -> None:
+    driver = open_driver(f"file://{tmp_path}/tier?driver=object", retry=None)
+    with pytest.raises(BadTierName, match="a name that an object may have"):
+        list(driver.list_objects("../../outside"))
+    with pytest.raises(BadTierName, match="a name that an object may have"):
+        driver.write(QueueKey("c", "b", "a\nb", 0).segment(SegmentType.COMMIT_LOG, 0), 0, [b"x"])
+    driver.close()

@@ -56,6 +56,10 @@ def translated(action: str, url: str, path: str) -> Iterator[None]:
         raise
     except (BaseError, OSError, NotImplementedError) as error:
         raise our_error(error, action, url, path) from None
+    except TierError:
+        raise
+    except ValueError as error:  # What the client says of a path before it asks anybody.
+        raise BadTierName(f"{url}: expected a name that an object may have: {cleaned(str(error))}") from None
 
 
 def our_error(error: Exception, action: str, url: str, path: str) -> Exception:
