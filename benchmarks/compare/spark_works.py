@@ -68,7 +68,7 @@ class Pipeline:
             following.result()
             asked = self.spark.run(messages=sent.messages, bytes=sent.bytes, **self.reading(topic))
             seconds = sent.seconds + time.perf_counter() - sent_at
-        return Round(asked.messages, asked.bytes, seconds, sent.cpu_seconds + asked.cpu_seconds)
+        return Round(asked.messages, asked.bytes, seconds, sent.cpu_seconds)
 
 
 def make_topic(name_server: str, topic: str) -> None:
@@ -126,7 +126,7 @@ def _notes(jars: Any, messages: int, told: dict[str, Any]) -> dict[str, object]:
         "tiermq_does": "official Producer; then format('tiermq') over tier and store directory, column body",
         "rocketmq_does": "official Producer with a pull consumer beside it that writes JSON lines with bodies in "
         "base64; then spark.read.json with a schema. RocketMQ's own Spark connector ends at Spark 2.3",
-        "memory": "brokers alone; the consumer's JVM and Spark are not in it",
+        "memory": "brokers alone; the consumer's JVM and Spark are not in it; processor time is the brokers', too",
     }
 
 
