@@ -18,6 +18,7 @@ from time import monotonic
 
 from tiermq.clock import Clock
 from tiermq.commitlog.commit_log import CommitLog
+from tiermq.commitlog.flush_group import FlushGroup
 from tiermq.config import StoreConfig
 from tiermq.errors import StoreError
 from tiermq.service import Service
@@ -43,6 +44,7 @@ class Flusher:
         self._on_progress = on_progress
         self._flush_lock = threading.Lock()
         self._commit_lock = threading.Lock()
+        self._group = FlushGroup(self._flush_until, lambda: self.flushed_where, lambda: self.failure is not None)
         self.failure: Exception | None = None
         self.flush_count = 0
 
@@ -71,20 +73,16 @@ class Flusher:
 
         False when the wait is over or flushing failed; whether the bytes are durable is then unknown.
         """
+        return self.flushed_where >= offset or self._group.wait(offset, timeout_s)
+
+    def _flush_until(self, offset: int, deadline: float) -> None:
+        """Flush everything below `offset`, unless flushing fails or nothing moves until the deadline."""
         files = self._log.files
-        if files.flushed_where >= offset:
-            return True
-        deadline = monotonic() + timeout_s
-        if not self._flush_lock.acquire(timeout=timeout_s):
-            return files.flushed_where >= offset
-        try:
+        with self._flush_lock:
             while files.flushed_where < offset:
                 unmoved = self._flush(0)
-                if files.flushed_where < offset and (self.failure is not None or (unmoved and monotonic() >= deadline)):
-                    return False
-        finally:
-            self._flush_lock.release()
-        return True
+                if self.failure is not None or (unmoved and monotonic() >= deadline):
+                    return
 
     def _flush(self, least_pages: int) -> bool:
         """The caller holds the lock."""

@@ -1,0 +1,165 @@
+"""Producers that wait for one flush together: who flushes, who is let go, and what a leader waits for."""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+import pytest
+
+from tiermq.commitlog.flush_group import FlushGroup
+
+FOREVER_S = threading.TIMEOUT_MAX / 2
+
+
+class Disk:
+    """Flushes when the test says so: `begun` tells that a leader is at it, `go` lets it reach an offset."""
+
+    def __init__(self) -> None:
+        self.where = 0
+        self.failed = False
+        self.count = 0
+        self.begun: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.go: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def flush(self, offset: int, _deadline: float) -> None:
+        self.count += 1
+        self.begun.put(offset)
+        self.where = max(self.where, self.go.get())
+
+
+@pytest.fixture
+def disk():
+    return Disk()
+
+
+@pytest.fixture
+def group(disk):
+    return FlushGroup(disk.flush, lambda: disk.where, lambda: disk.failed)
+
+
+class Producer(threading.Thread):
+    def __init__(self, group: FlushGroup, offset: int) -> None:
+        super().__init__()
+        self.result: bool | None = None
+        self._work = lambda: group.wait(offset, FOREVER_S)
+        self.start()
+
+    def run(self) -> None:
+        self.result = self._work()
+
+
+def followers(group: FlushGroup, count: int) -> None:
+    """Wait until so many producers follow."""
+    while len(group._followers) != count:
+        threading.Event().wait(0.0005)
+
+
+def test_one_flush_lets_everybody_go_whom_it_covers(disk, group):
+    producers = [Producer(group, 1)]
+    disk.begun.get()
+    producers += [Producer(group, offset) for offset in (2, 3, 4)]
+    followers(group, 3)
+    disk.go.put(4)
+    for producer in producers:
+        producer.join()
+    assert [producer.result for producer in producers] == [True] * 4
+    assert disk.count == 1
+
+
+def test_who_came_too_late_leads_the_next_flush(disk, group):
+    first = Producer(group, 1)
+    disk.begun.get()
+    late = [Producer(group, 5), Producer(group, 6)]
+    followers(group, 2)
+    disk.go.put(1)
+    first.join()
+    assert disk.begun.get() in (5, 6)
+    disk.go.put(6)
+    for producer in late:
+        producer.join()
+    assert [producer.result for producer in late] == [True, True]
+    assert disk.count == 2
+
+
+def test_a_failed_flush_lets_everybody_go_with_the_truth(disk, group):
+    producers = [Producer(group, 1)]
+    disk.begun.get()
+    producers += [Producer(group, 2), Producer(group, 3)]
+    followers(group, 2)
+    disk.failed = True
+    disk.go.put(0)
+    for producer in producers:
+        producer.join()
+    assert [producer.result for producer in producers] == [False] * 3
+    assert disk.count == 1
+
+
+def test_a_follower_whose_time_is_over_leaves_and_is_not_made_leader(disk, group):
+    first = Producer(group, 1)
+    disk.begun.get()
+    assert group.wait(9, timeout_s=0) is False
+    disk.go.put(1)
+    first.join()
+    disk.go.put(2)
+    assert group.wait(2, FOREVER_S) is True  # Nobody leads, so the caller does.
+
+
+def test_a_leader_waits_for_those_whom_the_flush_before_let_go(disk, group, monkeypatch):
+    monkeypatch.setattr("tiermq.commitlog.flush_group.PATIENCE_S_MAX", FOREVER_S)
+    monkeypatch.setattr("tiermq.commitlog.flush_group.PATIENCE", 1e9)
+    producers = [Producer(group, 1)]
+    disk.begun.get()
+    producers += [Producer(group, 2), Producer(group, 3)]
+    followers(group, 2)
+    disk.go.put(3)
+    for producer in producers:
+        producer.join()
+    assert group.expected == 3
+    again = [Producer(group, 4), Producer(group, 5)]
+    followers(group, 1)
+    assert disk.begun.empty()  # The third is still to come.
+    again.append(Producer(group, 6))
+    disk.begun.get()
+    disk.go.put(6)
+    for producer in again:
+        producer.join()
+    assert [producer.result for producer in again] == [True] * 3
+    assert disk.count == 2
+
+
+def test_leaders_stop_waiting_for_producers_that_do_not_come_back(disk, group, monkeypatch):
+    monkeypatch.setattr("tiermq.commitlog.flush_group.PATIENCE_S_MAX", 0)
+    first = Producer(group, 1)
+    disk.begun.get()
+    second = Producer(group, 2)
+    followers(group, 1)
+    disk.go.put(2)
+    first.join()
+    second.join()
+    disk.go.put(3)
+    assert group.wait(3, FOREVER_S)
+    assert (group.expected, group._misses) == (1, 1)  # It looked out once, in vain, and expects itself alone now.
+
+
+def test_many_producers_that_put_again_at_once_are_all_served():
+    where = [0]
+    flushes = [0]
+
+    def flush(offset: int, _deadline: float) -> None:
+        flushes[0] += 1
+        where[0] = max(where[0], offset)
+
+    group = FlushGroup(flush, lambda: where[0], lambda: False)
+    results: list[bool] = []
+
+    def produce(number: int) -> None:
+        results.extend(group.wait(turn * 8 + number, FOREVER_S) for turn in range(100))
+
+    threads = [threading.Thread(target=produce, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [True] * 800
+    assert 1 <= flushes[0] <= 800
