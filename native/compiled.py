@@ -196,6 +196,9 @@ CRC_PROPERTY_BYTES = cython.declare(cython.int, 20)
 UNIT_BYTES = cython.declare(cython.int, 20)
 PENDING_MAX = cython.declare(cython.int, 64)
 TIER_PENDING_MAX = cython.declare(cython.int, 256)
+MESSAGES_AHEAD = cython.declare(cython.int, 12)
+BODIES_AHEAD = cython.declare(cython.int, 6)
+PREFETCHED_BYTES = cython.declare(cython.int, 1024)
 COLLECT_AHEAD = cython.declare(cython.int, 6)
 COLLECT_AHEAD_BYTES = cython.declare(cython.int, 1024)
 
@@ -680,6 +683,21 @@ class QueueHandle:
         return result
 
 
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def prefetch_contents(message: Message) -> cython.void:
+    """Ask for the beginning of a message's body and for its properties, which a put will read soon."""
+    start: cython.pointer(u8) = cython.cast(cython.pointer(u8), cython.cast(cython.p_void, message.body))
+    length: int64_t = PyBytes_GET_SIZE(message.body)
+    at: int64_t
+    for at in range(0, 32 + (length if length < PREFETCHED_BYTES else PREFETCHED_BYTES), 64):
+        prefetch_read(start + at)
+    start = cython.cast(cython.pointer(u8), cython.cast(cython.p_void, message.encoded_properties))
+    prefetch_read(start)
+    prefetch_read(start + 64)
+
+
 @cython.final
 @cython.cclass
 class Appender:
@@ -943,15 +961,18 @@ class Appender:
         topic: str = None
         host: bytes
         done: int64_t
-        next_message: Message
+        coming: cython.pointer(u8)
         while at < length:
             if not isinstance(batch[at], Message):
                 raise TypeError(f"put_many takes Messages, found {type(batch[at]).__name__} at {at}")
             m = cython.cast(Message, batch[at])
-            if at + 1 < length and isinstance(batch[at + 1], Message):
-                next_message = cython.cast(Message, batch[at + 1])
-                prefetch_read(PyBytes_AS_STRING(next_message.body))
-                prefetch_read(PyBytes_AS_STRING(next_message.encoded_properties))
+            # The messages of a list lie all over the memory: first they are fetched, then what they point to.
+            if at + MESSAGES_AHEAD < length:
+                coming = cython.cast(cython.pointer(u8), cython.cast(cython.p_void, batch[at + MESSAGES_AHEAD]))
+                prefetch_read(coming)
+                prefetch_read(coming + 64)
+            if at + BODIES_AHEAD < length and isinstance(batch[at + BODIES_AHEAD], Message):
+                prefetch_contents(cython.cast(Message, batch[at + BODIES_AHEAD]))
             if h is None or m.topic is not topic or m.queue_id != h.queue_id:
                 topic = m.topic
                 h = self.find(topic, m.queue_id)
