@@ -142,13 +142,7 @@ def _put_sync(place: Place, stack: ExitStack, *, threads: int, body: int) -> Sid
 def fill(directory: Path, log_size: int, size: int, varied: bool) -> int:
     """Let TierMQ write `size` bytes of the workload into a store and close it, nothing dispatched; how many records."""
     with store_peer.open_store(str(directory), log_size, background=False, warm_maped_file_enable=False) as store:
-        queues = workload.TOPIC_COUNT * workload.QUEUE_COUNT
-        puts = [store.queue(*workload.queue_of(number)).put for number in range(queues)]
-        count = 0
-        for row in workload.rows_of_log(size, varied):
-            puts[row.number % queues](row.body, workload.encode_properties(row.key))
-            count += 1
-        return count
+        return store_peer.put_rows(store, size, varied)
 
 
 def _dispatch(place: Place, stack: ExitStack) -> Sides:
@@ -174,18 +168,17 @@ def _get(place: Place, stack: ExitStack, *, batch: int) -> Sides:
     size = _scaled(LOG_BYTES, place)
     log_size = min(GIB, LOG_BYTES * place.scale)
     filled = place.directory / "filled"
-    records = fill(filled, log_size, size, varied=False)
     peers = _peers(place, stack, "StoreGet")
     shared = {"log_size": log_size, "batch": batch}
-    # RocketMQ first: TierMQ's store makes a file ahead, which RocketMQ would take for the end of the log.
+    records = peers[TIERMQ].prepare(dir=filled, size=size, **shared)["records"]
     peers[ROCKETMQ].prepare(dir=place.directory / ROCKETMQ, log_dir=filled / "commitlog", **shared)
-    peers[TIERMQ].prepare(dir=filled, **shared)
     pulls = GET_MESSAGES // batch // (QUICK if place.quick else 1)
     sides = _sides(peers, _seeds(pulls=pulls))
     sides.rounds[LIMIT] = _memcpy(place, stack, workload.RECORD_BYTES, pulls * batch)
     sides.notes = {
         "settings": f"as many messages per get as are asked for; {SAME}",
-        "work": "random queues and offsets; each get ends with one block of bytes",
+        "work": "random queues and offsets of a log that TierMQ has just written and both read; each get ends with one "
+        "block of bytes",
         "records": records,
     }
     return sides

@@ -81,9 +81,9 @@ def test_a_copied_store_has_the_same_bytes(tmp_path):
 
 
 def test_gets_and_keys_are_counted_by_message(tmp_path):
-    store_works.fill(tmp_path / "store", MIB, MIB, varied=False)
     gets = store_peer.StoreGet()
-    gets.prepare({"dir": str(tmp_path / "store"), "log_size": str(MIB), "batch": "5"})
+    made = gets.prepare({"dir": str(tmp_path / "store"), "log_size": str(MIB), "size": str(MIB), "batch": "5"})
+    assert made == {"records": (MIB - 8) // workload.RECORD_BYTES}
     gets.reset({"pulls": "20", "seed": "1"})
     assert gets.run({}) == (100, 100 * workload.RECORD_BYTES)
     gets.close()
