@@ -49,6 +49,7 @@ class BrokerGround:
         with self._opened(root) as broker:
             for name, queues in TOPICS.items():
                 broker.parts.topics.put(TopicConfig(name, queues, queues))
+            broker.parts.topics.put(TopicConfig("the last one that was made", 1, 1))
             for place, offset in OLDER.items():
                 broker.parts.offsets.commit(*place, offset + seed % 3)
             broker.parts.offsets.flush()

@@ -29,6 +29,7 @@ from tiermq.namesrv.topic_config import NO_VERSION, TopicConfig
 TROUBLES = 3
 ACKNOWLEDGEMENTS_MAX = 200
 REFUSALS = 3
+assert REFUSALS < PRODUCERS
 DISK_BYTES = 96 << 20
 SMALL = {
     "mapped_file_size_commit_log": 256 * 1024,
@@ -152,15 +153,18 @@ class Round:
         else:
             self._fail(trouble.kind, broker)
 
-    def _refused(self, broker: Serving, enough: int = REFUSALS) -> None:
-        """Until so many more sends were not acknowledged at once, or the broker has ended."""
+    def _refused(self, broker: Serving, before: int) -> None:
+        """Until some more sends than before were not acknowledged at once, or the broker has ended.
+
+        A producer keeps at one message: there are never more refused ones than producers.
+        """
         assert broker.process is not None
-        goal = len(self.ledger.repeated) + enough
-        while len(self.ledger.repeated) < goal and broker.process.poll() is None:
+        while len(self.ledger.repeated) < before + REFUSALS and broker.process.poll() is None:
             time.sleep(_POLL_S)
 
     def _fill(self, broker: Serving) -> None:
         """Every block that is left, taken, and given back."""
+        before = len(self.ledger.repeated)
         ballast = self.machine.root / "ballast"
         with ballast.open("wb") as file:
             step, size = 1 << 20, 0
@@ -170,19 +174,19 @@ class Round:
                     size += step
                 except OSError:
                     step //= 2
-        self._refused(broker)
+        self._refused(broker, before)
         ballast.unlink()
         self._must_live("a full disk", broker)
 
     def _fail(self, kind: str, broker: Serving) -> None:
         calls, error, every = FAULTS[kind]
-        before = self.faults.happened
+        happened, refused = self.faults.happened, len(self.ledger.repeated)
         self.faults.fail(calls, error, every)
         if calls is Calls.SYNC:
-            self._refused(broker)  # For good: nothing is trusted after a failed sync.
+            self._refused(broker, refused)  # For good: nothing is trusted after a failed sync.
         else:
-            while self.faults.happened < before + REFUSALS and len(self.ledger.repeated) < REFUSALS:
-                self.ledger.wait_acknowledged(1)
+            while self.faults.happened == happened and len(self.ledger.repeated) == refused:
+                time.sleep(_POLL_S)
         self.faults.heal()
         self._must_live(kind, broker)
         if calls is Calls.SYNC or calls is Calls.RESERVE or calls is Calls.WRITE:
@@ -190,8 +194,9 @@ class Round:
 
     def _break(self, broker: Serving) -> None:
         """As the kernel does when it meets an error in the file system. The broker may end: its maps are gone."""
+        before = len(self.ledger.repeated)
         self.machine.remount_broken()
-        self._refused(broker)
+        self._refused(broker, before)
         self.ledger.up.clear()
         broker.kill()
         self.machine.repaired()

@@ -1,0 +1,124 @@
+"""Disk trouble, in small: damage in each ground, and grounds and brokers that would serve it are found out."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from campaign.disks.brokers import BrokerGround
+from campaign.disks.damage import DamagePart, blank, flip, judged, vanish
+from campaign.disks.ground import Ground, Verdict
+from campaign.disks.preload import Calls, Faults, missing_compiler
+from campaign.disks.stores import StoreGround
+from campaign.disks.tiers import TierGround
+from tiermq.message import crc
+
+GROUNDS: list[Ground] = [StoreGround(killed=False), StoreGround(killed=True), TierGround(cold=True), BrokerGround()]
+
+
+@pytest.mark.parametrize("ground", GROUNDS, ids=lambda ground: ground.name)
+def test_a_ground_that_nobody_damaged_is_sound(ground: Ground, tmp_path: Path) -> None:
+    expected = ground.build(tmp_path, 1)
+    verdict = ground.judge(tmp_path, expected)
+    assert (verdict.wrong, verdict.lost) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "ground",
+    [pytest.param(each, id=each.name, marks=[pytest.mark.slow] * ("tier" in each.name)) for each in GROUNDS],
+)
+def test_bits_that_go_bad_are_told_or_cost_nothing(ground: Ground, tmp_path: Path) -> None:
+    outcome = DamagePart("bits", "", [flip], [ground], tries=1).round(11, tmp_path)
+    assert outcome.findings == []
+    assert outcome.counts["bits_flipped"] >= 4
+
+
+def test_files_and_sectors_that_are_gone_are_told_or_cost_nothing(tmp_path: Path) -> None:
+    ground = StoreGround(killed=False, strict=False)
+    outcome = DamagePart("gone", "", [blank, vanish], [ground], tries=1).round(3, tmp_path)
+    assert outcome.findings == []
+    assert outcome.counts["damages"] >= 5
+
+
+def forge(path: Path, _: random.Random) -> str:
+    """Change the body of the first record, and its checksums with it: no store can notice."""
+    data = bytearray(path.read_bytes())
+    size = int.from_bytes(data[:4], "big")
+    record = bytearray(data[:size])
+    length = int.from_bytes(record[84:88], "big")
+    record[88] ^= 1
+    record[8:12] = crc.body_crc(bytes(record[88 : 88 + length])).to_bytes(4, "big")
+    crc.seal_crc_property(record)
+    path.write_bytes(record + data[size:])
+    return "was forged"
+
+
+def test_a_message_that_is_served_otherwise_than_it_was_put_is_found(tmp_path: Path) -> None:
+    class LogAlone(StoreGround):
+        def kind_of(self, path: Path) -> str:
+            return "log" if path.name == "0" * 20 and path.parts[1] == "commitlog" else ""
+
+    found = DamagePart("forged", "", [forge], [LogAlone(killed=False)], tries=1).round(1, tmp_path).findings
+    assert "Damage is never served as a message." in [finding.promise for finding in found]
+
+
+def test_losses_that_nobody_is_told_of_are_findings() -> None:
+    assert judged(Verdict(lost=["a"]), is_mended=False) != []
+    assert judged(Verdict(lost=["a"], told=["an error"]), is_mended=False) == []
+    assert judged(Verdict(lost=["a"], told=["an error"]), is_mended=True) != []
+    assert judged(Verdict(wrong=["a"], told=["an error"]), is_mended=False) != []
+
+
+def test_a_bit_that_goes_bad_leaves_the_times_of_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"abc" + bytes(100))
+    os.utime(path, ns=(5, 7))
+    assert "bit " in flip(path, random.Random(1))
+    assert path.read_bytes()[:3] != b"abc"
+    assert path.read_bytes()[3:] == bytes(100), "what holds nothing is left alone"
+    assert path.stat().st_mtime_ns == 7
+
+
+@pytest.mark.skipif(bool(missing_compiler()), reason=missing_compiler())
+def test_chosen_calls_of_a_process_fail_while_they_are_told_to(tmp_path: Path) -> None:
+    faults = Faults(tmp_path, tmp_path / "store")
+    program = (
+        "import os, sys\n"
+        "file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)\n"
+        "for line in sys.stdin:\n"
+        "    try:\n"
+        "        done = os.pwrite(file, b'x' * 100, 0) if line == 'write\\n' else os.fdatasync(file)\n"
+        "    except OSError as error:\n"
+        "        done = error.errno\n"
+        "    print(done, flush=True)\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "store-file")]
+    environment = {**os.environ, **faults.environment}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+
+        def ask(word: str) -> str:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            child.stdin.write(word + "\n")
+            child.stdin.flush()
+            return child.stdout.readline().strip()
+
+        assert (ask("write"), ask("sync")) == ("100", "None")
+        faults.fail(Calls.SYNC, errno.EIO)
+        assert (ask("write"), ask("sync")) == ("100", str(errno.EIO))
+        faults.fail(Calls.SHORT, 0)
+        assert ask("write") == "50"
+        faults.fail(Calls.WRITE, errno.ENOSPC, every=2)
+        assert sorted([ask("write"), ask("write")]) == ["100", str(errno.ENOSPC)]
+        faults.heal()
+        assert (ask("write"), ask("sync")) == ("100", "None")
+        child.stdin.close()
+    assert faults.happened >= 3
