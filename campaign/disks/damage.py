@@ -62,15 +62,29 @@ def _overwrite(path: Path, data: bytes | bytearray) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
+class _Listener(logging.Handler):
+    """Keeps errors that are logged: an operator is told by them, too."""
+
+    def __init__(self, told: list[str]) -> None:
+        super().__init__(logging.ERROR)
+        self._told = told
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._told.append(f"log: {record.getMessage()}")
+
+
 @contextmanager
-def silence() -> Iterator[None]:
-    """No log meanwhile: damage is logged at length, and a verdict has it in short."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
+def listening() -> Iterator[list[str]]:
+    """The errors that are logged meanwhile; nobody else gets them, as damage is logged at length."""
+    logger, told = logging.getLogger("tiermq"), list[str]()
+    listener, propagates = _Listener(told), logger.propagate
+    logger.addHandler(listener)
+    logger.propagate = False
     try:
-        yield
+        yield told
     finally:
-        logging.disable(before)
+        logger.removeHandler(listener)
+        logger.propagate = propagates
 
 
 class DamagePart:
@@ -95,7 +109,7 @@ class DamagePart:
         ground = self._grounds[seed % len(self._grounds)]
         chance = random.Random(seed)
         sound = scratch / "sound"
-        with silence():
+        with listening():
             expected = ground.build(sound, seed)
         kinds: dict[str, list[Path]] = {}
         for path in sorted(each.relative_to(sound) for each in sound.rglob("*") if each.is_file()):
@@ -129,8 +143,9 @@ class DamagePart:
         if told:
             outcome.counts["damages"] += 1
             outcome.counts["bits_flipped"] += told.count("bit ")
-            with silence():
+            with listening() as logged:
                 verdict = ground.judge(damaged, expected)
+            verdict.told += logged
             step = f"{ground.name}: {kind}: {path}: {told}"
             outcome.findings += [Finding(*finding, seed, (step,)) for finding in judged(verdict, kind in ground.mended)]
             outcome.counts["told" if verdict.told else "harmless"] += 1
