@@ -77,10 +77,10 @@ def point_line(outcome: Outcome, point: Point) -> str:
 
 def results_table(found: Comparison) -> Table:
     """All works at their own size, one row each."""
-    table = Table(title="TierMQ : RocketMQ", title_justify="left", box=SIMPLE)
+    table = Table(title="TierMQ : RocketMQ", title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("work", no_wrap=True)
     for column in ("ratio", "range", "goal", "met", ": limit", "memory"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     for outcome in found.outcomes.values():
         base = outcome.base
         if base is None:
