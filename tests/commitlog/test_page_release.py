@@ -41,7 +41,7 @@ def test_flushed_pages_are_given_back_but_for_the_last_and_read_as_before(tmp_pa
     files = filled(tmp_path, 40)
     before = resident_file_bytes()
     assert resident_of(tmp_path) == 40 * MIB
-    release = PageRelease(files, MIB)
+    release = PageRelease(files, MIB, lambda: 40 * MIB)
     release.run()
     assert resident_of(tmp_path) == KEPT_BYTES
     assert before - resident_file_bytes() > 30 * MIB
@@ -60,20 +60,28 @@ def test_what_is_not_flushed_stays_and_is_written_by_the_next_flush(tmp_path: Pa
     files = filled(tmp_path, 8)
     for number in range(6):
         assert files.last_or_create().append(bytes([100 + number]) * MIB)
-    PageRelease(files, 1).run()
+    PageRelease(files, 1, lambda: 14 * MIB).run()
     assert resident_of(tmp_path) == 14 * MIB  # Flushed are no more than what is kept anyway.
     while not files.flush(0):
         pass
-    PageRelease(files, 1).run()
+    PageRelease(files, 1, lambda: 14 * MIB).run()
     assert resident_of(tmp_path) == KEPT_BYTES
     files.close()
     assert (tmp_path / ("0" * 20)).read_bytes()[13 * MIB : 14 * MIB] == bytes([105]) * MIB
 
 
 @on_linux
+def test_what_is_not_dispatched_stays_since_it_is_read_soon(tmp_path: Path) -> None:
+    files = filled(tmp_path, 30)
+    PageRelease(files, 1, lambda: 20 * MIB).run()
+    assert resident_of(tmp_path) == 10 * MIB + KEPT_BYTES
+    files.close()
+
+
+@on_linux
 def test_what_was_read_again_is_given_back_with_every_tenth_turn(tmp_path: Path) -> None:
     files = filled(tmp_path, 24)
-    release = PageRelease(files, 1)
+    release = PageRelease(files, 1, lambda: 24 * MIB)
     release.run()
     found = files.files[0].select(0, FILE_BYTES)
     assert found is not None
@@ -90,7 +98,7 @@ def test_what_was_read_again_is_given_back_with_every_tenth_turn(tmp_path: Path)
 @pytest.mark.parametrize(("most", "resident"), [(0, 1 << 40), (MIB, MIB), (MIB, 0)])
 def test_nothing_is_given_back_while_memory_is_within_bounds(tmp_path: Path, most: int, resident: int) -> None:
     files = filled(tmp_path, 10)
-    release = PageRelease(files, most, lambda: resident)
+    release = PageRelease(files, most, lambda: 10 * MIB, lambda: resident)
     release.run()
     assert release.release_count == 0
     files.close()
@@ -98,7 +106,7 @@ def test_nothing_is_given_back_while_memory_is_within_bounds(tmp_path: Path, mos
 
 def test_an_empty_log_has_nothing_to_give_back() -> None:
     files = MappedFileQueue(SimulatedFileAccess(), "/log", 4096, clock=ManualClock(0))
-    release = PageRelease(files, 1, lambda: MIB)
+    release = PageRelease(files, 1, lambda: 0, lambda: MIB)
     release.run()
     assert release.release_count == 1
 

@@ -5,9 +5,9 @@ grow with its log. The kernel keeps the bytes in its own cache either way; a pag
 again costs a fault, and the kernel then brings its neighbours along.
 
 Only when more than `residentLogBytesMax` of all mapped files is resident, the log is given back up to where it is
-flushed, less the last pages, which consumers at the end of their queues read. What was written since the last time goes
-at once; what was read again goes with every tenth turn, since whoever reads a long stretch by eight queues in turn
-needs each of its pages eight times.
+flushed and dispatched, less the last pages, which consumers at the end of their queues read. What was written since the
+last time goes at once; what was read again goes with every tenth turn, since whoever reads a long stretch by eight
+queues in turn needs each of its pages eight times.
 Threads: `run` is called by the housekeeping thread alone.
 """
 
@@ -36,10 +36,15 @@ class PageRelease:
     """See the module."""
 
     def __init__(
-        self, files: MappedFileQueue, resident_bytes_max: int, resident: Callable[[], int] = resident_file_bytes
+        self,
+        files: MappedFileQueue,
+        resident_bytes_max: int,
+        dispatched_where: Callable[[], int],
+        resident: Callable[[], int] = resident_file_bytes,
     ) -> None:
         """`resident_bytes_max` of 0 gives nothing back."""
         self._files = files
+        self._dispatched_where = dispatched_where
         self._resident_bytes_max = resident_bytes_max
         self._resident = resident
         self._released_where = 0
@@ -49,7 +54,7 @@ class PageRelease:
         """Look, and give back what is due."""
         if not 0 < self._resident_bytes_max < self._resident():
             return
-        end = self._files.flushed_where - KEPT_BYTES
+        end = min(self._files.flushed_where, self._dispatched_where()) - KEPT_BYTES
         start = 0 if self.release_count % WHOLE_TURNS == 0 else self._released_where
         for file in self._files.files:
             first, last = max(0, start - file.from_offset), min(file.size, end - file.from_offset)

@@ -134,7 +134,7 @@ def assemble(
         commit_service=None if pool is None else RealTimeCommit(config, flusher, clock, lambda: _wake_reput(box[0])),
         reput=Reput(log, dispatch, lambda: box[0].confirm_offset(), _note_damage(flags)),
         queue_flush=QueueFlush(config, queues, dispatch, checkpoint, clock),
-        housekeeping=_housekeeping(config, cleaner, checkpoint, Counting(log, reader, statistics), files, clock),
+        housekeeping=_housekeeping(config, cleaner, checkpoint, log, reader, statistics, dispatch, clock),
     )
     box.append(parts)
     return parts
@@ -144,12 +144,15 @@ def _housekeeping(
     config: StoreConfig,
     cleaner: Cleaner,
     checkpoint: Checkpoint,
-    counting: Counting,
-    files: MappedFileQueue,
+    log: CommitLog,
+    reader: Reader,
+    statistics: StoreStatistics,
+    dispatch: Dispatch,
     clock: Clock,
 ) -> Housekeeping:
-    release = PageRelease(files, config.resident_log_bytes_max)
-    return Housekeeping(config, cleaner, checkpoint, counting.take_over, release.run, clock)
+    release = PageRelease(log.files, config.resident_log_bytes_max, lambda: dispatch.offset)
+    take_over = Counting(log, reader, statistics).take_over
+    return Housekeeping(config, cleaner, checkpoint, take_over, release.run, clock)
 
 
 def raise_descriptor_limit() -> None:
