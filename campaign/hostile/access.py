@@ -1,0 +1,198 @@
+"""TLS and accounts, tried from outside by peers who have no right.
+
+A plain peer on a port that enforces TLS hears nothing, whatever it sends. A request that is not signed, signed with
+another secret, or changed after it was signed is refused, for every code that is served. An account without rights gets
+nothing done. What the same request means when it is sent twice, signed rightly both times, is not the signature's to
+say (docs/wire.md), so that is not tried.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from broker.brokers import SMALL, broker_config, send_command
+from campaign.part import Finding, Outcome
+from tiermq.broker.broker import Broker
+from tiermq.namesrv.topic_config import TopicConfig
+from tiermq.remoting.acl import ACCESS_KEY, SIGNATURE, Credentials
+from tiermq.remoting.client import BlockingClient
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import HeaderType, RemotingCommand
+from tiermq.remoting.frame import encode_frame
+from tiermq.remoting.permissions import AccessTable
+from tiermq.remoting.tls import TlsMode, TlsSettings, trusting_client_context
+
+ACCOUNTS = """
+[[accounts]]
+accessKey = "root"
+secretKey = "the secret of root"
+admin = true
+[[accounts]]
+accessKey = "nobody"
+secretKey = "the secret of nobody"
+"""
+ROOT, NOBODY = Credentials("root", "the secret of root"), Credentials("nobody", "the secret of nobody")
+SIGNED_ONLY = frozenset(
+    int(RequestCode[name])
+    for name in (
+        "GET_ALL_TOPIC_CONFIG", "GET_BROKER_CONFIG", "GET_BROKER_RUNTIME_INFO", "SEARCH_OFFSET_BY_TIMESTAMP",
+        "GET_MAX_OFFSET", "GET_MIN_OFFSET", "GET_EARLIEST_MSG_STORETIME", "VIEW_MESSAGE_BY_ID",
+        "GET_ALL_CONSUMER_OFFSET", "GET_ALL_DELAY_OFFSET", "CHECK_CLIENT_CONFIG", "GET_ALL_SUBSCRIPTIONGROUP_CONFIG",
+        "GET_TOPIC_STATS_INFO", "GET_CONSUMER_CONNECTION_LIST", "GET_PRODUCER_CONNECTION_LIST", "GET_CONSUME_STATS",
+        "INVOKE_BROKER_TO_GET_CONSUMER_STATUS", "QUERY_TOPIC_CONSUME_BY_WHO", "QUERY_CONSUME_TIME_SPAN",
+        "GET_SYSTEM_TOPIC_LIST_FROM_BROKER", "GET_CONSUMER_RUNNING_INFO", "QUERY_TOPICS_BY_CONSUMER",
+        "QUERY_SUBSCRIPTION_BY_CONSUMER", "GET_TOPIC_CONFIG", "QUERY_ASSIGNMENT",
+    )
+)  # fmt: skip
+"""Asked by tools, as in RocketMQ: whoever has an account may know. None of them changes anything."""
+FIELDS = {
+    **dict.fromkeys(("topic", "b", "consumerGroup", "group", "producerGroup", "groupName", "a"), "guarded"),
+    "queueId": "0", "queueOffset": "0", "commitOffset": "9", "offset": "0", "readQueueNums": "1", "writeQueueNums": "1",
+    "perm": "6", "topicFilterType": "SINGLE_TAG", "suspendTimeoutMillis": "1",
+}  # fmt: skip
+BODIES = {
+    int(RequestCode.HEART_BEAT): b'{"clientID":"c","consumerDataSet":[{"groupName":"guarded"}]}',
+    int(RequestCode.LOCK_BATCH_MQ): b'{"consumerGroup":"guarded","clientId":"c","mqSet":[{"topic":"guarded"}]}',
+    int(RequestCode.UNLOCK_BATCH_MQ): b'{"consumerGroup":"guarded","clientId":"c","mqSet":[{"topic":"guarded"}]}',
+    int(RequestCode.BATCH_ACK_MESSAGE): b'{"acks":[{"c":"guarded","t":"guarded"}]}',
+}
+PROMISE = "whoever has no right is refused, hears nothing in the clear, and changes nothing"
+
+
+@dataclass(frozen=True)
+class AccessPart:
+    """See the module."""
+
+    rounds: int = 20
+    name: str = "access"
+    title: str = "TLS and accounts, tried by plain, unsigned, forged and powerless peers"
+
+    def missing(self) -> str:
+        return ""
+
+    def round(self, seed: int, scratch: Path) -> Outcome:
+        accounts = scratch / "acl.toml"
+        scratch.mkdir(parents=True, exist_ok=True)
+        accounts.write_text(ACCOUNTS)
+        broker = Broker.open(
+            scratch / "store",
+            config=broker_config(),
+            acl=AccessTable.load(accounts),
+            tls=TlsSettings(TlsMode.ENFORCING),
+            **SMALL,
+        )
+        broker.parts.topics.put(TopicConfig("guarded", 2, 2))
+        outcome = Outcome()
+        with broker:
+            attack = _Attack(broker, random.Random(seed))
+            wrong = [*attack.in_the_clear(), *attack.forged(), *attack.powerless(), *attack.left_unchanged()]
+        outcome.counts.update(rounds=1, requests=attack.count)
+        outcome.findings += [Finding(PROMISE, each, seed) for each in wrong]
+        return outcome
+
+    def shrink(self, seed: int, scratch: Path) -> Finding | None:
+        return next(iter(self.round(seed, scratch).findings), None)
+
+
+class _Attack:
+    """Everything that one round tries."""
+
+    def __init__(self, broker: Broker, chance: random.Random) -> None:
+        self._broker = broker
+        self._chance = chance
+        self._codes = sorted(broker.parts.server.codes | {10, 310, 320})
+        self._before = self._state()
+        self.count = 0
+
+    def _state(self) -> tuple[Any, ...]:
+        parts = self._broker.parts
+        offsets = parts.local.max_offset("guarded", 0), parts.offsets.query("guarded", "guarded", 0)
+        return sorted(parts.topics.table), sorted(parts.groups.table), offsets, parts.config
+
+    def _command(self, code: int, header_type: int = HeaderType.JSON) -> RemotingCommand:
+        return RemotingCommand(code, ext=FIELDS, body=BODIES.get(code, b"{}"), header_type=header_type)
+
+    def in_the_clear(self) -> list[str]:
+        """Signed rightly by root, and not in TLS."""
+        wrong = []
+        for code in self._codes:
+            command = self._command(code, self._chance.choice(list(HeaderType)))
+            ROOT.sign(command)
+            frame = encode_frame(command)
+            with socket.create_connection(("127.0.0.1", self._broker.port)) as peer:
+                peer.sendall(frame[: self._chance.choice((1, 9, len(frame)))])
+                peer.shutdown(socket.SHUT_WR)
+                heard = _all_of(peer)
+            self.count += 1
+            if heard:
+                wrong.append(f"request {code} in the clear was answered with {len(heard)} bytes")
+        return wrong
+
+    def forged(self) -> list[str]:
+        """Every code, signed in a way that is wrong."""
+        wrong = []
+        with self._peer() as client:
+            for code in self._codes:
+                kind = self._chance.choice(("none", "secret", "field", "new field", "body", "key", "bits", "empty"))
+                answer = client.request(self._forge(code, kind))
+                self.count += 1
+                if answer.code != ResponseCode.NO_PERMISSION:
+                    wrong.append(f"request {code}, forged by {kind}, was answered with {answer}")
+        return wrong
+
+    def _forge(self, code: int, kind: str) -> RemotingCommand:
+        command = self._command(code)
+        if kind == "none":
+            return command
+        (Credentials("root", "a guess") if kind == "secret" else ROOT).sign(command)
+        if kind == "field":
+            command.ext["topic"] = "other"
+        elif kind == "new field":
+            command.ext["more"] = "x"
+        elif kind == "body":
+            command.body = bytes(command.body) + b" "
+        elif kind == "key":
+            command.ext[ACCESS_KEY] = "nobody"
+        elif kind == "bits":
+            signature = bytearray(command.ext[SIGNATURE].encode())
+            signature[self._chance.randrange(len(signature))] ^= 1 << self._chance.randrange(7)
+            command.ext[SIGNATURE] = signature.decode("latin-1")
+        elif kind == "empty":
+            command.ext[SIGNATURE] = ""
+        return command
+
+    def powerless(self) -> list[str]:
+        """Signed rightly by somebody who may do nothing."""
+        wrong = []
+        with self._peer(NOBODY) as client:
+            for code in self._codes:
+                answer = client.request(self._command(code))
+                self.count += 1
+                if code not in SIGNED_ONLY and answer.code != ResponseCode.NO_PERMISSION:
+                    wrong.append(f"request {code} of an account without rights was answered with {answer}")
+        return wrong
+
+    def left_unchanged(self) -> list[str]:
+        wrong = [] if self._state() == self._before else [f"changed: {self._before} into {self._state()}"]
+        with self._peer(ROOT) as client:
+            answer = client.request(send_command("guarded", b"by root"))
+            self.count += 1
+        return wrong if answer.code == ResponseCode.SUCCESS else [*wrong, f"root itself was answered with {answer}"]
+
+    def _peer(self, credentials: Credentials | None = None) -> BlockingClient:
+        tls = trusting_client_context()
+        return BlockingClient("127.0.0.1", self._broker.port, tls=tls, credentials=credentials, timeout_s=60.0)
+
+
+def _all_of(peer: socket.socket) -> bytes:
+    heard = bytearray()
+    try:
+        while piece := peer.recv(65_536):
+            heard += piece
+    except ConnectionResetError:
+        return bytes(heard)
+    return bytes(heard)

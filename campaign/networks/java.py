@@ -1,0 +1,125 @@
+"""RocketMQ's own Java client and a broker, over a network that fails between them.
+
+The broker tells clients an address of the proxy's, so that everything but the name server goes through it. What the
+client was acknowledged is stored; a consumer that lives through it all gets every stored message; when the network has
+healed, the client goes on without being told.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+from campaign.networks.faults import Step, apply, schedule, shortest
+from campaign.networks.proxy import CLEAR, Proxy
+from campaign.part import Finding, Outcome
+from interop.java_client import JavaClient
+from interop.rocketmq import Unavailable, fetch
+from servers.serving import Serving
+from tiermq.broker.topics import FILE, encode_topics
+from tiermq.namesrv.topic_config import NO_VERSION, TopicConfig
+from tiermq.remoting.client import BlockingClient
+from tiermq.remoting.codes import RequestCode
+from tiermq.remoting.command import RemotingCommand
+
+STEPS = 4
+TOPIC, QUEUES = "FromJava", 4
+PROXY_HOST = "127.0.0.2"
+MESSAGES = 12
+ENDLESS = 1_000_000
+PROMISE = "what a Java client was acknowledged is stored and delivered, and the client goes on when the network heals"
+
+
+@dataclass(frozen=True)
+class JavaPart:
+    """See the module."""
+
+    steps: int = STEPS
+    rounds: int = 10
+    name: str = "network-java"
+    title: str = "partitions, slow and half-open links and cut frames between RocketMQ's Java client and a broker"
+
+    def missing(self) -> str:
+        try:
+            fetch()
+        except Unavailable as reason:
+            return f"the real RocketMQ's client: {reason}"
+        return ""
+
+    def round(self, seed: int, scratch: Path) -> Outcome:
+        return self.run(seed, scratch, self._schedule(seed))
+
+    def shrink(self, seed: int, scratch: Path) -> Finding | None:
+        numbers = iter(range(1_000_000))
+
+        def fails(steps: list[Step]) -> Finding | None:
+            findings = self.run(seed, scratch / f"try-{next(numbers)}", steps).findings
+            return findings[0] if findings else None
+
+        return shortest(self._schedule(seed), fails)
+
+    def _schedule(self, seed: int) -> list[Step]:
+        return schedule(random.Random(seed), self.steps)
+
+    def run(self, seed: int, scratch: Path, steps: list[Step]) -> Outcome:
+        """One round with a schedule of one's own."""
+        outcome = Outcome()
+        store = scratch / "store"
+        (store / "config").mkdir(parents=True)
+        (store / "config" / FILE).write_bytes(
+            encode_topics({TOPIC: TopicConfig(TOPIC, QUEUES, QUEUES)}, NO_VERSION.next(1))
+        )
+        with (
+            Serving(store, broker_ip1=PROXY_HOST) as served,
+            Proxy("127.0.0.1", served.port, listen_host=PROXY_HOST, listen_port=served.port) as proxy,
+        ):
+            name_server = served.name_server.replace(PROXY_HOST, "127.0.0.1")
+            client = JavaClient(fetch(), name_server, scratch)
+            wrong = _live(steps, client, served, proxy, outcome)
+        outcome.counts["rounds"] += 1
+        outcome.counts["faults_injected"] += len(steps)
+        outcome.findings += [Finding(PROMISE, each, seed, tuple(map(str, steps))) for each in wrong]
+        return outcome
+
+
+def _live(steps: list[Step], client: JavaClient, served: Serving, proxy: Proxy, outcome: Outcome) -> list[str]:
+    wrong, acknowledged, failed = [], 0, 0
+    job = {"kind": "send", "topic": TOPIC, "threads": 3, "bytes": 200, "messages": MESSAGES}
+    with client.standing(receive=ENDLESS, topic=TOPIC, group="javans") as events, client.loading() as load:
+        for step in (None, *steps):
+            if step is not None:
+                apply(step, proxy)
+            told = load(**job)
+            failed += told["failed"]
+            acknowledged += told["messages"] - told["failed"]
+        proxy.set(CLEAR)
+        proxy.reset_links()
+        # The first sends may still meet what was before; a client that is whole again sends all of them.
+        while (told := load(**job))["failed"]:
+            acknowledged += told["messages"] - told["failed"]
+        acknowledged += told["messages"]
+        ends = _ends(served.port)
+        missing = {(queue, offset) for queue, end in ends.items() for offset in range(end)}
+        outcome.counts["messages_checked"] += len(missing)
+        if len(missing) < acknowledged:
+            wrong.append(f"{acknowledged} messages were acknowledged, {len(missing)} are stored")
+        deliveries = 0
+        while missing:
+            message = next(events).get("received")
+            if message is not None:
+                missing.discard((message["queue"], message["offset"]))
+                deliveries += 1
+    outcome.counts["deliveries"] += deliveries
+    outcome.counts["sends_that_failed"] += failed
+    for name in ("connections", "refused", "cut_in_frame"):
+        outcome.counts[f"links_{name}"] += proxy.counts[name]
+    return wrong
+
+
+def _ends(port: int) -> dict[int, int]:
+    with BlockingClient("127.0.0.1", port, timeout_s=60.0) as client:
+        asked = (
+            RemotingCommand(RequestCode.GET_MAX_OFFSET, ext={"topic": TOPIC, "queueId": str(n)}) for n in range(QUEUES)
+        )
+        return {queue: int(client.request(command).ext["offset"]) for queue, command in enumerate(asked)}
