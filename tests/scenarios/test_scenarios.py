@@ -36,6 +36,7 @@ from scenarios.steps import (
 )
 from tiermq import LocalStore, Message
 from tiermq.config import SETTINGS as STORE_SETTINGS
+from tiermq.tier.driver.faulty import Fault, ScriptedFaults
 
 
 @pytest.fixture
@@ -80,6 +81,22 @@ def test_what_was_evicted_is_read_from_the_tier(world: BrokerWorld) -> None:
 def test_what_was_evicted_is_read_from_the_tier_after_a_restart_too(world: BrokerWorld) -> None:
     play(world, [*LIFE, TierNow(), ExpireLocal(), Reopen(), Produce(3), ExpectEverything(), TierNow(), KillWriter(),
                  ExpectEverything()])  # fmt: skip
+
+
+def test_records_whose_writer_died_before_their_units_were_there_keep_their_numbers_when_the_disk_is_lost(
+    tmp_path: Path,
+) -> None:
+    world = BrokerWorld(tmp_path)
+    world.open()
+    world.put(5)
+    assert world.store.tier_now()
+    world.put(3)
+    world.driver.plan = ScriptedFaults("write", [None, Fault.BEFORE, *[Fault.BEFORE] * 50])
+    assert not world.store.tier_now()
+    world.driver.plan = None
+    world.erase_disk()
+    steps: list[Step] = [Open({"restore": True}), ExpectEverything(), ExpectOffsets(0, 8), Produce(2), TierNow()]
+    play(world, [*steps, ExpectEverything(), ExpectTierHolds(0, 10)])
 
 
 def test_a_lost_disk_is_restored_from_the_tier_and_numbering_goes_on(world: BrokerWorld) -> None:

@@ -156,10 +156,12 @@ class TieredStore(TieredReading):
     def _start(self, background: bool) -> None:
         tier = self.tier
         tier.engine.hold(tier.retention.deleting_topics())
+        if self.restored is not None and tier.follower is None:
+            self._finish_uploads()
         for file in tier.files:
             if file.initialised and file.queue.topic not in tier.engine.held_topics:
                 # The tier may know messages that the local store lost: their numbers are taken.
-                self.local.advance_queue(file.queue.topic, file.queue.queue_id, file.commit_offset)
+                self.local.advance_queue(file.queue.topic, file.queue.queue_id, file.taken_offset)
         if tier.index is not None:
             report = self.restored
             tier.index.start(
@@ -176,6 +178,14 @@ class TieredStore(TieredReading):
             if tier.follower is None:
                 tier.engine.start()
             self._upkeep.start()
+
+    def _finish_uploads(self) -> None:
+        """After a restore: records whose writer died before their units were there get them before anybody reads."""
+        for file in self.tier.files:
+            if file.initialised and file.taken_offset > file.commit_offset:
+                self.tier.writer.claim()
+                if self.tier.writer.own(file):
+                    file.recover()
 
     def close(self) -> None:
         """Upload what there is time for, then close the local store. A tier that is down does not hold it up."""

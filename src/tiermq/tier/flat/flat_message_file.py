@@ -85,6 +85,15 @@ class FlatMessageFile:
         return self.units.commit_queue_offset if self.initialised else -1
 
     @property
+    def taken_offset(self) -> int:
+        """Behind the newest message whose record is known to lie in the tier, be its unit there or not.
+
+        Whoever has lost its local store must not give these numbers to other messages.
+        """
+        ends = [segment.end_offset for segment in self.log.segments] if self.initialised else []
+        return max([self.commit_offset, *ends])
+
+    @property
     def append_offset(self) -> int:
         return self.units.append_queue_offset if self.initialised else -1
 
