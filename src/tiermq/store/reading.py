@@ -138,42 +138,17 @@ class Reader:
         that does not lead to its own; a page ends before one.
         """
         queue = self._queues.find(topic, queue_id)
-        if message_filter is None and type(queue) is ConsumeQueue and PULL_BYTES_MIN <= max_bytes <= PULL_BYTES_MAX:
-            try:  # Nearly every get; what `_page` does for it, without the calls.
-                page = read_page(
-                    queue.files.segments,
-                    queue.min_logic_offset,
-                    offset,
-                    self._log.files.segments,
-                    max_messages,
-                    max_bytes,
-                    self._limits,
-                    queue.own_id,
-                )
-            except (CorruptRecord, OverflowError):
-                page = self._page_at_last(queue, offset, max_messages, max_bytes, None)
-        else:
-            page = self._page_at_last(queue, offset, max_messages, max_bytes, message_filter)
+        try:
+            page = self._page(queue, offset, max_messages, max_bytes, message_filter)
+        except CorruptRecord:
+            # Log files may have come and gone between the looks at queue and log. What is damaged is so again.
+            page = self._page(queue, offset, max_messages, max_bytes, message_filter)
         if page.count:
             self.found_count += 1
             self.transferred_count += page.count
         else:
             self.missed_count += 1
         return page
-
-    def _page_at_last(
-        self,
-        queue: ConsumeQueue | BatchConsumeQueue | None,
-        offset: int,
-        max_messages: int,
-        max_bytes: int,
-        message_filter: MessageFilter | None,
-    ) -> GetPage:
-        try:
-            return self._page(queue, offset, max_messages, max_bytes, message_filter)
-        except CorruptRecord:
-            # Log files may have come and gone between the looks at queue and log. What is damaged is so again.
-            return self._page(queue, offset, max_messages, max_bytes, message_filter)
 
     def _page(
         self,
