@@ -99,6 +99,12 @@ def test_records_whose_writer_died_before_their_units_were_there_keep_their_numb
     play(world, [*steps, ExpectEverything(), ExpectTierHolds(0, 10)])
 
 
+def test_numbering_goes_on_when_the_disk_is_lost_right_after_everything_in_the_tier_expired(tmp_path: Path) -> None:
+    world = BrokerWorld(tmp_path)
+    steps: list[Step] = [Open(), Produce(3), TierNow(), Produce(4), TierNow(), MoveClock(100 * HOUR_MS), ExpireTier()]
+    play(world, [*steps, EraseBrokerDisk(), Reopen(restore=True), ExpectOffsets(7, 7)])
+
+
 def test_a_lost_disk_is_restored_from_the_tier_and_numbering_goes_on(world: BrokerWorld) -> None:
     steps = [*LIFE, TierNow(), EraseBrokerDisk(), Reopen(restore=True), ExpectOffsets(0, 195), ExpectEverything()]
     play(world, [*steps, Produce(10), ExpectOffsets(0, 205), ExpectEverything(), TierNow(), ExpectEverything(),

@@ -114,7 +114,8 @@ class Retention:
 
     `on_changed` is told of each queue whose manifest is out of date; `on_gone` removes the manifest of a queue that is
     gone (by default without asking whose it is). `check_owner` raises StaleWriter when another process owns the tier
-    by now: whoever is not the owner deletes nothing.
+    by now: whoever is not the owner deletes nothing. `before_emptied` writes the manifest of a queue whose last segment
+    is about to go: from then on nothing else in the tier says which numbers were given.
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class Retention:
         on_changed: Callable[[QueueKey, ManifestCause], None] = _nothing,
         on_gone: Callable[[QueueKey], None] | None = None,
         check_owner: Callable[[], None] = lambda: None,
+        before_emptied: Callable[[QueueKey], object] = lambda _key: None,
     ) -> None:
         self._files = files
         self._metadata = metadata
@@ -139,6 +141,7 @@ class Retention:
         self._on_changed = on_changed
         self._on_gone = on_gone or (lambda key: driver.delete_object(manifest_name(key)))
         self._check_owner = check_owner
+        self._before_emptied = before_emptied
         self._lock = threading.Lock()
         self.counts = RetentionCounts()
 
@@ -243,6 +246,8 @@ class Retention:
 
     def _remove(self, file: FlatMessageFile, plan: ExpiryPlan, report: RetentionReport) -> None:
         """Carry a plan out, under the queue's lock. Raises TierError; whatever was done by then counts."""
+        if plan and plan.log_count == len(file.log.segments):
+            self._before_emptied(file.queue)
         for _ in range(plan.unit_count):
             segment = file.units.segments[0]
             report.segments.append(self._row(segment))

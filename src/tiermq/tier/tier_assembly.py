@@ -31,6 +31,7 @@ from tiermq.tier.index.index_follower import IndexFollower
 from tiermq.tier.index.index_store import IndexSettings, IndexStore
 from tiermq.tier.metadata.broker_lease import BrokerLease
 from tiermq.tier.metadata.manifest_policy import ManifestPolicy
+from tiermq.tier.metadata.manifest_snapshot import snapshot_manifest
 from tiermq.tier.metadata.manifest_store import ManifestStore
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.retention import Retention
@@ -117,11 +118,11 @@ def assemble_tier(
         on_changed=lambda queue, cause: engine.changed(queue.topic, queue.queue_id, cause),
         on_gone=manifests.delete,
         check_owner=lease.check,
+        before_emptied=lambda queue: manifests.write(snapshot_manifest(metadata, queue)),
     )
     made.append(retention)
     pool = surroundings.fetch_pool(config.tier_fetch_threads)
     fetcher = TierFetcher(files, _fetch_config(config, local), clock, pool)
-    metrics = _metrics(registry, files, fetcher, clock)
     return TierParts(
         config=config,
         driver=driver,
@@ -139,7 +140,7 @@ def assemble_tier(
         engine=engine,
         retention=retention,
         pool=pool,
-        metrics=metrics,
+        metrics=_metrics(registry, files, fetcher, clock),
     )
 
 
