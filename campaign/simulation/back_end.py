@@ -44,6 +44,8 @@ class Weather:
         self.injected: Counter[str] = Counter()
         self._random = random.Random(0)
         self._shelters = 0
+        self.is_fresh = False
+        """Whether listings show everything: object stores do today, and a restore has nothing else to go by."""
 
     def begin_step(self, seed: int) -> None:
         self._random.seed(seed)
@@ -66,6 +68,8 @@ class Weather:
         for fault, rate in WEATHERS[self.name].items():
             drawn -= rate
             if drawn < 0:
+                if fault is Fault.STALE and self.is_fresh:
+                    return None
                 self.injected[fault.name.lower()] += 1
                 return fault
         return None

@@ -136,7 +136,7 @@ class World:
     @property
     def _may_fail(self) -> bool:
         """Whether the tier may leave a question unanswered now: weather, or what is left of it."""
-        return not self.weather.is_calm or self.clock.now_ms() - self._last_storm_ms < SETTLING_MS
+        return self.weather.name != "calm" or self.clock.now_ms() - self._last_storm_ms < SETTLING_MS
 
     def _look(self) -> None:
         """After every step, in calm weather: everything is there."""
@@ -353,6 +353,7 @@ class World:
         self.counts["disks_lost"] += 1
         self._die_during(step, lambda: self.disk.access)
         self.disk = Disk.blank(self.clock)
+        self.weather.is_fresh = True
         for _ in range(OPENS_MAX):
             try:
                 self._start_life(restore=True)
@@ -366,6 +367,7 @@ class World:
         else:
             with self.weather:
                 self._start_life(restore=True)
+        self.weather.is_fresh = False
         self._settle(lost_disk=True)
         return "restored"
 
