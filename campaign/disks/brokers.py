@@ -44,6 +44,7 @@ class BrokerGround:
 
     name = "broker"
     mended = frozenset({"timer metrics"})
+    unsummed = frozenset[str]()
 
     def build(self, root: Path, seed: int) -> Contents:
         with self._opened(root) as broker:

@@ -15,6 +15,7 @@ from campaign.disks.ground import Ground, Verdict
 from campaign.part import Finding, Outcome
 
 SECTOR_BYTES = 512
+GONE = "is gone"
 Damage = Callable[[Path, random.Random], str]
 
 
@@ -51,7 +52,7 @@ def vanish(path: Path, _: random.Random) -> str:
     if path.parent.name == "commitlog" and path == min(path.parent.iterdir()):
         return ""
     path.unlink()
-    return "is gone"
+    return GONE
 
 
 def _overwrite(path: Path, data: bytes | bytearray) -> None:
@@ -146,6 +147,9 @@ class DamagePart:
             with listening() as logged:
                 verdict = ground.judge(damaged, expected)
             verdict.told += logged
+            if kind in ground.unsummed and told != GONE:
+                outcome.counts["lost_unsummed"] += len(verdict.lost)
+                verdict.lost = []
             step = f"{ground.name}: {kind}: {path}: {told}"
             outcome.findings += [Finding(*finding, seed, (step,)) for finding in judged(verdict, kind in ground.mended)]
             outcome.counts["told" if verdict.told else "harmless"] += 1

@@ -55,6 +55,11 @@ class Ground(Protocol):
         """Kinds whose damage costs nothing, because all of it is known from elsewhere."""
         ...
 
+    @property
+    def unsummed(self) -> frozenset[str]:
+        """Kinds without a checksum, as docs/guarantees.md says: what is lost by a bad bit may be lost untold."""
+        ...
+
     def build(self, root: Path, seed: int) -> Any:
         """Make everything, closed; what `judge` needs to know of it."""
         ...

@@ -32,6 +32,7 @@ class StoreGround:
     """Closed in order, or as a killed process leaves it."""
 
     mended = frozenset({"checkpoint", "marker", "lock", "abort"})
+    unsummed = frozenset[str]()
 
     def __init__(self, *, killed: bool, strict: bool = True) -> None:
         """Strict: nothing of a message may change but by one bit of the name of its own checksum. Where more goes bad

@@ -46,6 +46,8 @@ class TierGround:
 
     mended = frozenset({"tier metadata", "lease", "tier lock", "coverage"})
 
+    unsummed = frozenset({"index of the tier, local"})
+
     def __init__(self, *, cold: bool) -> None:
         self.cold = cold
         self.name = "cold tier" if cold else "tier beside its store"
