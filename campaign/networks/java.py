@@ -7,6 +7,7 @@ healed, the client goes on without being told.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,10 +84,19 @@ class JavaPart:
         return outcome
 
 
+class _Enough(Exception):
+    """Everything was received."""
+
+
 def _live(steps: list[Step], client: JavaClient, served: Serving, proxy: Proxy, outcome: Outcome) -> list[str]:
     wrong, acknowledged, failed = [], 0, 0
     job = {"kind": "send", "topic": TOPIC, "threads": 3, "bytes": 200, "messages": MESSAGES}
-    with client.standing(receive=ENDLESS, topic=TOPIC, group="javans") as events, client.loading() as load:
+    deliveries = 0
+    with (
+        contextlib.suppress(_Enough),
+        client.standing(receive=ENDLESS, topic=TOPIC, group="javans") as events,
+        client.loading() as load,
+    ):
         for step in (None, *steps):
             if step is not None:
                 apply(step, proxy)
@@ -104,12 +114,12 @@ def _live(steps: list[Step], client: JavaClient, served: Serving, proxy: Proxy, 
         outcome.counts["messages_checked"] += len(missing)
         if len(missing) < acknowledged:
             wrong.append(f"{acknowledged} messages were acknowledged, {len(missing)} are stored")
-        deliveries = 0
         while missing:
             message = next(events).get("received")
             if message is not None:
                 missing.discard((message["queue"], message["offset"]))
                 deliveries += 1
+        raise _Enough  # A consumer that was told to wait for more does not end by itself.
     outcome.counts["deliveries"] += deliveries
     outcome.counts["sends_that_failed"] += failed
     for name in ("connections", "refused", "cut_in_frame"):
