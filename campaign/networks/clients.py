@@ -134,7 +134,7 @@ class _World:
             self._ends[queue] = self._broker.parts.local.max_offset(TOPIC, queue)
         for thread in reading:
             thread.join()
-        wrong = traffic.judge(ledger, self._stored()) + self._leave_half_open(connections_at_start)
+        wrong = traffic.judge(ledger, self._stored(), self._ends) + self._leave_half_open(connections_at_start)
         self._count(outcome)
         return wrong
 

@@ -163,8 +163,11 @@ def pull_command(queue: int, offset: int) -> RemotingCommand:
     return RemotingCommand(RequestCode.PULL_MESSAGE, ext={name: str(value) for name, value in fields.items()})
 
 
-def judge(ledger: Ledger, stored: dict[Place, bytes]) -> list[str]:
-    """What does not fit between what was promised, what was seen and what is stored."""
+def judge(ledger: Ledger, stored: dict[Place, bytes], ends: dict[int, int]) -> list[str]:
+    """What does not fit between what was promised, what was seen and what is stored.
+
+    Consumers went up to `ends`: a send that nobody waited for any more may arrive later.
+    """
     wrong = list(ledger.problems)
     for body, place in ledger.acknowledged.items():
         if stored.get(place) != body:
@@ -176,5 +179,5 @@ def judge(ledger: Ledger, stored: dict[Place, bytes]) -> list[str]:
     for place, body in ledger.seen.items():
         if stored.get(place) != body:
             wrong.append(f"seen at {place} and not there: {body[:40]!r}")
-    wrong += [f"stored at {place} and never given to its consumer" for place in stored if place not in ledger.seen]
-    return wrong
+    missed = [place for place in stored if place not in ledger.seen and place[1] < ends[place[0]]]
+    return wrong + [f"stored at {place} and never given to its consumer" for place in missed]

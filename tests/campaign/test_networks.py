@@ -110,9 +110,10 @@ def test_doubles_phantoms_and_what_was_not_given_are_told() -> None:
     ledger.acknowledged[b"a"] = (0, 0)
     ledger.attempts[b"a"] = 1
     ledger.seen = {(0, 0): b"a", (0, 1): b"a", (0, 2): b"x"}
-    wrong = judge(ledger, {(0, 0): b"a", (0, 1): b"a", (0, 3): b"y"})
+    wrong = judge(ledger, {(0, 0): b"a", (0, 1): b"a", (0, 3): b"y", (0, 4): b"z"}, {0: 4})
     assert [text.split(":")[0].split(" at ")[0] for text in wrong] == [
         "stored 2 times, sent 1 times",
+        "stored 1 times, sent 0 times",
         "stored 1 times, sent 0 times",
         "seen",
         "stored",
