@@ -99,6 +99,18 @@ def test_records_whose_writer_died_before_their_units_were_there_keep_their_numb
     play(world, [*steps, ExpectEverything(), ExpectTierHolds(0, 10)])
 
 
+def test_a_queue_whose_last_segments_were_sealed_goes_on_when_the_disk_is_lost(tmp_path: Path) -> None:
+    world = BrokerWorld(tmp_path)
+    world.open()
+    world.put(5)
+    assert world.store.tier_now()
+    for info in list(world.driver.list_segments()):
+        if info.key.topic == "orders":
+            world.driver.seal(info.key)  # The writer rolled, sealed, and died before it told anybody.
+    world.erase_disk()
+    play(world, [Open({"restore": True}), ExpectEverything(), Produce(2), TierNow(), ExpectEverything()])
+
+
 def test_numbering_goes_on_when_the_disk_is_lost_right_after_everything_in_the_tier_expired(tmp_path: Path) -> None:
     world = BrokerWorld(tmp_path)
     steps: list[Step] = [Open(), Produce(3), TierNow(), Produce(4), TierNow(), MoveClock(100 * HOUR_MS), ExpireTier()]

@@ -246,7 +246,7 @@ class Retention:
 
     def _remove(self, file: FlatMessageFile, plan: ExpiryPlan, report: RetentionReport) -> None:
         """Carry a plan out, under the queue's lock. Raises TierError; whatever was done by then counts."""
-        if plan and plan.log_count == len(file.log.segments):
+        if plan and not any(segment.commit_position for segment in file.log.segments[plan.log_count :]):
             self._before_emptied(file.queue)
         for _ in range(plan.unit_count):
             segment = file.units.segments[0]

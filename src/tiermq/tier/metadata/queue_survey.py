@@ -18,7 +18,7 @@ from tiermq.errors import CorruptSegment
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
 from tiermq.tier.metadata.log_tail import walk_tail
 from tiermq.tier.metadata.manifest import QueueManifest
-from tiermq.tier.metadata.metadata_values import NEVER_MS, UNKNOWN_OFFSET, Gap, Queue, Segment, TimeEntry
+from tiermq.tier.metadata.metadata_values import NEVER_MS, UNKNOWN_OFFSET, Gap, Queue, Segment, SegmentStatus, TimeEntry
 from tiermq.tier.metadata.record_peek import UnitPlace, peek_store_ms
 from tiermq.tier.metadata.restore_report import Finding, Remark
 from tiermq.tier.metadata.segment_choice import Choice, choose_segments
@@ -95,11 +95,18 @@ class _Surveyor:
         self._remark_on_the_whole(scan_from, max_offset)
         return QueueSurvey(
             Queue(self.key, min_offset, max_offset, self.manifest.epoch if self.manifest else 0, self.now_ms),
-            self.logs + self.units + self.deleted,
+            self._open_ended(self.logs) + self._open_ended(self.units) + self.deleted,
             [entry for entry in self.entries if min_offset <= entry.queue_offset < max_offset],
             self._gaps(min_offset, max_offset),
             self.remarks,
         )
+
+    def _open_ended(self, segments: list[Segment]) -> list[Segment]:
+        """A sealed segment takes nothing more: where the next one was not begun, its row is what a roll would make."""
+        if not segments or segments[-1].status is not SegmentStatus.SEALED:
+            return segments
+        following = self.key.segment(segments[-1].key.type, segments[-1].end)
+        return [*segments, Segment(following, created_ms=self.now_ms)]
 
     def _as_far_as_believed(self, choice: Choice) -> list[Segment]:
         """Times and offsets of a manifest that is not believed are found anew."""
