@@ -163,6 +163,7 @@ __all__ = [
     "read_page",
     "rearrange_index",
     "scan",
+    "scan_units",
     "send_answer",
 ]
 
@@ -1195,6 +1196,34 @@ def body_holds(p: cython.pointer(cython.const[u8]), head: cython.pointer(head_t)
     if crc_mode == 2:
         return crc_property_holds(p, head.total)
     return True
+
+
+def scan_units(data, previous_end: int64_t, physical_end_max: int64_t):
+    """Units of a consume queue from the start of `data` while they are valid, do not run backwards and end at or before
+    `physical_end_max`: (bytes of them, where the record of the last real one ends, whether any is real).
+    """
+    view: cython.const[cython.uchar][::1] = data
+    count: int64_t = view.shape[0] // UNIT_BYTES
+    end: int64_t = previous_end
+    physical: int64_t
+    size: int64_t
+    has_real: cython.bint = False
+    done: int64_t = 0
+    if count == 0:
+        return 0, end, False
+    unit: cython.pointer(cython.const[u8]) = cython.address(view[0])
+    with cython.nogil:
+        while done < count:
+            physical = cython.cast(int64_t, load64(unit))
+            size = cython.cast(int32_t, load32(unit + 8))
+            if not (size == 0x7FFFFFFF and physical == 0):
+                if size <= 0 or size == 0x7FFFFFFF or physical < end or physical > physical_end_max - size:
+                    break
+                end = physical + size
+                has_real = True
+            unit += UNIT_BYTES
+            done += 1
+    return done * UNIT_BYTES, end, has_real
 
 
 def scan(view: Tail, start: int64_t, end: int64_t, crc_mode: cython.int = 1):

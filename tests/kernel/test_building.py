@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import struct
 from array import array
 from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kernel.kernel_world import ENTRIES, KERNELS, SLOTS, World
+from tiermq.kernel import pure
 from tiermq.message.java_hash import java_hash, key_hash
 
 pytestmark = pytest.mark.parametrize("kernel", KERNELS)
@@ -17,8 +21,8 @@ pytestmark = pytest.mark.parametrize("kernel", KERNELS)
 def log_of(kernel: ModuleType, *fields: dict[str, Any]) -> World:
     """A world whose log holds these messages of topic T; its queue has room and is known to the builder."""
     world = World(kernel)
-    for given in fields or ({},):
-        world.appender.put(kernel.Message(**{"topic": "T", "body": b"x", **given}))
+    for each in fields or ({},):
+        world.appender.put(kernel.Message(**{"topic": "T", "body": b"x", **each}))
     world._dispatch_slowly(world.tails[0], 0)
     return world
 
@@ -203,3 +207,25 @@ def test_a_scan_counts_records_and_tells_the_last(kernel: ModuleType) -> None:
     assert world.kernel.scan(world.tails[0], 4096, 4096)[1].name == "END"
     world.tails[0].detach()
     assert world.kernel.scan(world.tails[0], 0, 4096)[1].name == "CORRUPT"
+
+
+UNIT_OF_QUEUE = struct.Struct(">qiq")
+some_units = st.lists(
+    st.tuples(
+        st.integers(-10, 400) | st.sampled_from([0, 2**63 - 1, -(2**63)]),
+        st.integers(-5, 60) | st.sampled_from([0x7FFFFFFF, 0x7FFFFFFE, -(2**31)]),
+    ),
+    max_size=12,
+)
+
+
+@given(some_units, st.integers(0, 300), st.sampled_from([0, 200, 400, 2**63 - 1]), st.integers(0, 19))
+def test_the_end_of_a_queues_units_is_found_alike(
+    kernel: ModuleType, units: list[tuple[int, int]], previous_end: int, physical_end_max: int, torn: int
+) -> None:
+    data = b"".join(UNIT_OF_QUEUE.pack(offset, size, 7) for offset, size in units) + bytes(torn)
+    expected = pure.scan_units(data, previous_end, physical_end_max)
+    assert kernel.scan_units(memoryview(data), previous_end, physical_end_max) == expected
+    valid_bytes, end, has_real = expected
+    assert valid_bytes % 20 == 0
+    assert has_real == (end != previous_end or any(0 < size < 0x7FFFFFFF for _, size in units[: valid_bytes // 20]))

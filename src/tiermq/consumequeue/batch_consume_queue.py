@@ -20,9 +20,9 @@ from tiermq.clock import Clock
 from tiermq.consumequeue.batch_unit import BATCH_UNIT, BATCH_UNIT_BYTES, BatchUnit, decode, encode, is_valid
 from tiermq.consumequeue.boundary import Boundary
 from tiermq.consumequeue.estimate import estimate_matches
-from tiermq.consumequeue.queue_units import readable
+from tiermq.consumequeue.queue_units import has_data_behind, readable
 from tiermq.consumequeue.unit_request import AppendOutcome, UnitRequest
-from tiermq.consumequeue.unit_scan import PHYSICAL_END_MAX, has_data
+from tiermq.consumequeue.unit_scan import PHYSICAL_END_MAX
 from tiermq.errors import BadConfig
 from tiermq.files.file_access import FileAccess
 from tiermq.files.mapped_file import MappedFile
@@ -232,7 +232,7 @@ class BatchConsumeQueue:
             if valid_bytes < file.size - file.size % BATCH_UNIT_BYTES:
                 break
         dropped = any(
-            has_data(readable(file, max(0, end - file.from_offset))[: BATCH_UNIT_BYTES if last_exit_ok else None])
+            has_data_behind(file, max(0, end - file.from_offset), BATCH_UNIT_BYTES if last_exit_ok else None)
             for file in files
         )
         if files:

@@ -31,7 +31,7 @@ from tiermq.consumequeue.consume_queue_ext import ConsumeQueueExt
 from tiermq.consumequeue.estimate import estimate_matches
 from tiermq.consumequeue.ext_unit import ExtUnit
 from tiermq.consumequeue.hole_search import first_not_below
-from tiermq.consumequeue.queue_units import QueueUnits, readable
+from tiermq.consumequeue.queue_units import QueueUnits, has_data_behind, readable
 from tiermq.consumequeue.unit import (
     PRE_BLANK,
     UNIT_BYTES,
@@ -41,7 +41,7 @@ from tiermq.consumequeue.unit import (
     whole_units_bytes,
 )
 from tiermq.consumequeue.unit_request import AppendOutcome, UnitRequest
-from tiermq.consumequeue.unit_scan import has_data, real_units, real_units_backwards, scan_units
+from tiermq.consumequeue.unit_scan import real_units, real_units_backwards, scan_units
 from tiermq.errors import IllegalMessage, IllegalTransition
 from tiermq.files.file_access import FileAccess
 from tiermq.files.mapped_file import MappedFile
@@ -393,7 +393,7 @@ class ConsumeQueue:
             if file.from_offset + file.size <= end:
                 continue
             start = max(0, end - file.from_offset)
-            if has_data(readable(file, start)[: UNIT_BYTES if last_exit_ok else None]):
+            if has_data_behind(file, start, UNIT_BYTES if last_exit_ok else None):
                 return True
         return False
 

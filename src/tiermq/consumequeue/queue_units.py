@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tiermq.consumequeue.unit import UNIT, UNIT_BYTES, Unit, is_real
-from tiermq.consumequeue.unit_scan import real_units, real_units_backwards
+from tiermq.consumequeue.unit_scan import has_data, real_units, real_units_backwards
 from tiermq.files.mapped_file import MappedFile
 from tiermq.files.mapped_file_queue import MappedFileQueue
 
@@ -20,6 +20,16 @@ def readable(file: MappedFile, start: int = 0) -> memoryview:
         return memoryview(b"")
     with selected:
         return selected.data[:]  # A view of its own, which keeps the map but not the file's name.
+
+
+def has_data_behind(file: MappedFile, start: int, length: int | None = None) -> bool:
+    """Whether any byte from `start` on, or of `length` bytes from there, is not zero. Holes are not read."""
+    end = file.size if length is None else min(file.size, start + length)
+    for first, last in file.data_ranges():
+        low, high = max(first, start), min(last, end)
+        if low < high and has_data(readable(file, low)[: high - low]):
+            return True
+    return False
 
 
 class QueueUnits:

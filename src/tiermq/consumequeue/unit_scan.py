@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tiermq import kernel
 from tiermq.consumequeue.unit import PRE_BLANK_SIZE, UNIT, UNIT_BYTES, Unit, is_real
 
 PHYSICAL_END_MAX = (1 << 63) - 1
@@ -30,17 +31,7 @@ class Scan(NamedTuple):
 
 def scan_units(data: memoryview, previous_end: int = 0, physical_end_max: int = PHYSICAL_END_MAX) -> Scan:
     """Scan the units of `data`, which begins at a unit."""
-    whole = len(data) - len(data) % UNIT_BYTES
-    end = previous_end
-    has_real = False
-    for number, (physical_offset, size, _) in enumerate(UNIT.iter_unpack(data[:whole])):
-        if size == PRE_BLANK_SIZE and physical_offset == 0:
-            continue
-        if size <= 0 or physical_offset < end or physical_offset + size > physical_end_max or size == PRE_BLANK_SIZE:
-            return Scan(number * UNIT_BYTES, end, has_real)
-        end = physical_offset + size
-        has_real = True
-    return Scan(whole, end, has_real)
+    return Scan(*kernel.scan_units(data, previous_end, physical_end_max))
 
 
 def real_units(data: memoryview, first_queue_offset: int) -> Iterator[tuple[int, int, int, int]]:

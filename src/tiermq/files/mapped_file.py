@@ -349,6 +349,12 @@ class MappedFile:
         with memoryview(self._region.buffer) as whole, whole[position:end] as part:
             return SelectedBuffer(self.from_offset + position, part.toreadonly(), self.release)
 
+    def data_ranges(self) -> list[tuple[int, int]]:
+        """[start, end) of what may hold other bytes than zeros: a file may have holes."""
+        found = self._region.data_ranges()
+        self._spare_descriptor()
+        return found
+
     # Memory
 
     def warm(self, pages_per_sync: int = 0) -> None:

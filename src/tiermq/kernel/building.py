@@ -20,6 +20,7 @@ _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 _UNIT = struct.Struct(">qiq")
 _ENTRY = struct.Struct(">iqii")  # key hash, physical offset, seconds after the file's begin, previous entry of the slot
+_PRE_BLANK_SIZE = 0x7FFFFFFF  # Of a unit that only fills a place before a queue's first message.
 assert _UNIT.size == UNIT_BYTES
 assert _ENTRY.size == 20
 
@@ -41,6 +42,24 @@ def stop_of(buffer: Any, position: int, head: RecordHead, physical_offset: int, 
     if head.kind is not HeadKind.OK or head.physical_offset != physical_offset:
         return Stop.CORRUPT
     return Stop.END if body_holds(buffer, position, head, crc_mode) else Stop.CORRUPT
+
+
+def scan_units(data: Any, previous_end: int, physical_end_max: int) -> tuple[int, int, bool]:
+    """Units of a consume queue from the start of `data` while they are valid, do not run backwards and end at or before
+    `physical_end_max`: (bytes of them, where the record of the last real one ends, whether any is real).
+    """
+    units = memoryview(data)
+    whole = len(units) - len(units) % UNIT_BYTES
+    end = previous_end
+    has_real = False
+    for number, (physical_offset, size, _) in enumerate(_UNIT.iter_unpack(units[:whole])):
+        if size == _PRE_BLANK_SIZE and physical_offset == 0:
+            continue
+        if size <= 0 or physical_offset < end or physical_offset + size > physical_end_max or size == _PRE_BLANK_SIZE:
+            return number * UNIT_BYTES, end, has_real
+        end = physical_offset + size
+        has_real = True
+    return whole, end, has_real
 
 
 def scan(view: Tail, start: int, end: int, crc_mode: int = 1) -> tuple[int, Stop, int, int, int, int]:

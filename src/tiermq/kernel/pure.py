@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tiermq.kernel.appending import Appender, QueueHandle
 from tiermq.kernel.batching import messages_of_batch
-from tiermq.kernel.building import Builder, IndexTail, key_hashes, scan
+from tiermq.kernel.building import Builder, IndexTail, key_hashes, scan, scan_units
 from tiermq.kernel.column_values import (
     COLUMN_SHAPES,
     TIME_MAX_MS,
@@ -91,5 +91,6 @@ __all__ = [
     "read_page",
     "rearrange_index",
     "scan",
+    "scan_units",
     "send_answer",
 ]
