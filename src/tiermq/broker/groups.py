@@ -155,7 +155,7 @@ class GroupTable:
 
     def find_or_make(self, name: str) -> SubscriptionGroup | None:
         """The group, made if that is allowed; None when there is none and none may be made."""
-        return self._table.get(name) or (self.find_or_make_all([name]) or [None])[0]
+        return self._table.get(name) or next(iter(self.find_or_make_all([name])), None)
 
     def find_or_make_all(self, names: Iterable[str]) -> list[SubscriptionGroup]:
         """Those of the groups that there are, or that may be made; all new ones cost one write to the disk."""
