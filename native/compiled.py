@@ -76,6 +76,7 @@ from cython.cimports.native import (
     abs_hash,
     ascii_only,
     clock_now_ms,
+    copy_body,
     copy_short,
     crc_inside,
     crc_of,
@@ -852,7 +853,7 @@ class Appender:
         store64(p + 4, prepared)
         store32(p + 12, body_length)
         p += 16
-        memcpy(p, body_at, body_length)
+        copy_body(p, body_at, body_length)
         p += body_length
         if version2:
             store16(p, topic_length)

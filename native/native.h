@@ -65,6 +65,27 @@ static inline int64_t clock_now_ms(void) {
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
+/* Long bodies go past the caches: a log is read later or never, and lines that are written whole need not be read first.
+ * The fence comes before the position that publishes them. */
+#define STREAM_MIN 16384
+static inline void copy_body(u8 *to, const u8 *from, int64_t length) {
+#if defined(__x86_64__)
+    if (length >= STREAM_MIN) {
+        const int64_t head = -(intptr_t)to & 63;
+        memcpy(to, from, (size_t)head);
+        to += head; from += head; length -= head;
+        for (; length >= 64; to += 64, from += 64, length -= 64) {
+            _mm_stream_si128((__m128i *)to, _mm_loadu_si128((const __m128i *)from));
+            _mm_stream_si128((__m128i *)(to + 16), _mm_loadu_si128((const __m128i *)(from + 16)));
+            _mm_stream_si128((__m128i *)(to + 32), _mm_loadu_si128((const __m128i *)(from + 32)));
+            _mm_stream_si128((__m128i *)(to + 48), _mm_loadu_si128((const __m128i *)(from + 48)));
+        }
+        _mm_sfence();
+    }
+#endif
+    memcpy(to, from, (size_t)length);
+}
+
 /* Short copies dominate (topic, properties), and a call to memcpy costs more than they do. */
 static inline void copy_short(u8 *to, const u8 *from, int64_t length) {
     if (length > 128) { memcpy(to, from, (size_t)length); return; }
@@ -214,6 +235,8 @@ static inline int64_t find_tag(const u8 *p, int64_t length, int64_t readable, co
 
 static uint32_t crc_table[8][256];
 static int crc_has_clmul = 0;
+static int crc_has_wide = 0;
+#define CRC_WIDE_MIN 1024
 
 static uint32_t crc_by_table(uint32_t crc, const u8 *p, int64_t n) {
     while (n >= 8) {
@@ -250,14 +273,54 @@ CLMUL static inline uint32_t crc_reduce(__m128i a) {
     a = _mm_xor_si128(a, _mm_clmulepi64_si128(t, barrett, 0x00));
     return ~(uint32_t)_mm_extract_epi32(a, 1);
 }
+/* Four times as wide, for long bodies: 256 bytes in a step, then joined to the four lanes that go on with the rest. Gives
+ * how many bytes it took, a multiple of 256. */
+#if defined(__clang__) || __GNUC__ >= 9
+#define WIDE __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.1")))
+#define LOADW(p) _mm512_loadu_si512((const void *)(p))
+#define FOLDW(x, k, y) _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(x, k, 0x00), _mm512_clmulepi64_epi128(x, k, 0x11), y, 0x96)
+WIDE static int64_t crc_fold_wide(const u8 *p, int64_t n, __m128i lanes[4]) {
+    const __m512i fold16 = _mm512_broadcast_i32x4(_mm_set_epi64x(0x01322d1430, 0x011542778a));
+    const __m512i fold4 = _mm512_broadcast_i32x4(_mm_set_epi64x(0x01c6e41596, 0x0154442bd4));
+    const int64_t whole = n & ~(int64_t)255;
+    const u8 *end = p + whole;
+    __m512i a = _mm512_xor_si512(LOADW(p), _mm512_zextsi128_si512(_mm_cvtsi32_si128(-1)));
+    __m512i b = LOADW(p + 64), c = LOADW(p + 128), d = LOADW(p + 192);
+    for (p += 256; p < end; p += 256) {
+        a = FOLDW(a, fold16, LOADW(p)); b = FOLDW(b, fold16, LOADW(p + 64));
+        c = FOLDW(c, fold16, LOADW(p + 128)); d = FOLDW(d, fold16, LOADW(p + 192));
+    }
+    b = FOLDW(a, fold4, b); c = FOLDW(b, fold4, c); d = FOLDW(c, fold4, d);
+    _mm512_storeu_si512((void *)lanes, d);
+    return whole;
+}
+static inline int wide_supported(void) {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq");
+}
+#undef WIDE
+#undef LOADW
+#undef FOLDW
+#else
+static int64_t crc_fold_wide(const u8 *p, int64_t n, __m128i lanes[4]) { (void)p; (void)n; (void)lanes; return 0; }
+static inline int wide_supported(void) { return 0; }
+#endif
 /* Any bytes, at least 64 of them. Up to 15 bytes behind the last whole block are taken in without a branch: the front of
  * the state is folded once more, and its rest is joined with the tail of an overlapping load. */
 static const u8 crc_shift[48] = {[0 ... 15] = 128, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, [32 ... 47] = 128};
 CLMUL static uint32_t crc_by_clmul(const u8 *p, int64_t n) {
     const __m128i fold4 = _mm_set_epi64x(0x01c6e41596, 0x0154442bd4), fold1 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0);
     const __m128i last = LOADU(p + n - 16), front = LOADU(crc_shift + (n & 15)), rest = LOADU(crc_shift + (n & 15) + 16);
-    __m128i a = _mm_xor_si128(LOADU(p), _mm_cvtsi32_si128(-1)), b = LOADU(p + 16), c = LOADU(p + 32), d = LOADU(p + 48);
-    for (p += 64, n -= 64; n >= 64; p += 64, n -= 64) {
+    __m128i a, b, c, d;
+    if (n >= CRC_WIDE_MIN && crc_has_wide) {
+        __m128i lanes[4];
+        const int64_t done = crc_fold_wide(p, n, lanes);
+        a = lanes[0]; b = lanes[1]; c = lanes[2]; d = lanes[3];
+        p += done; n -= done;
+    } else {
+        a = _mm_xor_si128(LOADU(p), _mm_cvtsi32_si128(-1)); b = LOADU(p + 16); c = LOADU(p + 32); d = LOADU(p + 48);
+        p += 64; n -= 64;
+    }
+    for (; n >= 64; p += 64, n -= 64) {
         a = FOLD4(a, p); b = FOLD4(b, p + 16); c = FOLD4(c, p + 32); d = FOLD4(d, p + 48);
     }
     a = crc_join(a, b, c, d);
@@ -292,6 +355,7 @@ static inline int clmul_supported(void) { __builtin_cpu_init(); return __builtin
 #else
 static uint32_t crc_by_clmul(const u8 *p, int64_t n) { return ~crc_by_table(0xFFFFFFFFu, p, n); }
 static inline int clmul_supported(void) { return 0; }
+static inline int wide_supported(void) { return 0; }
 #endif
 
 /* Others' checksums may leave the upper halves of the vector registers in use, and then every SSE instruction of ours
@@ -317,13 +381,14 @@ static void crc_prepare(int allow_clmul) {
     for (int k = 1; k < 8; k++)
         for (int i = 0; i < 256; i++) crc_table[k][i] = crc_table[k - 1][i] >> 8 ^ crc_table[0][crc_table[k - 1][i] & 255];
     crc_has_clmul = allow_clmul && clmul_supported();
+    crc_has_wide = crc_has_clmul && wide_supported();
 }
 
 static inline uint32_t crc_of(const u8 *p, int64_t n) {
     return n >= 64 && crc_has_clmul ? crc_by_clmul(p, n) : ~crc_by_table(0xFFFFFFFFu, p, n);
 }
 static inline uint32_t crc_inside(const u8 *p, int64_t n) {
-    if (crc_has_clmul && ((n - 1) & 63) >= 3 && n >= 16) return crc_by_clmul_inside(p, n);
+    if (crc_has_clmul && ((n - 1) & 63) >= 3 && n >= 16 && !(crc_has_wide && n >= CRC_WIDE_MIN)) return crc_by_clmul_inside(p, n);
     return crc_of(p, n);
 }
 

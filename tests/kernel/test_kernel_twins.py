@@ -15,7 +15,7 @@ from kernel.kernel_world import COMPILED, KERNELS, World, message_in, needs_both
 from tiermq.kernel import pure
 from tiermq.message.crc import verify_crc_property
 from tiermq.message.properties import encode_properties
-from tiermq.message.record import encode_record
+from tiermq.message.record import decode_record, encode_record
 
 HOST = "127.0.0.1:10911"
 text = st.text(st.characters(codec="utf-8", exclude_characters="\x00\x01\x02"), max_size=12)
@@ -232,9 +232,23 @@ def test_a_record_is_the_one_that_the_message_room_encodes(
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_crc32_is_zlib_s_for_every_small_size(kernel: ModuleType) -> None:
-    source = random.Random(7).randbytes(2_000)
-    for size in range(2_001):
+    source = random.Random(7).randbytes(2_700)
+    for size in range(2_701):  # Past where long bodies are folded in wider steps.
         assert kernel.crc32(source[:size]) == zlib.crc32(source[:size])
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("size", [16_383, 16_384, 16_385, 40_000, 65_536, 65_599])
+def test_long_bodies_are_stored_as_they_are_wherever_they_begin(kernel: ModuleType, size: int) -> None:
+    body = random.Random(size).randbytes(size)
+    world = World(kernel, file_size=1 << 20)
+    world.roll()
+    for shift in range(5):
+        world.bind("T" * (1 + 13 * shift), 0)  # Of another length, so that bodies begin at other places of a line.
+        result = world.appender.put(kernel.Message("T" * (1 + 13 * shift), body))
+        at = result.physical_offset
+        message = decode_record(world.log()[at : at + result.size])  # Compares the CRC.
+        assert message.body == body
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
