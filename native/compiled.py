@@ -84,6 +84,7 @@ from cython.cimports.native import (
     find_tag,
     head_t,
     is_memo,
+    is_zero_page,
     load16,
     load32,
     load64,
@@ -154,6 +155,7 @@ __all__ = [
     "collect_tier_keys",
     "crc32",
     "decode_columns",
+    "first_zero_page",
     "key_hashes",
     "message_of_send",
     "messages_of_batch",
@@ -1197,6 +1199,22 @@ def body_holds(p: cython.pointer(cython.const[u8]), head: cython.pointer(head_t)
     if crc_mode == 2:
         return crc_property_holds(p, head.total)
     return True
+
+
+def first_zero_page(data, start: int64_t, stop: int64_t) -> int:
+    """Where the first whole, aligned 512 bytes of zeros in [start, stop) begin; -1 when there are none."""
+    view: cython.const[cython.uchar][::1] = data
+    at: int64_t = (start + 511) // 512 * 512
+    end: int64_t = min(stop, view.shape[0]) - 512
+    if at < 0 or at > end:
+        return -1
+    page: cython.pointer(cython.const[u8]) = cython.address(view[0])
+    with cython.nogil:
+        while at <= end:
+            if load64(page + at) == 0 and is_zero_page(page + at):
+                break
+            at += 512
+    return at if at <= end else -1
 
 
 def scan_units(data, previous_end: int64_t, physical_end_max: int64_t):

@@ -65,6 +65,15 @@ static inline int64_t clock_now_ms(void) {
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
+static inline int is_zero_page(const u8 *p) {
+    uint64_t any = 0, w[8];
+    for (int i = 0; i < 512 && !any; i += 64) {
+        memcpy(w, p + i, 64);
+        any = w[0] | w[1] | w[2] | w[3] | w[4] | w[5] | w[6] | w[7];
+    }
+    return !any;
+}
+
 /* Long bodies go past the caches: a log is read later or never, and lines that are written whole need not be read first.
  * The fence comes before the position that publishes them. */
 #define STREAM_MIN 16384

@@ -52,6 +52,7 @@ cdef extern from "native.h" nogil:
     void prefetch_read(const void *p)
     void prefetch_write(const void *p)
     int64_t clock_now_ms()
+    int is_zero_page(const u8 *p)
     void copy_body(u8 *to, const u8 *source, int64_t length)
     void copy_short(u8 *to, const u8 *source, int64_t length)
     uint32_t spread(const u8 *topic, int32_t length, int32_t queue_id)

@@ -229,3 +229,12 @@ def test_the_end_of_a_queues_units_is_found_alike(
     valid_bytes, end, has_real = expected
     assert valid_bytes % 20 == 0
     assert has_real == (end != previous_end or any(0 < size < 0x7FFFFFFF for _, size in units[: valid_bytes // 20]))
+
+
+@given(
+    st.lists(st.sampled_from([bytes(512), bytes(511), b"x", bytes(200), b"y" * 512]), max_size=9), st.integers(0, 900)
+)
+def test_the_first_zero_page_is_found_alike(kernel: ModuleType, pieces: list[bytes], start: int) -> None:
+    data = b"".join(pieces)
+    expected = [at for at in range(0, len(data) - 511, 512) if at >= start and not any(data[at : at + 512])]
+    assert kernel.first_zero_page(memoryview(data), start, len(data)) == (expected[0] if expected else -1)

@@ -15,25 +15,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tiermq.files.mapped_file import MappedFile
-from tiermq.kernel import scan
+from tiermq.kernel import first_zero_page, scan
 from tiermq.message.record_head import HeadKind, read_head
 
-DISK_PAGE_BYTES = 512  # The smallest piece that a disk writes whole.
-_ZERO_PAGE = bytes(DISK_PAGE_BYTES)
-_CHUNK_BYTES = 1 << 20
-assert _CHUNK_BYTES % DISK_PAGE_BYTES == 0
+DISK_PAGE_BYTES = 512
+"""The smallest piece that a disk writes whole; what the kernel's `first_zero_page` looks for."""
 
 
 def first_torn_record(file: MappedFile, vouched_before_ms: int) -> int | None:
     """The position of the first record of `file` that is torn and not older than `vouched_before_ms`; None: none is."""
-    end = scan(file.view, 0, file.size, 0)[0]
-    pages = list(_zero_pages(file, end))
-    if not pages:
-        return None
     selected = file.select(0, file.size)
     if selected is None:
         return None
     with selected:
+        if file.data_ranges() == [(0, file.size)] and first_zero_page(selected.data, 0, file.size) < 0:
+            return None  # A full file, the common case: no need to know where its records end.
+        end = scan(file.view, 0, file.size, 0)[0]
+        pages = _zero_pages(selected.data, end)
         position = 0
         for page in pages:
             while position < end:
@@ -49,17 +47,12 @@ def first_torn_record(file: MappedFile, vouched_before_ms: int) -> int | None:
     return None
 
 
-def _zero_pages(file: MappedFile, end: int) -> Iterator[int]:
+def _zero_pages(data: memoryview, end: int) -> Iterator[int]:
     """Where zero pages begin, below `end`. A file that ends within its last page has no such page there."""
     # Not a page more than has records: behind them are holes, and where the disk is a full tmpfs even reading a hole
     # asks for a block, and kills.
-    stop = min(file.size, -(-end // DISK_PAGE_BYTES) * DISK_PAGE_BYTES)
-    for start in range(0, stop, _CHUNK_BYTES):
-        chunk = file.read(start, min(_CHUNK_BYTES, stop - start)) or b""
-        at = chunk.find(_ZERO_PAGE)
-        while at >= 0 and start + at < end:
-            aligned = -(-at // DISK_PAGE_BYTES) * DISK_PAGE_BYTES
-            if aligned == at:
-                yield start + at
-                aligned += DISK_PAGE_BYTES
-            at = chunk.find(_ZERO_PAGE, aligned)
+    stop = min(len(data), -(-end // DISK_PAGE_BYTES) * DISK_PAGE_BYTES)
+    at = first_zero_page(data, 0, stop)
+    while 0 <= at < end:
+        yield at
+        at = first_zero_page(data, at + DISK_PAGE_BYTES, stop)

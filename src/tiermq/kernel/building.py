@@ -20,6 +20,9 @@ _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
 _UNIT = struct.Struct(">qiq")
 _ENTRY = struct.Struct(">iqii")  # key hash, physical offset, seconds after the file's begin, previous entry of the slot
+PAGE_BYTES = 512
+_CHUNK_BYTES = 1 << 20
+_ZERO_PAGE = bytes(PAGE_BYTES)
 _PRE_BLANK_SIZE = 0x7FFFFFFF  # Of a unit that only fills a place before a queue's first message.
 assert _UNIT.size == UNIT_BYTES
 assert _ENTRY.size == 20
@@ -42,6 +45,22 @@ def stop_of(buffer: Any, position: int, head: RecordHead, physical_offset: int, 
     if head.kind is not HeadKind.OK or head.physical_offset != physical_offset:
         return Stop.CORRUPT
     return Stop.END if body_holds(buffer, position, head, crc_mode) else Stop.CORRUPT
+
+
+def first_zero_page(data: Any, start: int, stop: int) -> int:
+    """Where the first whole, aligned 512 bytes of zeros in [start, stop) begin; -1 when there are none."""
+    pages = memoryview(data)
+    at = -(-start // PAGE_BYTES) * PAGE_BYTES
+    while at + PAGE_BYTES <= stop:
+        chunk = bytes(pages[at : min(stop, at + _CHUNK_BYTES)])
+        found = chunk.find(_ZERO_PAGE)
+        while found >= 0:
+            aligned = -(-found // PAGE_BYTES) * PAGE_BYTES
+            if aligned == found:
+                return at + found
+            found = chunk.find(_ZERO_PAGE, aligned)
+        at += _CHUNK_BYTES
+    return -1
 
 
 def scan_units(data: Any, previous_end: int, physical_end_max: int) -> tuple[int, int, bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tiermq.kernel.appending import Appender, QueueHandle
 from tiermq.kernel.batching import messages_of_batch
-from tiermq.kernel.building import Builder, IndexTail, key_hashes, scan, scan_units
+from tiermq.kernel.building import Builder, IndexTail, first_zero_page, key_hashes, scan, scan_units
 from tiermq.kernel.column_values import (
     COLUMN_SHAPES,
     TIME_MAX_MS,
@@ -81,6 +81,7 @@ __all__ = [
     "collect_tier_keys",
     "crc32",
     "decode_columns",
+    "first_zero_page",
     "key_hashes",
     "message_of_send",
     "messages_of_batch",
