@@ -90,7 +90,7 @@ def _warm_all(work: Work, sides: Sides, names: list[str], effort: Effort, tell: 
     for name in reversed(names):
         tell(f"warms {name}")
         least, most = effort.warmup_least_seconds, effort.warmup_most_seconds
-        if name != ROCKETMQ:
+        if name != ROCKETMQ and not (name == TIERMQ and work.warms_alike):
             least, most = 0.0, 1e-9  # One round: its files are touched, its code needs no warming.
         counts[name] = warm_up(sides.rounds[name], least, most)
     return counts

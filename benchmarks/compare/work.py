@@ -91,6 +91,8 @@ class Work:
     """Works that take long get fewer rounds."""
     needs_warmup: bool = True
     """Whether rounds before the measured ones are worth anything: not for starts and recoveries."""
+    warms_alike: bool = False
+    """Whether TierMQ's side is warmed as RocketMQ's is: where the load of both is a virtual machine."""
 
 
 def by_name(works: Mapping[str, Work] | list[Work]) -> dict[str, Work]:

@@ -43,6 +43,15 @@ def test_a_work_that_needs_no_warm_up_gets_none(tmp_path: Path) -> None:
     assert "".join(log) == "trl" + "lrt" + "trl" + "lrt" + "!"
 
 
+def test_tiermq_is_warmed_like_rocketmq_where_both_are_loaded_by_a_virtual_machine(tmp_path: Path) -> None:
+    effort = Effort(rounds=1, warmup_least_seconds=0.0, warmup_most_seconds=1.4)
+    (tmp_path / "alike").mkdir()
+    alike = measured(tmp_path / "alike", [], effort, warms_alike=True).notes["warm-up rounds"]
+    assert alike[LIMIT] == 1
+    assert alike[TIERMQ] == 3  # Half a second each.
+    assert measured(tmp_path, [], effort).notes["warm-up rounds"][TIERMQ] == 1
+
+
 def test_every_round_is_kept_with_the_time_at_which_it_began(tmp_path: Path) -> None:
     point = measured(tmp_path, [])
     assert point.status is Status.MEASURED
