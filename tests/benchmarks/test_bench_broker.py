@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.report import TARGETS
 
 from benchmarks import bench_broker, broker_side
+from benchmarks.report import TARGETS
 from interop.rocketmq import Unavailable, fetch
 from servers.serving import Serving
 

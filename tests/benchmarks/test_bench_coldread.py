@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.report import TARGETS
 
 from benchmarks import bench_coldread
+from benchmarks.report import TARGETS
 
 TINY = ["--size", "8M", "--rounds", "1", "--warmup", "1", "--quick"]
 

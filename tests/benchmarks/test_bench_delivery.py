@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.report import Report
 from click.testing import CliRunner
 
 from benchmarks import bench_delivery, delivery_far_side, delivery_memory_side, delivery_side, harness
+from benchmarks.report import Report
 from tiermq.cli.main import cli
 from tiermq.delivery.timer.timer_settings import TimerSettings
 

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
-from benchmarks.report import Round
 
 from benchmarks import harness, limits
+from benchmarks.report import Round
 
 
 def scripted(name: str, log: list[str], seconds: list[float]) -> harness.Side:

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from benchmarks.java_peer import JavaPeer, JdkMissing
 
 from benchmarks import harness, java_peer, upload_side, workload
+from benchmarks.java_peer import JavaPeer, JdkMissing
 from tiermq.kernel import rearrange_index
 
 SIZE = 4 << 20

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks.report import Report, Round, show_curve, verdict
 
 from benchmarks import report
+from benchmarks.report import Report, Round, show_curve, verdict
 
 
 def rounds(*seconds: float) -> list[Round]:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.report import TARGETS
 
 from benchmarks import java_peer
+from benchmarks.report import TARGETS
 
 TINY = ["--size", "8M", "--rounds", "1", "--warmup", "1", "--java-warmup", "0", "--core", "none", "--quick"]
 

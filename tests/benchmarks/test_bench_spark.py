@@ -11,10 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.bench_spark import IN_CHILDREN, ON_ONE_CORE, PARTS
-from benchmarks.report import TARGETS, Report, Round
-from benchmarks.spark_memory_side import TreePeaks
-from benchmarks.spark_scan_side import Bodies
 
 from benchmarks import (
     process_tree,
@@ -26,6 +22,10 @@ from benchmarks import (
     spark_scan_side,
     spark_verify_side,
 )
+from benchmarks.bench_spark import IN_CHILDREN, ON_ONE_CORE, PARTS
+from benchmarks.report import TARGETS, Report, Round
+from benchmarks.spark_memory_side import TreePeaks
+from benchmarks.spark_scan_side import Bodies
 
 ROOT = Path(__file__).parents[2]
 WORK = """
