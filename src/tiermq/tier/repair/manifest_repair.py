@@ -56,7 +56,11 @@ def rebuild_manifest(
     is_sound = _is_sound(driver, facts)
     known = {row.key: row for row in facts.rows}
     infos = {info.key: info for info in (*facts.logs, *facts.units)}
-    segments = [_with_old(driver, facts, row, known.get(row.key), infos[row.key], is_sound) for row in survey.segments]
+    segments = [
+        _with_old(driver, facts, row, known.get(row.key), infos[row.key], is_sound)
+        for row in survey.segments
+        if row.key in infos  # A survey ends with an open segment for whoever goes on, also where there is none yet.
+    ]
     deleted = [row for row in facts.rows if row.status is SegmentStatus.DELETED and row.key in infos]
     gaps = {(gap.from_offset, gap.to_offset): gap for gap in (*survey.gaps, *blanked, *facts.gaps)}
     rows = {row.key: row for row in (*segments, *deleted)}
