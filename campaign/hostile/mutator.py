@@ -9,6 +9,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any
 
 INPUT_BYTES_MAX = 64 * 1024
@@ -76,9 +77,9 @@ class Mutator:
             if kind == 0:
                 del holder[key]
             elif kind == 1 and isinstance(holder, list):
-                holder.append(holder[key])
+                holder.append(deepcopy(holder[key]))
             else:
-                holder[key] = self._chance.choice(ODD_VALUES)
+                holder[key] = deepcopy(self._chance.choice(ODD_VALUES))  # One that is put into itself is no document.
         return json.dumps(document, separators=(",", ":")).encode()
 
     def _at(self, data: bytearray) -> int:
