@@ -168,13 +168,26 @@ def check_object_name(name: str) -> str:
     return name
 
 
+def may_begin_a_name(prefix: str) -> bool:
+    """Whether anything in a tier can have a name that begins so: a listing by any other prefix is empty.
+
+    The part behind the last slash may be cut anywhere; those before it are whole, and lead nowhere else.
+    """
+    *whole, last = prefix.split("/")
+    return "\0" not in last and all(_is_component(part) for part in whole)
+
+
 def _component(what: str, name: str) -> str:
-    if not name or name in (".", "..") or "/" in name or "\0" in name:
+    if not _is_component(name):
         raise BadTierName(
             f"expected a {what} name that can be one part of a path, found {name!r}: "
             "it may not be empty, '.' or '..', nor hold a slash"
         )
     return name
+
+
+def _is_component(name: str) -> bool:
+    return bool(name) and name not in (".", "..") and "/" not in name and "\0" not in name
 
 
 def _is_number(text: str) -> bool:

@@ -422,6 +422,16 @@ class ObjectConformance:
         assert set(names) <= set(driver.list_objects())
         assert driver.list_objects("nowhere/") == []
 
+    @pytest.mark.parametrize(
+        "prefix", ["\0", "a\0b/c", "a/\0", "../", "../../a", "./", "a/../", "/", "//", "a//b", "x" * 300]
+    )
+    def test_nothing_is_listed_below_what_cannot_begin_a_name(self, place: Place, prefix: str) -> None:
+        driver, queue = place.open(), fresh_queue()
+        driver.write(queue.segment(SegmentType.COMMIT_LOG, 0), 0, [b"x"])
+        driver.put_object(queue.object_name("manifest"), b"{}")
+        assert driver.list_objects(prefix) == []
+        assert list(driver.list_segments(prefix)) == []
+
     def test_an_object_with_timers_is_kept_like_a_small_one_and_is_no_segment(self, place: Place) -> None:
         driver, queue = place.open(), fresh_queue()
         name = f"{queue.directory}.timers/2027-01-02/15_7.tiermq.timers"

@@ -139,7 +139,7 @@ class TierDriver(Protocol):
         ...
 
     def list_objects(self, prefix: str = "") -> list[str]:
-        """Names of small objects that begin with `prefix`, sorted."""
+        """Names of small objects that begin with `prefix`, sorted; none where no name can begin so (`..`, NUL)."""
         ...
 
     def close(self) -> None:

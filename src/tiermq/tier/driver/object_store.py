@@ -46,7 +46,7 @@ from tiermq.tier.driver.object_errors import PastTheEnd
 from tiermq.tier.driver.object_listing import segments_of
 from tiermq.tier.driver.object_requests import Fetched, ObjectRequests, ObjectStat
 from tiermq.tier.driver.part_log import PartLog, part_path, part_position, parts_directory
-from tiermq.tier.names import OBJECT_SUFFIXES, SegmentKey, check_object_name
+from tiermq.tier.names import OBJECT_SUFFIXES, SegmentKey, check_object_name, may_begin_a_name
 
 READ_CHUNK_BYTES = 8 << 20  # Ranges of more than one and a half of this are asked for in pieces, at the same time.
 VIEWS_MAX = 16_384  # Segments whose shape is remembered; forgetting one costs a listing.
@@ -232,7 +232,7 @@ class ObjectStoreDriver:
         return isinstance(view, Sealed) or (view is not None and view.marked)
 
     def list_segments(self, prefix: str = "") -> Iterator[SegmentInfo]:
-        return iter(segments_of(self.requests.list(prefix.rpartition("/")[0]), prefix))
+        return iter(segments_of(self._below(prefix), prefix))
 
     # -- sealing and deleting ------------------------------------------------------------------------------------------
 
@@ -369,10 +369,15 @@ class ObjectStoreDriver:
         self.requests.delete([check_object_name(name)])
 
     def list_objects(self, prefix: str = "") -> list[str]:
-        found = self.requests.list(prefix.rpartition("/")[0])
         return sorted(
-            stat.path for stat in found if stat.path.endswith(OBJECT_SUFFIXES) and stat.path.startswith(prefix)
+            stat.path
+            for stat in self._below(prefix)
+            if stat.path.endswith(OBJECT_SUFFIXES) and stat.path.startswith(prefix)
         )
+
+    def _below(self, prefix: str) -> list[ObjectStat]:
+        """Everything of the directory in which names begin with `prefix`; the client would follow '..', or refuse."""
+        return self.requests.list(prefix.rpartition("/")[0]) if may_begin_a_name(prefix) else []
 
     def close(self) -> None:
         self._closed = True

@@ -52,7 +52,15 @@ from tiermq.tier.driver.contract import (
 )
 from tiermq.tier.driver.posix_calls import PosixCalls, locked, opened
 from tiermq.tier.driver.recycled_memory import BLOCK_BYTES, RecycledMemory
-from tiermq.tier.names import INDEX_TOPIC, OBJECT_SUFFIXES, SegmentKey, SegmentType, check_object_name, segment_at
+from tiermq.tier.names import (
+    INDEX_TOPIC,
+    OBJECT_SUFFIXES,
+    SegmentKey,
+    SegmentType,
+    check_object_name,
+    may_begin_a_name,
+    segment_at,
+)
 
 SEALED_SUFFIX = ".sealed"
 PART_SUFFIX = ".part"
@@ -309,6 +317,8 @@ class PosixDriver:
 
     def _files(self, prefix: str) -> Iterator[str]:
         """Names below the root that begin with `prefix`; only directories that can hold such names are entered."""
+        if not may_begin_a_name(prefix):
+            return
         start = prefix.rpartition("/")[0]
         for directory, _, files in os.walk(f"{self._root}/{start}" if start else self._root, onerror=_unless_gone):
             below = directory[len(self._root) :].strip("/")
