@@ -1,111 +1,27 @@
-"""A side in a process of its own: `prepare key=value …` once, then `run key=value …` per round, answered by one JSON
-line each. Java sides speak it by `java/Rounds.java`, Python sides by `serve`.
+"""Both sides of a comparison as peers (`benchmarks.peer`), and the loop of a Python side that answers them.
 
-    start_rocketmq(stack, "StorePut", ...)       a class of `java/rocketmq/`, compiled against RocketMQ's own jars
-    start_tiermq(stack, "store_side", "Puts")    a class of a module here
-
-Values hold no blanks. Both inherit the caller's processor affinity.
+start_rocketmq(stack, "StorePut", ...)       a class of `java/rocketmq/`, compiled against RocketMQ's own jars
+start_tiermq(stack, "store_side", "Puts")    a class of a module here
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import importlib
 import json
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Protocol, Self
+from typing import Any, Protocol
 
 from benchmarks import broker_side
-from benchmarks.report import Round
+from benchmarks.peer import JAVA, Peer, PeerFailed, kept_classes
 
-JAVA = Path(__file__).resolve().parent.parent / "java"
-ROOT = Path(__file__).resolve().parent.parent.parent
+__all__ = ["HEAP", "JAVA", "Peer", "PeerFailed", "Served", "distribution", "serve", "start_rocketmq", "start_tiermq"]
+
 HEAP = "2g"
-
-
-class PeerFailed(RuntimeError):
-    """A side ended, or answered something else than a round."""
-
-
-class Peer:
-    """One running side."""
-
-    def __init__(self, name: str, command: list[str]) -> None:
-        self.name = name
-        self._log = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - lives as long as the peer.
-        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        )
-        self.pid = self._process.pid
-
-    def prepare(self, **parameters: object) -> dict[str, Any]:
-        """Build the work's files and data; what the side tells of them."""
-        return self.ask("prepare", **parameters)
-
-    def run(self, **parameters: object) -> Round:
-        """One timed round."""
-        told = self.ask("run", **parameters)
-        return Round(told["messages"], told["bytes"], told["seconds"], told["cpu_seconds"])
-
-    def ask(self, verb: str, **parameters: object) -> dict[str, Any]:
-        """One request and its answer. Raises PeerFailed with what the side wrote to stderr."""
-        stdin, stdout = self._pipes()
-        request = " ".join([verb, *(f"{key}={value}" for key, value in parameters.items())])
-        try:
-            stdin.write(request + "\n")
-            stdin.flush()
-            line = stdout.readline()
-            while line and not line.startswith("{"):  # RocketMQ's classes print now and then.
-                line = stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            self._process.wait()
-            self._log.seek(0)
-            raise PeerFailed(f"{self.name} ended at '{request}':\n{self._log.read()[-4000:]}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def _pipes(self) -> tuple[IO[str], IO[str]]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        return self._process.stdin, self._process.stdout
-
-    def close(self) -> None:
-        """End it and wait for it."""
-        stdin, stdout = self._pipes()
-        with contextlib.suppress(BrokenPipeError):  # It may have ended already, which is all that is wanted.
-            stdin.close()  # End of input is the request to quit.
-        self._process.wait()
-        stdout.close()
-        self._log.close()
-
-    def kill(self) -> None:
-        """As a crash would end it."""
-        self._process.kill()
-        self._process.wait()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
 
 # RocketMQ
@@ -119,23 +35,9 @@ def distribution() -> Any:
 
 @cache
 def _compiled() -> Path:
-    """The classes of `java/rocketmq/`, compiled once per state of the sources."""
     jars = distribution()
     sources = [JAVA / "Rounds.java", *sorted((JAVA / "rocketmq").glob("*.java"))]
-    digest = hashlib.sha256(jars.version.encode())
-    for source in sources:
-        digest.update(source.read_bytes())
-    kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tiermq-bench"
-    classes = kept / f"rocketmq-{digest.hexdigest()[:16]}"
-    if not classes.exists():
-        kept.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=kept) as fresh:
-            command = ["javac", "-nowarn", "-cp", f"{jars.lib}/*", "-d", fresh, *map(str, sources)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise PeerFailed(f"javac refused RocketMQ's sides:\n{done.stderr}")
-            shutil.copytree(fresh, classes, dirs_exist_ok=True)
-    return classes
+    return kept_classes("rocketmq", ["javac", "-nowarn", "-cp", f"{jars.lib}/*"], sources, jars.version)
 
 
 def start_rocketmq(stack: ExitStack, work: str, home: Path, heap: str = HEAP) -> Peer:

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import harness, java_peer, upload_side, workload
 from benchmarks.java_peer import JavaPeer, JdkMissing
+from benchmarks.peer import PeerFailed
 from tiermq.kernel import rearrange_index
 
 SIZE = 4 << 20
@@ -141,5 +142,5 @@ def test_the_walk_along_the_chains_gives_the_bytes_of_a_compacted_index(
 @pytest.mark.bench
 @pytest.mark.slow
 def test_a_loop_that_fails_says_why(java: harness.JavaBench, stack: ExitStack) -> None:
-    with pytest.raises(java_peer.JavaFailed, match="the request lacks file="):
+    with pytest.raises(PeerFailed, match="the request lacks file="):
         started(java, stack, "PutLoop")
