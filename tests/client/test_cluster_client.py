@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,8 +14,9 @@ import pytest
 from servers.loopback import free_ports
 from tiermq.client import cluster_client
 from tiermq.client.cluster_client import ClusterClient
-from tiermq.errors import BadConfig, RemotingError, RequestRefused, RequestTimedOut
+from tiermq.errors import BadConfig, PeerGone, RemotingError, RequestRefused, RequestTimedOut
 from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
 from tiermq.testing import LocalBroker
 
 
@@ -61,6 +63,37 @@ def test_many_questions_at_once_share_one_connection_and_an_error_has_the_peer_s
     with LocalBroker(tmp_path) as broker, pytest.raises(RequestRefused, match="refuses") as raised:
         doing(broker.name_server, ask)
     assert raised.value.code != ResponseCode.SUCCESS
+
+
+def test_a_connection_that_is_made_while_its_client_ends_is_closed(tmp_path: Path) -> None:
+    async def leave() -> None:
+        async with ClusterClient(broker.name_server) as cluster:
+            late = asyncio.ensure_future(cluster.at(broker.address))
+            await asyncio.sleep(
+                0
+            )  # It begins to connect, and is left alone with that: as a gather leaves it that fails.
+        with pytest.raises(PeerGone, match="closed"):
+            await late
+        with pytest.raises(PeerGone, match="closed"):
+            await cluster.at(broker.address)
+
+    with LocalBroker(tmp_path) as broker:
+        asyncio.run(leave())
+    gc.collect()  # What was left open complains here.
+
+
+def test_a_connection_that_closes_slowly_is_ended_when_another_takes_its_place() -> None:
+    async def replace(cluster: ClusterClient) -> None:
+        address = "{}:{}".format(*deaf.getsockname())
+        slow = await cluster.at(address)
+        slow.oneway(RemotingCommand(RequestCode.HEART_BEAT, body=bytes(15 << 20)))  # Nobody ever takes all of it.
+        assert slow.connection is not None
+        slow.connection.close()
+        assert await cluster.at(address) is not slow
+
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        doing("127.0.0.1:1", replace)
+    gc.collect()
 
 
 def test_an_address_that_is_none_is_refused() -> None:

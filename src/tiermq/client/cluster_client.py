@@ -68,6 +68,7 @@ class ClusterClient:
         self._clients: dict[str, RemotingClient] = {}
         self._retired: set[RemotingClient] = set()
         self._connecting: dict[str, asyncio.Lock] = {}
+        self._is_closed = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -75,6 +76,7 @@ class ClusterClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_closed = True
         clients = [*self._clients.values(), *self._retired]
         self._clients.clear()
         self._retired.clear()
@@ -83,18 +85,29 @@ class ClusterClient:
     # Asking.
 
     async def at(self, address: str) -> RemotingClient:
-        """The connection to an address. Raises PeerGone when nobody answers there."""
+        """The connection to an address. Raises PeerGone when nobody answers there, or this client is closed."""
         client = self._clients.get(address)
         if client is not None and client.is_open:
             return client
         async with self._connecting.setdefault(address, asyncio.Lock()):
             client = self._clients.get(address)
             if client is None or not client.is_open:
-                host, _, port = address.rpartition(":")
-                client = self._clients[address] = await RemotingClient.connect(
-                    host, int(port), tls=self._tls, credentials=self._credentials, timeout_s=TIMEOUT_S
-                )
+                if client is not None and client.connection is not None:
+                    client.connection.abort()  # It may still wait for its peer, and nobody waits for it any more.
+                client = await self._connect(address)
             return client
+
+    async def _connect(self, address: str) -> RemotingClient:
+        host, _, port = address.rpartition(":")
+        if not self._is_closed:
+            client = await RemotingClient.connect(
+                host, int(port), tls=self._tls, credentials=self._credentials, timeout_s=TIMEOUT_S
+            )
+            if not self._is_closed:
+                self._clients[address] = client
+                return client
+            await client.close()  # It was closed meanwhile: nobody else would close this one.
+        raise PeerGone(f"expected a client to reach {address} by, found it closed")
 
     async def ask(
         self,
