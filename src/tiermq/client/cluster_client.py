@@ -68,7 +68,7 @@ class ClusterClient:
         self._clients: dict[str, RemotingClient] = {}
         self._retired: set[RemotingClient] = set()
         self._connecting: dict[str, asyncio.Lock] = {}
-        self._is_closed = False
+        self._closed = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         return self
@@ -76,7 +76,7 @@ class ClusterClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._is_closed = True
+        self._closed.set()
         clients = [*self._clients.values(), *self._retired]
         self._clients.clear()
         self._retired.clear()
@@ -99,11 +99,11 @@ class ClusterClient:
 
     async def _connect(self, address: str) -> RemotingClient:
         host, _, port = address.rpartition(":")
-        if not self._is_closed:
+        if not self._closed.is_set():
             client = await RemotingClient.connect(
                 host, int(port), tls=self._tls, credentials=self._credentials, timeout_s=TIMEOUT_S
             )
-            if not self._is_closed:
+            if not self._closed.is_set():
                 self._clients[address] = client
                 return client
             await client.close()  # It was closed meanwhile: nobody else would close this one.
