@@ -44,6 +44,7 @@ def test_a_topic_is_a_view_under_a_legal_name_and_rows_are_limited(spark: Any, w
     report = sql(spark, "select queueOffset, body from _retry_g order by queueOffset", limit=3, **places(world))
     assert [row[0] for row in report.details["rows"]] == [0, 1, 2]
     assert report.details["rows"][0][1].startswith("%RETRY%g 1")
+    assert not spark.catalog.tableExists("_retry_g"), "a query left its view behind"
 
 
 def test_a_query_that_names_nothing_known_is_told_what_there_is(spark: Any, world: SourceWorld) -> None:

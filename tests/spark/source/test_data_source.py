@@ -68,10 +68,10 @@ def test_a_schema_of_the_user_narrows_the_columns(spark: SparkSession, filled: S
 
 def test_sql_reads_a_view_and_many_tasks_read_one_queue(spark: SparkSession, filled: SourceWorld) -> None:
     spark.sql(
-        f"CREATE TEMPORARY VIEW orders USING tiermq OPTIONS (tier '{filled.url}', store '{filled.disk}', "
-        "brokerName 'broker-a', subscribe 'orders')"
+        f"CREATE OR REPLACE TEMPORARY VIEW seen_orders USING tiermq OPTIONS (tier '{filled.url}', "
+        f"store '{filled.disk}', brokerName 'broker-a', subscribe 'orders')"
     )
-    found = spark.sql("select queueId, count(*) n, max(queueOffset) last from orders group by queueId order by queueId")
+    found = spark.sql("select queueId, count(*) n, max(queueOffset) last from seen_orders group by 1 order by 1")
     assert [tuple(row) for row in found.collect()] == [(0, 150, 149), (1, 120, 119), (2, 120, 119), (3, 5, 4)]
     split = load(spark, filled.both, subscribe="orders", queueIds="0", minPartitions="4", maxBytesPerPartition="2k")
     assert split.rdd.getNumPartitions() >= 4

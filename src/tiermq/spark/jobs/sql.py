@@ -6,9 +6,10 @@ Spark's work; places, topics, times, keys and tags that are given beside it prun
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import decimal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tiermq.errors import BadOption
@@ -64,9 +65,11 @@ def sql(
         if spark is None:
             raise BadOption("a query needs Spark: give a master such as local[*]")
         meter = ScanMeter(spark) if getattr(spark, "_sc", None) is not None else None
-        frame = query_frame(spark, query, views, meter=meter, **source)
-        rows = frame.limit(limit).collect() if limit else frame.collect()
-        report.details["columns"] = [{"name": each.name, "type": each.dataType.simpleString()} for each in frame.schema]
+        with query_frame(spark, query, views, meter=meter, **source) as frame:
+            rows = frame.limit(limit).collect() if limit else frame.collect()
+            report.details["columns"] = [
+                {"name": each.name, "type": each.dataType.simpleString()} for each in frame.schema
+            ]
         report.details["rows"] = [[plain(value) for value in row] for row in rows]
         read = meter.counters if meter is not None else ScanCounters()
         report.done |= {"rows": len(rows), "messages": read.rows_read, "bytes": read.bytes_read}
@@ -86,24 +89,30 @@ def topic_views(*, topic: Any = None, **source: Any) -> dict[str, str]:
         return views_of(catalog.topics())
 
 
+@contextlib.contextmanager
 def query_frame(
     spark: SparkSession, query: str, views: dict[str, str], *, meter: ScanMeter | None = None, **source: Any
-) -> DataFrame:
-    """The frame of a query, with the views made that it names. Raises BadOption."""
+) -> Iterator[DataFrame]:
+    """The frame of a query. The views that it names are there as long as it is used. Raises BadOption."""
     from pyspark.errors import AnalysisException, ParseException
 
     columns = columns_needed(query)
-    for name in views_named(query, [ALL_TOPICS, *views]):
-        frame = messages(spark, topic=_topics(name, views), columns=columns, meter=meter, **source)
-        frame.createOrReplaceTempView(name)
+    made = []
     try:
-        return spark.sql(query)
+        for name in views_named(query, [ALL_TOPICS, *views]):
+            frame = messages(spark, topic=_topics(name, views), columns=columns, meter=meter, **source)
+            frame.createOrReplaceTempView(name)
+            made.append(name)
+        yield spark.sql(query)
     except (AnalysisException, ParseException) as error:
         shown = ", ".join([ALL_TOPICS, *list(views)[:20]])
         text = str(error).split("JVM stacktrace")[0].strip()
         raise BadOption(
             f"{text}\nTables are {shown}; columns are those of messages (topic, queueOffset, body, …)"
         ) from None
+    finally:
+        for name in made:
+            spark.catalog.dropTempView(name)
 
 
 def plain(value: Any) -> Any:
