@@ -198,7 +198,7 @@ def test_bug_21_a_segment_that_cannot_be_deleted_is_reported_once_and_stops_nobo
     assert [failure.where for failure in report.failures] == ["broker-a/orders/0"]
     assert driver.refusals == 1
     assert broker.world.readable(queue_id=1) == []
-    assert broker.world.readable(queue_id=0) == [5, 6, 7]  # Hidden from readers although its bytes are still there.
+    assert broker.world.readable(queue_id=0) == []  # Hidden from readers although its bytes are still there.
     for _ in range(3):
         report = broker.retention.run()
         assert [failure.where for failure in report.failures] == [stuck.path]

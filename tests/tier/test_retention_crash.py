@@ -6,10 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from tier.flat.flat_world import batch
 from tier.retention_world import Broker
-from tier.tier_world import BROKER, CLUSTER, RECORD_BYTES
+from tier.tier_world import BROKER, CLUSTER, RECORD_BYTES, record
+from tiermq.errors import TierError, TierUnavailable
 from tiermq.tier.flat.flat_file_store import FlatFileStore
+from tiermq.tier.metadata.database import IN_MEMORY
+from tiermq.tier.metadata.manifest_snapshot import snapshot_manifest
+from tiermq.tier.metadata.manifest_store import ManifestStore
+from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import TopicStatus
+from tiermq.tier.metadata.restore import restore
 from tiermq.tier.retention import Retention
 from tiermq.tier.tier_config import TierConfig
 
@@ -22,13 +29,14 @@ class Mortal:
     """A driver, and a metadata store, of a process that dies before its n-th change of either."""
 
     CHANGES = frozenset({
-        "delete", "delete_object", "mark_deleted", "delete_segment", "add_segment", "delete_topic", "delete_queue",
+        "delete", "delete_object", "put_object", "mark_deleted", "delete_segment", "add_segment", "delete_topic", "delete_queue",
         "update_topic", "trim_time_entries",
     })  # fmt: skip
 
-    def __init__(self, inner: object, life: list[int]) -> None:
+    def __init__(self, inner: object, life: list[int], death: BaseException | None = None) -> None:
         self._inner = inner
         self._life = life
+        self._death = death or Died()
 
     def __getattr__(self, name: str) -> object:
         found = getattr(self._inner, name)
@@ -38,7 +46,7 @@ class Mortal:
         def dying(*values: object, **named: object) -> object:
             self._life[0] -= 1
             if self._life[0] < 0:
-                raise Died
+                raise self._death
             return found(*values, **named)
 
         return dying
@@ -54,15 +62,21 @@ def prepared(path: Path) -> Broker:
     return broker
 
 
-def mortal_files(broker: Broker, life: list[int]) -> Retention:
+def mortal_files(broker: Broker, life: list[int], death: BaseException | None = None) -> Retention:
+    """With a TierError as its death only the back end's calls fail, and the process goes on."""
     world = broker.world
-    driver, metadata = Mortal(world.driver, life), Mortal(world.metadata, life)
+    is_failing = isinstance(death, TierError)
+    driver, metadata = Mortal(world.driver, life, death), Mortal(world.metadata, [1 << 30] if is_failing else life)
+    manifests = ManifestStore(driver, "a test", clock=world.clock)  # type: ignore[arg-type]
     files = FlatFileStore(
         driver, metadata, CLUSTER, BROKER, world.clock, log_segment_bytes=4 * RECORD_BYTES, queue_segment_bytes=100
     )  # type: ignore[arg-type]
     for file in files:
         file.recover()
-    return Retention(files, metadata, driver, None, TierConfig(), world.clock)  # type: ignore[arg-type]
+    return Retention(
+        files, metadata, driver, None, TierConfig(), world.clock,  # type: ignore[arg-type]
+        before_emptied=lambda queue: manifests.write(snapshot_manifest(world.metadata, queue)),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("hours", [23, 73])
@@ -94,6 +108,36 @@ def test_a_crash_before_any_change_of_an_expiry_leaves_the_offsets_right(tmp_pat
         assert broker.world.readable()[-2:] == [14, 15]
         broker.world.close()
         if not died:
+            assert length > 5
+            return
+    pytest.fail("it never came to an end")
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_disk_that_is_lost_in_the_middle_of_an_expiry_costs_the_queue_no_number(tmp_path: Path, dies: bool) -> None:
+    """The process dies before a change, or its back end fails to make it and the process goes on for a round."""
+    for length in range(200):
+        broker = prepared(tmp_path / str(length))
+        broker.later(73)
+        life = [1 << 30]
+        retention = mortal_files(broker, life, TierUnavailable("no answer") if not dies else Died())
+        life[0] = length
+        failed = False
+        try:
+            failed = bool(retention.run().failures)
+        except Died:
+            failed = True
+        broker.world.close()
+        with MetadataStore(IN_MEMORY, clock=broker.world.clock) as metadata:
+            restore(broker.world.driver, metadata, cluster=CLUSTER, broker=BROKER, clock=broker.world.clock)
+            file = FlatFileStore(broker.world.driver, metadata, CLUSTER, BROKER, broker.world.clock).find("orders", 0)
+            assert file is not None
+            assert file.commit_offset == 14, length
+            file.recover()
+            first = file.log.append_offset
+            assert file.write(batch(14, 2, first, records=[record("orders", 0, 14 + at, 1) for at in range(2)]))
+            assert file.commit_offset == 16
+        if not failed:
             assert length > 5
             return
     pytest.fail("it never came to an end")

@@ -25,6 +25,7 @@ from tiermq.clock import Clock
 from tiermq.errors import StaleWriter, TierMQError, TierUnavailable
 from tiermq.message.topic_name import is_system_topic
 from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.flat.flat_append_file import FlatAppendFile
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
 from tiermq.tier.flat.flat_segment import FlatSegment
@@ -32,7 +33,7 @@ from tiermq.tier.metadata.manifest import manifest_name
 from tiermq.tier.metadata.manifest_policy import ManifestCause
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import UNKNOWN_OFFSET, Segment, SegmentStatus, Topic, TopicStatus
-from tiermq.tier.names import QueueKey, SegmentType
+from tiermq.tier.names import QueueKey, SegmentKey, SegmentType
 from tiermq.tier.retention_plan import ExpiryPlan, plan_by_size, plan_by_time, wants_roll
 from tiermq.tier.tier_config import HOUR_MS, TierConfig
 from tiermq.tier.topic_deletion import delete_topic_objects
@@ -80,6 +81,8 @@ class RetentionReport:
     rolled_count: int = 0
     index_file_count: int = 0
     failures: list[RetentionFailure] = field(default_factory=list)
+    emptied: set[QueueKey] = field(default_factory=set)
+    """Queues of which nothing is left, and whose manifest says so by now."""
     silences: int = 0
     """Calls that got no answer since the last one that did."""
 
@@ -115,7 +118,7 @@ class Retention:
     `on_changed` is told of each queue whose manifest is out of date; `on_gone` removes the manifest of a queue that is
     gone (by default without asking whose it is). `check_owner` raises StaleWriter when another process owns the tier
     by now: whoever is not the owner deletes nothing. `before_emptied` writes the manifest of a queue whose last segment
-    is about to go: from then on nothing else in the tier says which numbers were given.
+    is hidden and about to go: from then on nothing else in the tier says which numbers were given.
     """
 
     def __init__(
@@ -246,18 +249,29 @@ class Retention:
 
     def _remove(self, file: FlatMessageFile, plan: ExpiryPlan, report: RetentionReport) -> None:
         """Carry a plan out, under the queue's lock. Raises TierError; whatever was done by then counts."""
-        if plan and not any(segment.commit_position for segment in file.log.segments[plan.log_count :]):
-            self._before_emptied(file.queue)
+        hidden: list[tuple[FlatAppendFile, SegmentKey]] = []
         for _ in range(plan.unit_count):
-            segment = file.units.segments[0]
-            report.segments.append(self._row(segment))
-            file.units.remove_first(segment)
+            hidden.append((file.units, self._hide_first(file.units, report)))
         for _ in range(plan.log_count):
             if len(file.log.segments) > 1:
                 self._learn_first_offset(file.log.segments[1])
-            segment = file.log.segments[0]
-            report.segments.append(self._row(segment))
-            file.log.remove_first(segment)
+            hidden.append((file.log, self._hide_first(file.log, report)))
+        if hidden and self._is_emptied(file.queue):
+            self._before_emptied(file.queue)
+            report.emptied.add(file.queue)
+        for part, key in hidden:
+            part.finish_deletion(key)
+
+    def _hide_first(self, part: FlatAppendFile, report: RetentionReport) -> SegmentKey:
+        segment = part.segments[0]
+        report.segments.append(self._row(segment))
+        part.hide_first(segment)
+        return segment.key
+
+    def _is_emptied(self, key: QueueKey) -> bool:
+        """Whether the segments that live tell no longer where the queue, or its log, goes on."""
+        rows = self._metadata.segments(key)
+        return {row.key.type for row in rows if row.size} != {SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE}
 
     def _row(self, segment: FlatSegment) -> Segment:
         return self._metadata.segment(segment.key) or Segment(segment.key, segment.commit_position)
@@ -294,12 +308,20 @@ class Retention:
                 return  # Opened or closed meanwhile; the next round takes the right lock.
             known = self._metadata.segment(row.key)
             if known is not None and known.status is SegmentStatus.DELETED:
+                self._tell_if_emptied(row.key.queue, report)
                 self._driver.delete(row.key)
                 self._metadata.delete_segment(row.key)
                 report.finished_count += 1
                 report.silences = 0
         if self._metadata.queue(row.key.queue) is not None:
             self._tell(row.key.queue, ManifestCause.EXPIRY)
+
+    def _tell_if_emptied(self, key: QueueKey, report: RetentionReport) -> None:
+        topic = self._metadata.topic(key.topic)
+        is_kept = topic is not None and topic.status != TopicStatus.DELETING and self._metadata.queue(key) is not None
+        if is_kept and key not in report.emptied and self._is_emptied(key):
+            self._before_emptied(key)
+            report.emptied.add(key)
 
     # Topics
 

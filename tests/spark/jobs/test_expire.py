@@ -13,9 +13,12 @@ from tiermq.errors import BadConfig, TierUnavailable
 from tiermq.spark.jobs.expire import expire
 from tiermq.spark.jobs.job_report import JobReport
 from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
+from tiermq.tier.metadata.database import IN_MEMORY
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import TopicStatus
+from tiermq.tier.metadata.restore import restore
 from tiermq.tier.names import QueueKey, SegmentKey
 from tiermq.tier.verify import verify_tier
 
@@ -208,6 +211,23 @@ def test_a_run_that_was_cut_short_is_finished_by_the_next(made: JobWorld, deleti
     assert run(made, keep_hours=1, grace_ms=0).is_clean
     assert verify_tier(made.driver).is_clean
     assert made.manifest().min_offset > 0
+
+
+@pytest.mark.parametrize("with_store", [True, False])
+@pytest.mark.parametrize("deletions", [0, 3, 4, 5, 7, 8, 9])
+def test_a_queue_that_a_job_empties_and_dies_over_goes_on_counting(
+    made: JobWorld, deletions: int, with_store: bool
+) -> None:
+    made.world.write(2, "payments", 2)  # Not in a manifest yet.
+    made.world.clock.advance_ms(100 * HOUR_MS)
+    made.use(Dying(made.driver, deletions, Killed("in the middle of it")))  # type: ignore[arg-type]
+    with pytest.raises(Killed):
+        run(made, keep_hours=1, **({"store": made.store} if with_store else {}))
+    with MetadataStore(IN_MEMORY) as metadata:
+        restore(made.driver, metadata)
+        assert {queue.key: queue.max_offset for queue in metadata.queues()} == {QUEUE: 33, PAYMENTS: 7}
+        files = FlatFileStore(made.driver, metadata, CLUSTER, BROKER, made.world.clock)
+        assert {file.queue: file.commit_offset for file in files} == {QUEUE: 33, PAYMENTS: 7}
 
 
 def test_nonsense_is_refused_before_anything_is_asked() -> None:

@@ -108,6 +108,7 @@ class _Expiry:
         retention = Retention(
             files, held.metadata, held.driver, index, self.config, held.clock,
             on_changed=on_changed, on_gone=self._forget_manifest, check_owner=held.check,
+            before_emptied=held.write_manifest,
         )  # fmt: skip
         index.retention = retention
         leaving = planned_expiry(held.metadata, retention.kept_ms, retention.bytes_max, held.clock.now_ms())

@@ -243,7 +243,12 @@ class FlatAppendFile:
         return found
 
     def remove_first(self, segment: FlatSegment) -> None:
-        """Delete the oldest segment: hidden from readers first, then its object, then its row. Raises TierError.
+        """Delete the oldest segment: hidden from readers first, then its object, then its row. Raises TierError."""
+        self.hide_first(segment)
+        self.finish_deletion(segment.key)
+
+    def hide_first(self, segment: FlatSegment) -> None:
+        """Mark the oldest segment as deleted; `finish_deletion` is to follow. The tier is not asked.
 
         When the last segment goes, an empty one takes its place at the same end, so that numbering goes on.
         """
@@ -255,7 +260,6 @@ class FlatAppendFile:
         with self._lock:
             self._segments = self._segments[1:]
         segment.close()
-        self._finish_deletion(segment.key)
 
     def destroy(self) -> None:
         """Delete every segment. Raises TierError when one cannot be deleted; calling it again goes on."""
@@ -270,10 +274,13 @@ class FlatAppendFile:
         """Delete what was marked and is still there, from an earlier life of the queue too. Raises TierError."""
         for row in self._metadata.segments_being_deleted():
             if row.key.queue == self.queue and row.key.type is self.type:
-                self._finish_deletion(row.key)
+                self.finish_deletion(row.key)
 
-    def _finish_deletion(self, key: SegmentKey) -> None:
-        """The object first, the row last: a crash in between leaves a row that says what is to be done."""
+    def finish_deletion(self, key: SegmentKey) -> None:
+        """Of what was marked: the object, then the row. A crash in between leaves a row that says what is to be done.
+
+        Raises TierError.
+        """
         self._driver.delete(key)
         self._metadata.delete_segment(key)
 

@@ -78,6 +78,9 @@ class _Surveyor:
         self.units = self._aligned(self._as_far_as_believed(units))
         if manifest is not None and manifest.max_offset > 0 and not self.logs and not self.units:
             self._go_on_behind(manifest)
+        elif not self.logs or not self.units:
+            self.logs = self.logs or self._begun(SegmentType.COMMIT_LOG)
+            self.units = self.units or self._begun(SegmentType.CONSUME_QUEUE)
         self.entries = list(self.believed.time_index) if self.believed else []
         self.found = UnitFindings(self.logs, self.units, self.entries[-1] if self.entries else None, stretch)
 
@@ -129,6 +132,13 @@ class _Surveyor:
         log = self.key.segment(SegmentType.COMMIT_LOG, max(ends, default=0))
         units = self.key.segment(SegmentType.CONSUME_QUEUE, manifest.max_offset * UNIT_BYTES)
         self.logs, self.units = [Segment(log, created_ms=self.now_ms)], [Segment(units, created_ms=self.now_ms)]
+
+    def _begun(self, segment_type: SegmentType) -> list[Segment]:
+        """The segment that takes the place of the expired ones and has no byte yet: only the manifest tells of it."""
+        rows = self.manifest.segments if self.manifest is not None else ()
+        return [
+            row for row in rows if row.key.type is segment_type and row.size == 0 and row.status is SegmentStatus.NEW
+        ]
 
     def _aligned(self, segments: list[Segment]) -> list[Segment]:
         for index, segment in enumerate(segments):
