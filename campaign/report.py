@@ -12,6 +12,8 @@ from typing import Any
 from campaign.part import Part
 from campaign.runner import Total
 
+ATTACKS = ("kills", "cuts", "damages", "inputs", "requests", "driver_calls", "flows", "floods", "bombs")
+"""What parts count that call their faults by a name of their own."""
 BEGIN, END = "<!-- campaign: begin -->", "<!-- campaign: end -->"
 
 
@@ -52,9 +54,10 @@ def as_markdown(told: Mapping[str, Any]) -> str:
         "",
     ]
     lines += _table(told)
+    lines += ["", "What earlier campaigns found, and the tests that hold it since: [found.md](found.md)."]
     for name, reason in told["not_run"].items():
         lines += ["", f"Not run: `{name}`, {reason}."]
-    lines += ["", "## Found", ""]
+    lines += ["", *_counted(told), "", "## Found", ""]
     findings = [(part["name"], found) for part in told["parts"] for found in part["findings"]]
     if not findings:
         lines.append("Nothing.")
@@ -74,15 +77,44 @@ def as_markdown(told: Mapping[str, Any]) -> str:
 
 
 def _table(told: Mapping[str, Any]) -> list[str]:
-    lines = ["| part | rounds | hours | what was done and checked | found |", "|---|---|---|---|---|"]
+    """A row for each part, and one for all of them."""
+    lines = [
+        "| part | rounds | hours | faults and attacks | messages checked | promises broken |",
+        "|---|---|---|---|---|---|",
+    ]
+    parts = told["parts"]
+    rows = [_row(f"{part['title']} (`{part['name']}`)", [part]) for part in parts]
+    return [*lines, *rows, _row("all", parts)]
+
+
+def _row(title: str, parts: Sequence[Mapping[str, Any]]) -> str:
+    rounds, seconds = (sum(part[name] for part in parts) for name in ("rounds", "seconds"))
+    attacks, checked, broken = (sum(map(count, parts)) for count in (_attacks, _checked, _broken))
+    return f"| {title} | {rounds:,} | {seconds / 3600:.2f} | {attacks:,} | {checked:,} | {broken:,} |"
+
+
+def _attacks(part: Mapping[str, Any]) -> int:
+    counts = part["counts"]
+    return int(counts.get("faults_injected", sum(counts.get(name, 0) for name in ATTACKS)))
+
+
+def _checked(part: Mapping[str, Any]) -> int:
+    counts = part["counts"]
+    return int(counts.get("messages_checked", counts.get("acknowledged", 0)))
+
+
+def _broken(part: Mapping[str, Any]) -> int:
+    return len(part["findings"])
+
+
+def _counted(told: Mapping[str, Any]) -> list[str]:
+    """Everything that the parts counted, for whoever wants to know what a row stands for."""
+    lines = ["## Counted", ""]
     for part in told["parts"]:
-        counted = [f"{amount:,} {name.replace('_', ' ')}" for name, amount in part["counts"].items()]
+        counted = [f"{amount:,} {name.replace('_', ' ')}" for name, amount in part["counts"].items() if amount]
         counted += [f"at most {value:,.0f} {name.replace('_', ' ')}" for name, value in part["peaks"].items()]
-        hours = part["seconds"] / 3600
-        lines.append(
-            f"| {part['title']} (`{part['name']}`) | {part['rounds']:,} | {hours:.2f} | {', '.join(counted)} "
-            f"| {len(part['findings'])} |"
-        )
+        if counted:
+            lines.append(f"- `{part['name']}`: {', '.join(counted)}.")
     return lines
 
 

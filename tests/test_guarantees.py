@@ -1,4 +1,4 @@
-"""Every promise of docs/guarantees.md names tests that exist and run in the lane that it says."""
+"""Every promise of docs/guarantees.md, and every defect that a campaign found, names tests that exist."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ WHOLE = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
 FIGURES = re.compile(r"<!-- campaign: begin -->.*<!-- campaign: end -->", re.DOTALL)
 TEXT = FIGURES.sub("", WHOLE)
 """Without the figures of the last campaign, which are no promises."""
-NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", TEXT)))
-ROWS = [line for line in TEXT.splitlines() if line.startswith("|") and not line.startswith(("| promise", "|---"))]
+FOUND = (ROOT / "docs" / "campaign" / "found.md").read_text(encoding="utf-8")
+NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", TEXT + FOUND)))
+HEADS = ("| promise", "| found by", "|---")
+ROWS = [line for line in TEXT.splitlines() if line.startswith("|") and not line.startswith(HEADS)]
+DEFECTS = [line for line in FOUND.splitlines() if line.startswith("|") and not line.startswith(HEADS)]
 
 
 def test_there_are_promises() -> None:
@@ -29,6 +32,11 @@ def test_the_figures_of_the_last_campaign_stand_there_once() -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[2:60])
 def test_each_promise_names_a_test(row: str) -> None:
     assert re.search(r"`tests/[\w/]+\.py::\w+`", row.split("|")[2])
+
+
+@pytest.mark.parametrize("row", DEFECTS, ids=lambda row: row[2:60])
+def test_each_defect_that_was_found_is_held_by_a_test(row: str) -> None:
+    assert re.search(r"`tests/[\w/]+\.py::\w+`", row.split("|")[3])
 
 
 @pytest.mark.parametrize(("path", "name"), NAMED, ids=[name for _, name in NAMED])

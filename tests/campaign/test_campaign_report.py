@@ -16,7 +16,9 @@ from made_part import Made
 
 def told(*findings: Finding) -> dict[str, object]:
     total = Total()
-    total.add(Done("kills", 11, 1800.0, Outcome(Counter(messages_checked=12_345, lost=0), peaks={"memory_mb": 61.5})))
+    total.add(
+        Done("kills", 11, 1800.0, Outcome(Counter(messages_checked=12_345, kills=7, lost=0), peaks={"memory_mb": 61.5}))
+    )
     if findings:
         total.add(Done("kills", 12, 1800.0, Outcome(findings=list(findings)), "kills-12"))
     return as_dict([Made("kills", 2)], {"kills": total}, 99, {"cuts": "no loop device"})
@@ -24,9 +26,9 @@ def told(*findings: Finding) -> dict[str, object]:
 
 def test_the_report_has_every_figure_and_what_was_not_run() -> None:
     text = as_markdown(told())
-    assert (
-        "| made for a test (`kills`) | 1 | 0.50 | 0 lost, 12,345 messages checked, at most 62 memory mb | 0 |" in text
-    )
+    assert "| made for a test (`kills`) | 1 | 0.50 | 7 | 12,345 | 0 |" in text
+    assert "| all | 1 | 0.50 | 7 | 12,345 | 0 |" in text
+    assert "- `kills`: 7 kills, 12,345 messages checked, at most 62 memory mb." in text
     assert "--seed 99" in text
     assert "Not run: `cuts`, no loop device." in text
     assert "Nothing." in text
@@ -36,6 +38,7 @@ def test_a_finding_is_told_with_the_command_that_repeats_it() -> None:
     text = as_markdown(told(Finding("nothing is lost", "offset 3 is gone", 12, ("put a", "crash"))))
     assert "python3 dev.py prove --part kills --round 12" in text
     assert "offset 3 is gone\nput a\ncrash" in text
+    assert "| all | 2 | 1.00 | 7 | 12,345 | 1 |" in text
 
 
 def test_published_figures_replace_those_between_the_marks(tmp_path: Path) -> None:
@@ -44,7 +47,7 @@ def test_published_figures_replace_those_between_the_marks(tmp_path: Path) -> No
     publish(told(), tmp_path / "campaign", guarantees)
     text = guarantees.read_text()
     assert "old figures" not in text
-    assert "12,345 messages checked" in text
+    assert "| 7 | 12,345 | 0 |" in text
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
     assert json.loads((tmp_path / "campaign" / "last.json").read_text())["seed"] == 99
