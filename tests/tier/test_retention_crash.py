@@ -29,8 +29,8 @@ class Mortal:
     """A driver, and a metadata store, of a process that dies before its n-th change of either."""
 
     CHANGES = frozenset({
-        "delete", "delete_object", "put_object", "mark_deleted", "delete_segment", "add_segment", "delete_topic", "delete_queue",
-        "update_topic", "trim_time_entries",
+        "delete", "delete_object", "put_object", "mark_deleted", "delete_segment", "add_segment", "delete_topic",
+        "delete_queue", "update_topic", "trim_time_entries",
     })  # fmt: skip
 
     def __init__(self, inner: object, life: list[int], death: BaseException | None = None) -> None:

@@ -249,9 +249,8 @@ class Retention:
 
     def _remove(self, file: FlatMessageFile, plan: ExpiryPlan, report: RetentionReport) -> None:
         """Carry a plan out, under the queue's lock. Raises TierError; whatever was done by then counts."""
-        hidden: list[tuple[FlatAppendFile, SegmentKey]] = []
-        for _ in range(plan.unit_count):
-            hidden.append((file.units, self._hide_first(file.units, report)))
+        hidden: list[tuple[FlatAppendFile, SegmentKey]]
+        hidden = [(file.units, self._hide_first(file.units, report)) for _ in range(plan.unit_count)]
         for _ in range(plan.log_count):
             if len(file.log.segments) > 1:
                 self._learn_first_offset(file.log.segments[1])
