@@ -19,7 +19,8 @@ from pathlib import Path
 
 from broker.soaking import QUEUES, TOPIC, Ledger, consume, end_offset, guarded, produce
 from campaign.disks.preload import Calls, Faults, missing_compiler
-from campaign.kills.brokers import PRODUCERS, environment, judged
+from campaign.environment import environment
+from campaign.kills.brokers import PRODUCERS, judged
 from campaign.part import Finding, Outcome
 from campaign.power_cuts.machine import Machine, missing_tools, run
 from servers.serving import Serving

@@ -9,17 +9,17 @@ lost reads all of it from the tier alone.
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from click.testing import CliRunner
 
 from broker.soaking import QUEUES, TOPIC, Ledger, consume, end_offset, guarded, produce
+from campaign.environment import environment
 from campaign.part import Finding, Outcome
 from servers.seaweedfs import SeaweedFS, Unavailable, program
 from servers.serving import SIZES, Serving
@@ -224,18 +224,3 @@ def _read(store: TieredStore, queue_id: int) -> Iterator[tuple[tuple[int, int], 
         for message in page.messages:
             yield (queue_id, message.queue_offset), message.body
         offset = max(page.next_offset, offset + 1)
-
-
-@contextmanager
-def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """These variables, for the processes that are started meanwhile."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

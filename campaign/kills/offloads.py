@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from campaign.kills.brokers import environment
+from campaign.environment import environment
 from campaign.kills.processes import descendants, kill, kind_of
 from campaign.part import Finding, Outcome
 from servers.seaweedfs import SeaweedFS, Unavailable, program

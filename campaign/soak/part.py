@@ -10,7 +10,6 @@ The load is paced, so that two runs do the same work and growth is not the growt
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import os
@@ -19,9 +18,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
+from campaign.environment import environment
 from campaign.part import Finding, Outcome
 from campaign.soak.later import TOPIC as LATER_TOPIC
 from campaign.soak.later import Later
@@ -71,7 +71,7 @@ def soak(seed: int, scratch: Path, seconds: float, per_second: float = PER_SECON
     with SeaweedFS(scratch / "s3") as server:
         server.create_bucket(BUCKET)
         tier = f"s3://{BUCKET}/history"
-        with _environment(server.environment):
+        with environment(server.environment):
             store = scratch / "store"
             _make_topics(store)
             with Serving(store, "--tier", tier, tiered_storage_level="FORCE", tier_cache_bytes=CACHE_BYTES) as broker:
@@ -84,20 +84,6 @@ def soak(seed: int, scratch: Path, seconds: float, per_second: float = PER_SECON
             found = [*tally.problems, *growth(watch.samples), *_bucket(tier, store, tally)]
     outcome.findings += [Finding("nothing is lost, grows or is left over", text, seed) for text in found]
     return outcome
-
-
-@contextlib.contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _make_topics(store: Path) -> None:
