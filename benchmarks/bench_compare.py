@@ -34,8 +34,8 @@ LOOKS = ROOT / "build" / "benchmarks"
 
 DESCRIPTION = """\
 Run TierMQ and the real Apache RocketMQ side by side: the same work with the same settings, each in a process of its
-own, in turns (A B, B A, ...), after RocketMQ's virtual machine is warm. Then the works that grow at 4 and 16 times the
-data. Writes compare.md, compare.json and pictures.
+own, in turns (A B, B A, ...), after RocketMQ's virtual machine is warm. Then the works that grow at 1, 4 and 16 times a
+part of their data, with the memory of both. Writes compare.md, compare.json and pictures.
 
 Needs Java 17 with javac, RocketMQ's jars (fetched by Maven once), matplotlib (pip install 'tiermq[bench]'), some GB of
 memory, and a machine that does nothing else.
@@ -47,6 +47,7 @@ examples:
   tiermq bench compare --quick --only put_1_1024_async  a look at one work, written to build/benchmarks
   tiermq bench compare --resume                         go on after an interruption, or measure what is missing
   tiermq bench compare --resume --again --only tier     measure a group anew, keep the rest of the report
+  tiermq bench compare --resume --growth-only           add the curves of growth (about 40 minutes)
   tiermq bench compare --report-only                    write the report again, such as after an edit of why.md
   tiermq bench compare --out /tmp/now --against docs/benchmarks/compare.json   what got worse?
 
@@ -71,11 +72,13 @@ def parser() -> argparse.ArgumentParser:
         help="works or groups of works; put_16_* takes many",
     )
     add("--quick", action="store_true", help="little data and 3 rounds: a look, not a verdict")
-    add("--rounds", type=_positive, help="measured rounds (9; quick 3; growth 3); long works may do fewer")
+    add("--rounds", type=_positive, help="measured rounds (9; quick 3; growth 2 to 5); long works may do fewer")
     growing = made.add_mutually_exclusive_group()
     growing.add_argument("--no-growth", action="store_true", help="each work at its own size alone")
     growing.add_argument(
-        "--growth-only", action="store_true", help="only works that grow, with few rounds at each size"
+        "--growth-only",
+        action="store_true",
+        help="only growth: works at 1, 4 and 16 times a part of their size; with --resume added to what lies in --out",
     )
     add("--out", type=Path, help="where the report goes (docs/benchmarks; with --quick or --only build/benchmarks)")
     add("--resume", action="store_true", help="go on with what lies in --out: measure only what is missing or failed")

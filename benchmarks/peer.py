@@ -21,6 +21,7 @@ from typing import IO, Any, Self
 from benchmarks.report import Round
 
 JAVA = Path(__file__).parent / "java"
+ENDING_SECONDS = 5
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -87,6 +88,15 @@ class Peer:
         stdout.close()
         self._log.close()
 
+    def end(self) -> None:
+        """End it in the middle of what it does: nobody waits for a round any more."""
+        self._process.terminate()
+        try:
+            self._process.wait(ENDING_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self.close()
+
     def kill(self) -> None:
         """As a crash would end it."""
         self._process.kill()
@@ -96,7 +106,10 @@ class Peer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+        if error is None:
+            self.close()
+        else:
+            self.end()
 
 
 def kept_classes(name: str, javac: Sequence[str | Path], sources: Sequence[Path], salt: str) -> Path:

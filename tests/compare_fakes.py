@@ -32,7 +32,9 @@ def fake_work(name: str, log: list[str] | None = None, ours: float = 0.5, theirs
         if log is not None:
             stack.callback(log.append, "!")
         sides = {TIERMQ: (ours, MESSAGES), ROCKETMQ: (theirs, MESSAGES), LIMIT: (ours / 10, MESSAGES)}
-        rounds = {side: scripted(side, took, log, count * place.scale) for side, (took, count) in sides.items()}
+        rounds = {
+            side: scripted(side, took, log, count * place.scale // place.part) for side, (took, count) in sides.items()
+        }
         return Sides(rounds, notes={"settings": "the same", "directory": place.directory})
 
     return Work(name, **{"group": "fakes", "title": f"fake {name}", "opener": opener, **more})  # type: ignore[arg-type]
@@ -80,8 +82,12 @@ def outcome(
 def whole_run() -> Comparison:
     """A goal met, one missed, one of time, a work without a goal, one that grows, one that failed, one left out."""
     fast = outcome("put_fast", point(1, [0.5, 0.4, 0.5], [1.0, 1.2, 0.9], [0.1] * 3), goal=Goal(1.5))
-    fast.points[4] = point(4, [2.0, 2.1], [4.0, 5.0])
-    fast.points[16] = Point(16, Status.LEFT_OUT, reason="about 30.0 GB of memory needed, 20.0 GB there")
+    fast.growth = {scale: point(scale, [0.5 * scale, 0.6 * scale], [1.0 * scale, 1.2 * scale]) for scale in (1, 4)}
+    fast.growth[16] = Point(16, Status.LEFT_OUT, reason="about 30.0 GB of memory needed, 20.0 GB there")
+    for each in fast.growth.values():
+        each.part = 4
+        if each.is_measured:
+            each.notes["messages"] = MESSAGES * each.scale
     slow = outcome("put_slow", point(1, [1.0, 1.0, 1.1], [1.0, 1.1, 1.0]), goal=Goal(1.2))
     free = outcome("read_free", point(1, [1.0, 1.0, 1.0], [3.0, 3.0, 3.0]), group="cold reads")
     start = outcome(

@@ -24,18 +24,20 @@ class Change(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """One work at one scale, then and now."""
+    """One work at its own size or at a scale of its growth, then and now."""
 
     name: str
     scale: int
     then: Ratio
     now: Ratio
     change: Change
+    grown: bool = False
 
     def as_dict(self) -> dict[str, object]:
         return {
             "work": self.name,
             "scale": self.scale,
+            "grown": self.grown,
             "then": self.then.median,
             "now": self.now.median,
             "change": self.change.value,
@@ -63,12 +65,13 @@ def _points(kept: Outcome, new: Outcome) -> list[Moved]:
     if kept.kind is not new.kind:
         return []
     found = []
-    for point in new.measured():
-        before = kept.points.get(point.scale)
-        comparable = before is not None and before.is_measured and before.quick is point.quick
-        then = ratios.ratio(before, kept.kind) if before is not None and comparable else None
-        now = ratios.ratio(point, new.kind)
-        if then and now:
-            what = change(then, now, ratios.is_higher_better(new.kind))
-            found.append(Moved(new.name, point.scale, then, now, what))
+    for grown, old, fresh in ((False, kept.points, new.points), (True, kept.growth, new.growth)):
+        for scale, point in fresh.items():
+            before = old.get(scale)
+            if before is None or (before.quick, before.part) != (point.quick, point.part):
+                continue
+            then, now = ratios.ratio(before, kept.kind), ratios.ratio(point, new.kind)
+            if then and now:
+                what = change(then, now, ratios.is_higher_better(new.kind))
+                found.append(Moved(new.name, scale, then, now, what, grown))
     return found

@@ -1,7 +1,7 @@
 """All chosen works, one after the other, kept after each so that an interrupted run can go on.
 
-First every work at its own size, then those that grow at 4 and 16 times it. A work that fails is reported and the run
-goes on with the next.
+First every work at its own size, then those that grow at 1, 4 and 16 times a part of it. A work that fails is reported
+and the run goes on with the next.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from benchmarks.compare.work import Work
 
 ROUNDS = 9
 QUICK_ROUNDS = 3
-GROWTH_ROUNDS = 3
-QUICK_GROWTH_ROUNDS = 2
+GROWTH_ROUNDS = 2
+GROWTH_ROUNDS_MOST = 5
+GROWTH_CHEAP_SECONDS = 3.0
 REASON_LENGTH = 2000
 
 
@@ -30,7 +31,13 @@ class Job:
     """A point that is to be measured."""
 
     work: Work
-    scale: int
+    scale: int = 1
+    grown: bool = False
+    """A point of the work's growth, not of its own size."""
+
+    def points(self, outcome: Outcome) -> dict[int, Point]:
+        """Where the outcome keeps it."""
+        return outcome.growth if self.grown else outcome.points
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,7 @@ class Options:
     base: bool = True
     """Works at their own size."""
     grow: bool = True
-    """Works at 4 and 16 times their size, which needs the point at their own size too."""
+    """Works that grow, at all their sizes."""
     again: bool = False
     """Measure points that are there already."""
 
@@ -59,27 +66,25 @@ class Display(Protocol):
 
 def jobs_of(works: Sequence[Work], options: Options, known: Comparison) -> list[Job]:
     """What is to be measured, in order, without what `known` has already."""
-    wanted = [Job(work, 1) for work in works if options.base or work.grows]
+    wanted = [Job(work) for work in works] if options.base else []
     if options.grow:
-        wanted += [Job(work, scale) for work in works if work.grows for scale in growth.SCALES if scale > 1]
+        wanted += [Job(work, scale, grown=True) for work in works if work.grows for scale in growth.SCALES]
     return wanted if options.again else [job for job in wanted if not _is_done(job, options, known)]
 
 
 def _is_done(job: Job, options: Options, known: Comparison) -> bool:
     outcome = known.outcomes.get(job.work.name)
-    point = outcome.points.get(job.scale) if outcome else None
+    point = job.points(outcome).get(job.scale) if outcome else None
     return point is not None and point.is_measured and (options.quick or not point.quick)
 
 
 def effort_of(job: Job, options: Options) -> Effort:
-    """How much is measured: large points get few rounds, and works may ask for few."""
-    if job.scale > 1 or not options.base:
-        rounds = QUICK_GROWTH_ROUNDS if options.quick else GROWTH_ROUNDS
-    else:
-        rounds = QUICK_ROUNDS if options.quick else ROUNDS
-    rounds = options.rounds or rounds
-    least, most = (1.0, 5.0) if options.quick else (3.0, 30.0) if job.scale == 1 else (3.0, 10.0)
-    return Effort(min(rounds, job.work.rounds_max), least, most)
+    """How much is measured: growth gets few rounds, more where they are short, and works may ask for few."""
+    rounds = options.rounds or (GROWTH_ROUNDS if job.grown else QUICK_ROUNDS if options.quick else ROUNDS)
+    least, most = (1.0, 5.0) if options.quick else (3.0, 8.0) if job.grown else (3.0, 30.0)
+    rounds_most = GROWTH_ROUNDS_MOST if job.grown and options.rounds is None else rounds
+    fewest = job.work.rounds_max
+    return Effort(min(rounds, fewest), least, most, min(rounds_most, fewest), GROWTH_CHEAP_SECONDS)
 
 
 def in_order(known: Comparison, works: Sequence[Work]) -> None:
@@ -89,7 +94,7 @@ def in_order(known: Comparison, works: Sequence[Work]) -> None:
     for work in works:
         if work.name in kept:
             fresh = Outcome.of(work)
-            fresh.points = kept[work.name].points
+            fresh.points, fresh.growth = kept[work.name].points, kept[work.name].growth
             known.outcomes[work.name] = fresh
 
 
@@ -99,45 +104,48 @@ def run(
     """Measure what is missing in `known` and add it there; `state` holds all of it after each point."""
     jobs = jobs_of(works, options, known)
     took = {
-        (outcome.name, point.scale): point.seconds
-        for outcome in known.outcomes.values()
-        for point in outcome.measured()
+        Job(work, scale, grown): point.seconds
+        for work in works
+        if work.name in known.outcomes
+        for grown in (False, True)
+        for scale, point in Job(work, grown=grown).points(known.outcomes[work.name]).items()
+        if point.is_measured
     }
     for number, job in enumerate(jobs):
         display.begin(job, number + 1, len(jobs), expected_seconds(jobs[number:], took))
         outcome = known.outcomes.setdefault(job.work.name, Outcome.of(job.work))
         point = _point(job, outcome, options, grounds, display)
         point.version = str(known.environment.get("tiermq", ""))
-        outcome.points[job.scale] = point
+        job.points(outcome)[job.scale] = point
         if point.is_measured:
-            took[job.work.name, job.scale] = point.seconds
+            took[job] = point.seconds
         results.save(state, known.as_dict())
         display.end(point, outcome)
 
 
-def expected_seconds(jobs: Sequence[Job], took: dict[tuple[str, int], float]) -> float | None:
+def expected_seconds(jobs: Sequence[Job], took: dict[Job, float]) -> float | None:
     """How long these will take: as long as they took before, or as the others did; None when nothing is known."""
     if not took:
         return None
-    by_scale = {scale: [s for (_, at), s in took.items() if at == scale] for scale in growth.SCALES}
     mean = sum(took.values()) / len(took)
     total = 0.0
     for job in jobs:
-        alike = by_scale[job.scale]
-        total += took.get((job.work.name, job.scale), sum(alike) / len(alike) if alike else mean)
+        alike = [seconds for at, seconds in took.items() if (at.scale, at.grown) == (job.scale, job.grown)]
+        total += took.get(job, sum(alike) / len(alike) if alike else mean)
     return total
 
 
 def _point(job: Job, outcome: Outcome, options: Options, grounds: Grounds, display: Display) -> Point:
-    if job.scale > 1:
-        before = [point for point in outcome.measured() if point.scale < job.scale]
+    part = job.work.growth_part if job.grown and not options.quick else 1
+    if job.grown and job.scale > 1:
+        before = [point for point in outcome.grown() if point.scale < job.scale]
         if reason := growth.why_not(before, job.scale, grounds):
-            return Point(job.scale, Status.LEFT_OUT, options.quick, reason, started_at=time.time())
+            return Point(job.scale, Status.LEFT_OUT, options.quick, reason, started_at=time.time(), part=part)
     started_at, before_it = time.time(), time.monotonic()
     try:
-        with places.fresh(grounds, job.scale, options.quick) as place:
+        with places.fresh(grounds, job.scale, options.quick, part) as place:
             return runner.measure(job.work, place, effort_of(job, options), display.step)
     except (Exception, SystemExit) as error:  # The outermost edge of a work: it is reported, and the next one runs.
         reason = without_paths(f"{type(error).__name__}: {error}".strip())[:REASON_LENGTH]
         seconds = time.monotonic() - before_it
-        return Point(job.scale, Status.FAILED, options.quick, reason, started_at=started_at, seconds=seconds)
+        return Point(job.scale, Status.FAILED, options.quick, reason, started_at=started_at, seconds=seconds, part=part)

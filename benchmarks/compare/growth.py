@@ -1,4 +1,6 @@
-"""The same works at 4 and 16 times the data, and what is left out because the machine has no room for it.
+"""The same works at 1, 4 and 16 times a part of their data, and what is left out because there is no room for it.
+
+A part, such as a quarter, so that all of it takes less than an hour and fits a machine that the works themselves fit.
 
 What a point will need is judged by the points before it: files grow with the data; memory of the processes grows as it
 did from the last point but one to the last, and doubles where only one is known.

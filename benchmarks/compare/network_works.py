@@ -70,7 +70,7 @@ def open_brokers(place: Place, stack: ExitStack, jars: Any) -> dict[str, Loaded]
 
 def count_of(place: Place, factor: int = 1) -> int:
     """Messages of one round; whole batches, whole pulls."""
-    return MESSAGES * factor * place.scale // (QUICK_DIVISOR if place.quick else 1)
+    return place.amount(MESSAGES * factor, QUICK_DIVISOR)
 
 
 def _open(place: Place, stack: ExitStack, load: Load) -> Sides:
@@ -189,18 +189,18 @@ _SENT, _PULLED = _ECHO.format("64 requests"), _ECHO.format("8 pulls of 32 messag
 WORKS = [
     Work(
         "producer_128", GROUP, "official Producer, 64 threads, 128 B", partial(_producer, 128),
-        goal=Goal(1.2), limit=_SENT, rounds_max=7, warms_alike=True,
+        goal=Goal(1.2), limit=_SENT, rounds_max=7, warms_alike=True, growth_part=8,
     ),
     Work(
         "producer_1024", GROUP, "official Producer, 64 threads, 1 KiB", partial(_producer, 1024),
-        goal=Goal(1.2), limit=_SENT, rounds_max=7, warms_alike=True,
+        goal=Goal(1.2), limit=_SENT, rounds_max=7, warms_alike=True, growth_part=8,
     ),
     Work(
         "batch_producer", GROUP, "official BatchProducer, 64 threads, 16 messages of 128 B", _batch_producer,
-        goal=Goal(1.5), limit=_SENT, rounds_max=7, warms_alike=True,
+        goal=Goal(1.5), limit=_SENT, rounds_max=7, warms_alike=True, growth_part=8,
     ),
     Work(
         "consumer", GROUP, "official Consumer, 20 threads, a backlog of 128 B messages", _consumer,
-        goal=Goal(1.2), limit=_PULLED, rounds_max=7, warms_alike=True,
+        goal=Goal(1.2), limit=_PULLED, rounds_max=7, warms_alike=True, growth_part=8,
     ),
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
     ratios.png                 every work, one bar, on a logarithmic axis; goals are marked
     time-GROUP[-n].png         figures of the rounds of both sides, over the seconds of the run
-    growth-GROUP[-n].png       figure and memory of both sides at 1, 4 and 16 times the data
+    growth-GROUP[-n].png       figure and memory of both sides at 1, 4 and 16 times a part of the data
 
 Drawn for a page at its full size: 100 dots an inch, no letter below eight points.
 """
@@ -26,7 +26,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, NullFormatter, NullLo
 
 from benchmarks.compare import growth, ratios, wording
 from benchmarks.compare.picture_files import RATIOS, slug
-from benchmarks.compare.results import Comparison, Outcome, Point
+from benchmarks.compare.results import Comparison, Outcome
 from benchmarks.compare.work import ROCKETMQ, TIERMQ, Kind
 
 DOTS_PER_INCH = 100
@@ -59,7 +59,7 @@ def draw_all(found: Comparison, out: Path) -> list[Path]:
             drawn.append(_save(made, out / RATIOS))
         for group, outcomes in found.groups().items():
             timed = [outcome for outcome in outcomes if outcome.base]
-            grown = [outcome for outcome in outcomes if len(outcome.measured()) > 1]
+            grown = [outcome for outcome in outcomes if len(outcome.grown()) > 1]
             for kind, chosen, most, draw in (
                 ("time", timed, PANELS_PER_PICTURE, draw_time),
                 ("growth", grown, WORKS_PER_GROWTH_PICTURE, draw_growth),
@@ -244,9 +244,7 @@ def draw_growth(group: str, outcomes: Sequence[Outcome]) -> Figure:
 
 def _growth_panel(axes: Axes, outcome: Outcome) -> None:
     for side in SIDES:
-        found = [
-            (point.scale, ratios.figures(point.samples.get(side, []), outcome.kind)) for point in outcome.measured()
-        ]
+        found = [(point.scale, ratios.figures(point.samples.get(side, []), outcome.kind)) for point in outcome.grown()]
         found = [(scale, [_scaled(value, outcome.kind) for value in values]) for scale, values in found if values]
         middles = [sorted(values)[len(values) // 2] for _, values in found]
         below = [middle - min(values) for middle, (_, values) in zip(middles, found, strict=True)]
@@ -268,7 +266,7 @@ def _growth_panel(axes: Axes, outcome: Outcome) -> None:
 
 def _memory_panel(axes: Axes, outcome: Outcome) -> None:
     for side in SIDES:
-        points = [point for point in outcome.measured() if side in point.memory]
+        points = [point for point in outcome.grown() if side in point.memory]
         scales = [point.scale for point in points]
         whole = [point.memory[side].peak_bytes / 1e6 for point in points]
         own = [point.memory[side].peak_own_bytes / 1e6 for point in points]
@@ -282,15 +280,10 @@ def _memory_panel(axes: Axes, outcome: Outcome) -> None:
 
 
 def _scale_axis(axes: Axes, outcome: Outcome) -> None:
-    size = _bytes_of(outcome.measured()[0])
+    first = outcome.grown()[0]
     axes.set_xscale("log", base=2)
     axes.set_xlim(0.85, 19)
     axes.set_xticks(growth.SCALES, [f"{scale}×" for scale in growth.SCALES])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel(f"data of a round{f', 1× is {wording.megabytes(size)}' if size else ''}")
-
-
-def _bytes_of(first: Point) -> float:
-    """What a round at scale 1 moves, judged by the first measured point."""
-    samples = first.samples.get(TIERMQ, [])
-    return samples[0].done.bytes / first.scale if samples else 0.0
+    size = f", {first.scale}× is {first.amount[0]:,} {first.amount[1]}" if first.amount else ""
+    axes.set_xlabel(f"data{size}")

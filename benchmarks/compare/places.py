@@ -63,7 +63,7 @@ def is_memory(directory: Path) -> bool:
 
 
 @contextlib.contextmanager
-def fresh(grounds: Grounds, scale: int, quick: bool) -> Iterator[Place]:
+def fresh(grounds: Grounds, scale: int, quick: bool, part: int = 1) -> Iterator[Place]:
     """An empty place, removed afterwards whatever happens."""
     with contextlib.ExitStack() as stack:
         made = [
@@ -71,7 +71,7 @@ def fresh(grounds: Grounds, scale: int, quick: bool) -> Iterator[Place]:
             for parent in (grounds.mapped, grounds.disk)
         ]
         mapped, disk = (Path(stack.enter_context(each)) for each in made)
-        yield Place(mapped, disk, scale, quick)
+        yield Place(mapped, disk, scale, quick, part)
 
 
 def remove_left_over(grounds: Grounds) -> int:

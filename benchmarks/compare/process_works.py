@@ -84,7 +84,7 @@ def open_idle(place: Place, stack: ExitStack) -> Sides:
 
 def open_load(place: Place, stack: ExitStack) -> Sides:
     """Bytes of a round: the most memory that was resident while the official Producer sent to a fresh broker."""
-    messages = LOAD_MESSAGES * place.scale // (10 if place.quick else 1)
+    messages = place.amount(LOAD_MESSAGES)
 
     def of(side: str, jars: Any, address: str, notes: Notes) -> Callable[[], Round]:
         def run() -> Round:
@@ -201,6 +201,7 @@ WORKS = [
         kind=Kind.BYTES,
         goal=HALF,
         rounds_max=3,
+        growth_part=8,
         needs_warmup=False,
     ),
     Work(

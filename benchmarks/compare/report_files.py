@@ -19,6 +19,10 @@ from benchmarks.compare.work import LIMIT, ROCKETMQ, TIERMQ, Kind
 MARKDOWN, JSON, PARTIAL = "compare.md", "compare.json", "compare.partial.json"
 README = "README.md"
 REASON_LENGTH = 300
+GROWTH = (
+    "The works at 1, 4 and 16 times a part of their own data (0.25 is a quarter), both sides in turns: two rounds of "
+    "each, up to five where they are short. Memory is the peak, resident."
+)
 
 
 def write(found: Comparison, out: Path, reasons: Mapping[str, str], with_pictures: bool = True) -> list[Path]:
@@ -42,8 +46,9 @@ def with_ratios(found: Comparison) -> dict[str, Any]:
     for work in told["works"]:
         outcome = found.outcomes[work["name"]]
         work["goal_met"] = ratios.is_met(outcome)
-        for point in work["points"]:
-            point["ratios"] = _ratios(outcome, outcome.points[point["scale"]])
+        for kept, points in ((outcome.points, work["points"]), (outcome.growth, work["growth"])):
+            for point in points:
+                point["ratios"] = _ratios(outcome, kept[point["scale"]])
     return told
 
 
@@ -202,13 +207,13 @@ def _note(note: object) -> str:
 
 
 def _growth(found: Comparison, drawn: Sequence[str]) -> list[str]:
-    grown = [outcome for outcome in found.outcomes.values() if any(scale > 1 for scale in outcome.points)]
+    grown = [outcome for outcome in found.outcomes.values() if outcome.growth]
     if not grown:
         return []
-    parts = ["## Growth", "The same works with 4 and 16 times the data, in fewer rounds. Memory is the peak, resident."]
+    parts = ["## Growth", GROWTH]
     for group in dict.fromkeys(outcome.group for outcome in grown):
         rows = [row for outcome in grown if outcome.group == group for row in _growth_rows(outcome)]
-        columns = ["work", "data", "TierMQ", "RocketMQ", "TierMQ : RocketMQ", "range"]
+        columns = ["work", "data", "of the work's own", "TierMQ", "RocketMQ", "TierMQ : RocketMQ", "range"]
         parts += [f"### {group}, growing", table([*columns, "memory TierMQ", "memory RocketMQ"], rows)]
         parts += [
             _picture(name, f"{group}: rate and memory over data", drawn)
@@ -219,18 +224,17 @@ def _growth(found: Comparison, drawn: Sequence[str]) -> list[str]:
 
 def _growth_rows(outcome: Outcome) -> list[list[str]]:
     rows = []
-    for scale, point in sorted(outcome.points.items()):
-        name = f"`{outcome.name}`"
+    for scale, point in sorted(outcome.growth.items()):
+        begins = [f"`{outcome.name}`", _data(point), wording.plain(scale / point.part)]
         if not point.is_measured:
-            rows.append([name, f"{scale}×", point.status.value, *[NOTHING] * 5])
+            rows.append([*begins, point.status.value, *[NOTHING] * 5])
             continue
         against = ratios.ratio(point, outcome.kind)
         sides = (TIERMQ, ROCKETMQ)
         peaks = [point.memory[side].peak_bytes if side in point.memory else None for side in sides]
         rows.append(
             [
-                name,
-                f"{scale}×",
+                *begins,
                 *(wording.figure(ratios.figure(point, outcome.kind, side), outcome.kind) for side in sides),
                 wording.ratio(against),
                 wording.ratio_range(against),
@@ -238,6 +242,12 @@ def _growth_rows(outcome: Outcome) -> list[list[str]]:
             ]
         )
     return rows
+
+
+def _data(point: Point) -> str:
+    """How much data a point has, in words: what its work noted of it."""
+    amount = point.amount
+    return f"{point.scale}×" if amount is None else f"{point.scale}×: {amount[0]:,} {amount[1]}"
 
 
 def _missed(found: Comparison, reasons: Mapping[str, str]) -> list[str]:
@@ -263,9 +273,9 @@ def _missed(found: Comparison, reasons: Mapping[str, str]) -> list[str]:
 
 def _not_measured(found: Comparison) -> list[str]:
     rows = [
-        [f"`{outcome.name}`", f"{scale}×", point.status.value, _in_a_cell(point.reason)]
+        [f"`{outcome.name}`", _data(point), point.status.value, _in_a_cell(point.reason)]
         for outcome in found.outcomes.values()
-        for scale, point in sorted(outcome.points.items())
+        for point in outcome.all_points()
         if not point.is_measured
     ]
     if not rows:

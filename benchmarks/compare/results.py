@@ -1,7 +1,7 @@
 """What a run found, as values and as the JSON that keeps them: every round of every side of every point.
 
     Comparison        environment, the commands that were given, and an Outcome per work
-      Outcome         the work as it was (kind, goal, limit) and a Point per scale
+      Outcome         the work as it was (kind, goal, limit), its Point, and a Point per scale of its growth
         Point         measured, left out or failed; samples of each side, memory, notes
           Sample      one round, when it began, and the most memory that its side held meanwhile
 
@@ -79,6 +79,16 @@ class Point:
     files_bytes: dict[str, int] = field(default_factory=dict)
     """The most that lay in the work's directories, by `directory` and `disk`."""
     notes: dict[str, object] = field(default_factory=dict)
+    part: int = 1
+    """Of growth: 1× is this part of the work's own size."""
+
+    @property
+    def amount(self) -> tuple[int, str] | None:
+        """How much data it had, and of what, as its work noted it."""
+        for name in ("messages", "records", "keys", "items"):
+            if isinstance(count := self.notes.get(name), int):
+                return count, name
+        return None
 
     @property
     def is_measured(self) -> bool:
@@ -96,13 +106,13 @@ class Point:
             for side, rounds in told["samples"].items()
         }
         memory = {side: Memory(**each) for side, each in told["memory"].items()}
-        known = {name: told[name] for name in cls.__dataclass_fields__}
+        known = {name: told[name] for name in cls.__dataclass_fields__ if name in told}
         return cls(**{**known, "status": Status(told["status"]), "samples": samples, "memory": memory})
 
 
 @dataclass(slots=True)
 class Outcome:
-    """A work and its points by scale."""
+    """A work, its point at its own size (by scale 1), and the points of its growth by their scale."""
 
     name: str
     group: str
@@ -111,6 +121,7 @@ class Outcome:
     goal: Goal | None
     limit: str
     points: dict[int, Point] = field(default_factory=dict)
+    growth: dict[int, Point] = field(default_factory=dict)
 
     @classmethod
     def of(cls, work: Work) -> Self:
@@ -118,12 +129,17 @@ class Outcome:
 
     @property
     def base(self) -> Point | None:
-        """The point at scale 1, if it was measured."""
+        """The point at the work's own size, if it was measured."""
         point = self.points.get(1)
         return point if point is not None and point.is_measured else None
 
-    def measured(self) -> list[Point]:
-        return [point for _, point in sorted(self.points.items()) if point.is_measured]
+    def all_points(self) -> list[Point]:
+        """The work's own size first, then its growth from small to large."""
+        return [*self.points.values(), *(point for _, point in sorted(self.growth.items()))]
+
+    def grown(self) -> list[Point]:
+        """What was measured of its growth, from small to large."""
+        return [point for _, point in sorted(self.growth.items()) if point.is_measured]
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -133,13 +149,16 @@ class Outcome:
             "kind": self.kind.value,
             "goal": dataclasses.asdict(self.goal) if self.goal else None,
             "limit": self.limit,
-            "points": [point.as_dict() for _, point in sorted(self.points.items())],
+            "points": [point.as_dict() for point in self.points.values()],
+            "growth": [point.as_dict() for _, point in sorted(self.growth.items())],
         }
 
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> Self:
         goal = Goal(**told["goal"]) if told["goal"] else None
-        points = [Point.from_dict(each) for each in told["points"]]
+        # Files from before growth had sizes of its own kept larger points here; theirs are no part of its curve.
+        points = [Point.from_dict(each) for each in told["points"] if each["scale"] == 1]
+        growth = [Point.from_dict(each) for each in told.get("growth", [])]
         return cls(
             told["name"],
             told["group"],
@@ -148,6 +167,7 @@ class Outcome:
             goal,
             told["limit"],
             {point.scale: point for point in points},
+            {point.scale: point for point in growth},
         )
 
 
@@ -160,13 +180,13 @@ class Comparison:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
 
     def points(self) -> list[Point]:
-        return [point for outcome in self.outcomes.values() for _, point in sorted(outcome.points.items())]
+        return [point for outcome in self.outcomes.values() for point in outcome.all_points()]
 
     def failed(self) -> list[tuple[Outcome, Point]]:
         return [
             (outcome, point)
             for outcome in self.outcomes.values()
-            for _, point in sorted(outcome.points.items())
+            for point in outcome.all_points()
             if point.status is Status.FAILED
         ]
 

@@ -39,6 +39,9 @@ class Effort:
     warmup_least_seconds: float
     """Of RocketMQ's side, whose compiler needs them."""
     warmup_most_seconds: float
+    rounds_most: int = 0
+    """So many rounds, instead of `rounds`, where those before took less than `cheap_seconds` together."""
+    cheap_seconds: float = 0.0
 
 
 def turn(sides: Sequence[str], number: int) -> list[str]:
@@ -65,7 +68,8 @@ def warm_up(side: Side, least_seconds: float, most_seconds: float) -> int:
 
 def measure(work: Work, place: Place, effort: Effort, tell: Tell) -> Point:
     """A measured point. Raises whatever a side raises; what it started has ended then."""
-    point = Point(place.scale, Status.MEASURED, place.quick, started_at=time.time(), load_average=os.getloadavg()[0])
+    point = Point(place.scale, Status.MEASURED, place.quick, started_at=time.time(), part=place.part)
+    point.load_average = os.getloadavg()[0]
     before = time.monotonic()
     with ExitStack() as stack:
         tell("opens")
@@ -75,7 +79,7 @@ def measure(work: Work, place: Place, effort: Effort, tell: Tell) -> Point:
             raise UnequalWork(f"{work.name}: no side {', '.join(sorted(missing))}; there are {sorted(sides.rounds)}")
         watch = stack.enter_context(MemoryWatch(sides.pids))
         warmed = _warm_all(work, sides, names, effort, tell)
-        _take_turns(point, work, sides, names, effort.rounds, watch, place, tell)
+        _take_turns(point, work, sides, names, effort, watch, place, tell)
         tell("settles")
         point.memory = watch.settled()
         point.notes = without_paths({**sides.notes, **({"warm-up rounds": warmed} if warmed else {})})
@@ -97,13 +101,23 @@ def _warm_all(work: Work, sides: Sides, names: list[str], effort: Effort, tell: 
 
 
 def _take_turns(
-    point: Point, work: Work, sides: Sides, names: list[str], rounds: int, watch: MemoryWatch, place: Place, tell: Tell
+    point: Point,
+    work: Work,
+    sides: Sides,
+    names: list[str],
+    effort: Effort,
+    watch: MemoryWatch,
+    place: Place,
+    tell: Tell,
 ) -> None:
     point.samples = {name: [] for name in names}
     point.files_bytes = {"directory": 0, "disk": 0}
-    for number in range(rounds):
+    before = time.monotonic()
+    for number in range(max(effort.rounds, effort.rounds_most)):
+        if number >= effort.rounds and time.monotonic() - before > effort.cheap_seconds:
+            break
         for name in turn(names, number):
-            tell(f"round {number + 1} of {rounds}, {name}")
+            tell(f"round {number + 1} of {max(effort.rounds, number + 1)}, {name}")
             watch.begin()
             at = time.time()
             done = sides.rounds[name]()

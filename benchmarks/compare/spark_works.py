@@ -85,7 +85,7 @@ def _follow_nothing(_topic: str) -> None:
 
 def _open(place: Place, stack: ExitStack) -> Sides:
     jars = peer_process.distribution()
-    messages = (QUICK_MESSAGES if place.quick else MESSAGES) * place.scale
+    messages = place.amount(MESSAGES, MESSAGES // QUICK_MESSAGES)
     tier = (place.directory / "tier").as_uri()
     ours = stack.enter_context(broker_side.tiermq(jars, place.directory, "--tier", tier))
     theirs = stack.enter_context(broker_side.rocketmq(jars, place.directory, **PATIENT))

@@ -38,8 +38,9 @@ COPY_BYTES = MIB
 SAME = "settings are RocketMQ's defaults on both sides; log files are warmed on both; neither logs"
 
 
-def _scaled(amount: int, place: Place) -> int:
-    return amount * place.scale // (QUICK if place.quick else 1)
+def _file_bytes(own: int, place: Place) -> int:
+    """Files of the log grow with it, up to RocketMQ's own size."""
+    return min(GIB, own * place.scale // place.part)
 
 
 def _peers(place: Place, stack: ExitStack, work: str) -> dict[str, Peer]:
@@ -83,8 +84,8 @@ def _put(
     place: Place, stack: ExitStack, *, threads: int, body: int, list_count: int = 0, dispatched: bool = False
 ) -> Sides:
     record = store_peer.OVERHEAD_BYTES + body
-    count = _scaled(PUT_BYTES, place) // record // (threads * max(1, list_count)) * (threads * max(1, list_count))
-    log_size = min(GIB, PUT_FILE_BYTES * place.scale)
+    count = place.amount(PUT_BYTES) // record // (threads * max(1, list_count)) * (threads * max(1, list_count))
+    log_size = _file_bytes(PUT_FILE_BYTES, place)
     peers = _peers(place, stack, "StorePut")
     for name, peer in peers.items():
         peer.prepare(
@@ -111,7 +112,7 @@ def _put(
 
 def _put_sync(place: Place, stack: ExitStack, *, threads: int, body: int) -> Sides:
     record = store_peer.OVERHEAD_BYTES + body
-    count = _scaled(FLUSHES, place) * threads
+    count = place.amount(FLUSHES) * threads
     peers = _peers(place, stack, "StorePut")
     for name, peer in peers.items():
         peer.prepare(
@@ -146,8 +147,8 @@ def fill(directory: Path, log_size: int, size: int, varied: bool) -> int:
 
 
 def _dispatch(place: Place, stack: ExitStack) -> Sides:
-    size = _scaled(LOG_BYTES, place)
-    log_size = min(GIB, LOG_BYTES * place.scale)
+    size = place.amount(LOG_BYTES)
+    log_size = _file_bytes(LOG_BYTES, place)
     filled = place.directory / "filled"
     records = fill(filled, log_size, size, varied=True)
     peers = _peers(place, stack, "StoreDispatch")
@@ -165,8 +166,8 @@ def _dispatch(place: Place, stack: ExitStack) -> Sides:
 
 
 def _get(place: Place, stack: ExitStack, *, batch: int) -> Sides:
-    size = _scaled(LOG_BYTES, place)
-    log_size = min(GIB, LOG_BYTES * place.scale)
+    size = place.amount(LOG_BYTES)
+    log_size = _file_bytes(LOG_BYTES, place)
     filled = place.directory / "filled"
     peers = _peers(place, stack, "StoreGet")
     shared = {"log_size": log_size, "batch": batch}
@@ -185,7 +186,7 @@ def _get(place: Place, stack: ExitStack, *, batch: int) -> Sides:
 
 
 def _recover(place: Place, stack: ExitStack, *, size: int, crashed: bool) -> Sides:
-    size = _scaled(size, place)
+    size = place.amount(size)
     ours, theirs, saved = place.directory / TIERMQ, place.directory / ROCKETMQ, place.directory / "saved"
     records = fill(ours, GIB, size, varied=True)
     store_peer.copy_tree(ours, theirs)
@@ -211,7 +212,7 @@ def _recover(place: Place, stack: ExitStack, *, size: int, crashed: bool) -> Sid
 
 
 def _index(place: Place, stack: ExitStack, *, query: bool) -> Sides:
-    keys = _scaled(INDEX_KEYS, place)
+    keys = place.amount(INDEX_KEYS)
     peers = _peers(place, stack, "StoreIndex")
     for name, peer in peers.items():
         peer.prepare(dir=place.directory / name, log_size=PUT_FILE_BYTES, keys=keys, query=int(query))
@@ -239,7 +240,7 @@ def _puts() -> list[Work]:
                 partial(_put, threads=threads, body=body),
                 goal=goals.get(threads) if body < 65536 or threads > 1 else None,
                 limit="memcpy of the records into a warm map",
-                grows=threads != 4,
+                growth_part=8,
             )
         )
     made += [
@@ -249,6 +250,7 @@ def _puts() -> list[Work]:
             f"put of 1 KiB until all can be got, {_producers(threads)}, ASYNC_FLUSH",
             partial(_put, threads=threads, body=1024, dispatched=True),
             limit="memcpy of the records into a warm map",
+            growth_part=8,
         )
         for threads in (1, 16)
     ]
@@ -260,7 +262,7 @@ def _puts() -> list[Work]:
             partial(_put_sync, threads=threads, body=1024),
             goal=Goal(1.2) if threads >= 16 else None,
             limit="pwrite and fdatasync of one record per producer",
-            grows=threads == 16,
+            growth_part=8,
         )
         for threads in (1, 4, 16, 64)
     ]
@@ -279,12 +281,12 @@ def _recoveries() -> list[Work]:
     rare = {"rounds_max": 5, "needs_warmup": True}
     crash = partial(_recover, size=RECOVER_BYTES, crashed=True)
     return [
-        _on_log("recover_crash", "crash recovery, 128 MiB and more", crash, 3, **rare),
+        _on_log("recover_crash", "crash recovery, 128 MiB and more", crash, 3, growth_part=1, **rare),
         _on_log(
             "recover_clean_2g",
             "open of 2 GiB that were closed",
             partial(_recover, size=RECOVER_LARGE_BYTES, crashed=False),
-            grows=False,
+            growth_part=16,
             **rare,
         ),
         _on_log(
@@ -292,7 +294,7 @@ def _recoveries() -> list[Work]:
             "crash recovery of 2 GiB",
             partial(_recover, size=RECOVER_LARGE_BYTES, crashed=True),
             3,
-            grows=False,
+            grows=False,  # It is what `recover_crash` is at 16×.
             **rare,
         ),
     ]
@@ -307,6 +309,7 @@ WORKS: list[Work] = [
         partial(_put, threads=1, body=LIST_BODY_BYTES, list_count=LIST_COUNT),
         goal=Goal(2),
         limit="memcpy of the records into a warm map",
+        growth_part=8,
     ),
     _on_log("dispatch_full", "dispatch of a full commit log", _dispatch, 3, rounds_max=5),
     *_recoveries(),

@@ -57,7 +57,7 @@ class Progress:
 
 
 def _name(job: Job) -> str:
-    return job.work.name if job.scale == 1 else f"{job.work.name} at {job.scale}×"
+    return f"{job.work.name}, growth at {job.scale}×" if job.grown else job.work.name
 
 
 def point_line(outcome: Outcome, point: Point) -> str:
@@ -69,7 +69,7 @@ def point_line(outcome: Outcome, point: Point) -> str:
         f"{wording.NAMES[side]} {wording.figure(ratios.figure(point, outcome.kind, side), outcome.kind)}"
         for side in (TIERMQ, ROCKETMQ)
     ]
-    met = ratios.is_met(outcome) if point.scale == 1 else None
+    met = ratios.is_met(outcome) if point is outcome.base else None
     goal = "" if met is None else f", goal {wording.goal(outcome.goal)} {'met' if met else 'MISSED'}"
     ends = f"{wording.ratio(found)} ({wording.ratio_range(found)}){goal}, in {wording.duration(point.seconds)}"
     return ": ".join([", ".join(sides), ends])
@@ -130,7 +130,7 @@ def moved_table(moved: Sequence[Moved]) -> Table:
     for each in sorted(moved, key=lambda each: each.change.value, reverse=True):
         if each.change is Change.SAME:
             continue
-        name = each.name if each.scale == 1 else f"{each.name} at {each.scale}×"
+        name = f"{each.name}, growth at {each.scale}×" if each.grown else each.name
         colour = "red" if each.change is Change.WORSE else "green"
         then, now = (f"{wording.ratio(at)} ({wording.ratio_range(at)})" for at in (each.then, each.now))
         table.add_row(name, then, now, f"[{colour}]{each.change.value}[/]")

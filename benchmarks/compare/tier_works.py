@@ -25,7 +25,6 @@ from benchmarks.harness import MIB, Side
 GROUP = "tier"
 LOG_BYTES = 128 * MIB
 INDEX_ITEMS = 1_250_000  # Sixteen times of it is RocketMQ's default index file.
-QUICK_PART = 10
 PAGE = 32
 RANDOM_PAGES = 500
 KEYS = 2_000
@@ -33,7 +32,7 @@ COPY_BYTES = 64 * 1024
 
 
 def amount_of(place: Place) -> Amount:
-    return Amount.of(LOG_BYTES * place.scale // (QUICK_PART if place.quick else 1))
+    return Amount.of(place.amount(LOG_BYTES))
 
 
 def _notes(amount: Amount) -> dict[str, object]:
@@ -123,7 +122,7 @@ def open_rearrange(place: Place, stack: ExitStack) -> Sides:
 
     RocketMQ follows the chains and writes into a mapped file; TierMQ sorts in memory and writes the file at once.
     """
-    capacity = INDEX_ITEMS * place.scale // (QUICK_PART if place.quick else 1)
+    capacity = place.amount(INDEX_ITEMS)
     slots = capacity // tier_data.ITEMS_PER_SLOT
     our_directory, their_directory = place.directory / "tiermq", place.directory / "rocketmq"
     (our_directory / "tiered_index_file").mkdir(parents=True)

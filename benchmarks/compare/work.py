@@ -1,7 +1,8 @@
 """What is compared: a work with two sides and, where there is one, the machine's own limit.
 
-A work opens its sides at a scale (1, 4 or 16 times its data), each in a process of its own, so that their memory can be
-told apart; the runner lets them take turns. Ratios are TierMQ : RocketMQ and TierMQ : limit.
+A work opens its sides at its own size, or for its growth at 1, 4 or 16 times a part of it, each in a process of its
+own, so that their memory can be told apart; the runner lets them take turns. Ratios are TierMQ : RocketMQ
+and TierMQ : limit.
 """
 
 from __future__ import annotations
@@ -52,9 +53,15 @@ class Place:
     disk: Path
     """For what is flushed: a directory on a disk, likewise."""
     scale: int = 1
-    """How many times the work's own amount of data: 1, 4 or 16."""
+    """How many times the data that growth begins with: 1, 4 or 16."""
     quick: bool = False
     """A look, not a verdict: a tenth of the data will do."""
+    part: int = 1
+    """Growth begins with this part of the work's own amount of data: 4 is a quarter."""
+
+    def amount(self, own: int, quick_part: int = 10) -> int:
+        """How much of something there is to be here, of which the work's own size has `own`."""
+        return own * self.scale // self.part // (quick_part if self.quick else 1)
 
 
 @dataclass(slots=True)
@@ -86,7 +93,9 @@ class Work:
     limit: str = ""
     """What the physical limit is, in words; "" when the work has none."""
     grows: bool = True
-    """Whether it is measured at 4 and 16 times the data, too."""
+    """Whether it is measured at 1, 4 and 16 times a part of the data, too."""
+    growth_part: int = 4
+    """Which part: growth begins with a quarter of the work's data, or less where a round takes seconds."""
     rounds_max: int = 9
     """Works that take long get fewer rounds."""
     needs_warmup: bool = True

@@ -50,8 +50,9 @@ def quick_work(name: str, log: list[str] | None = None, **more: object) -> Work:
 
 def test_all_works_run_at_their_size_before_any_grows(tmp_path: Path) -> None:
     found, heard = ran(tmp_path, [quick_work("a"), quick_work("b", grows=False), quick_work("c")])
-    assert heard.begun == [("a", 1), ("b", 1), ("c", 1), ("a", 4), ("a", 16), ("c", 4), ("c", 16)]
-    assert found.outcomes["a"].points[16].samples["tiermq"][0].done.messages == 16_000
+    own = [(name, 1) for name in "abc"]
+    assert heard.begun == [*own, ("a", 1), ("a", 4), ("a", 16), ("c", 1), ("c", 4), ("c", 16)]
+    assert found.outcomes["a"].growth[16].samples["tiermq"][0].done.messages == 16_000
     assert set(heard.ended) == {Status.MEASURED}
 
 
@@ -93,15 +94,15 @@ def test_a_work_that_fails_is_reported_without_paths_and_the_next_one_runs(tmp_p
     assert heard.ended[:2] == [Status.FAILED, Status.MEASURED]
     failed = found.outcomes["bad"].points[1]
     assert failed.reason == "SystemExit: no broker in …/x: missing"
-    assert [made.name for made, _ in found.failed()] == ["bad"]
-    assert found.outcomes["bad"].points[4].status is Status.LEFT_OUT
-    assert found.outcomes["bad"].points[4].reason == "there is no measurement at 1×"
+    assert [(made.name, each.part) for made, each in found.failed()] == [("bad", 1)] * 2
+    assert found.outcomes["bad"].growth[4].status is Status.LEFT_OUT
+    assert found.outcomes["bad"].growth[4].reason == "there is no measurement at 1×"
 
 
 def test_a_work_that_failed_is_tried_again_by_a_resumed_run(tmp_path: Path) -> None:
     found, _ = ran(tmp_path, [broken_work("a")])
-    found, heard = ran(tmp_path, [quick_work("a", grows=False)], found)
-    assert heard.begun == [("a", 1)]
+    found, heard = ran(tmp_path, [quick_work("a")], found)
+    assert heard.begun == [("a", 1), ("a", 1), ("a", 4), ("a", 16)]
     assert found.failed() == []
 
 
@@ -116,20 +117,50 @@ def test_an_interrupted_work_leaves_the_works_before_it_and_no_files(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("scale", "options", "rounds"),
+    ("grown", "options", "rounds", "most"),
     [
-        (1, Options(), 9),
-        (1, Options(quick=True), 3),
-        (4, Options(), 3),
-        (16, Options(quick=True), 2),
-        (1, Options(base=False), 3),
-        (1, Options(rounds=5), 5),
-        (4, Options(rounds=5), 5),
+        (False, Options(), 9, 9),
+        (False, Options(quick=True), 3, 3),
+        (True, Options(), 2, 5),
+        (True, Options(quick=True), 2, 5),
+        (False, Options(rounds=5), 5, 5),
+        (True, Options(rounds=3), 3, 3),
     ],
 )
-def test_large_points_get_few_rounds_and_flags_win(scale: int, options: Options, rounds: int) -> None:
-    assert campaign.effort_of(Job(quick_work("a"), scale), options).rounds == rounds
-    assert campaign.effort_of(Job(quick_work("a", rounds_max=1), scale), options).rounds == 1
+def test_growth_gets_few_rounds_and_flags_win(grown: bool, options: Options, rounds: int, most: int) -> None:
+    effort = campaign.effort_of(Job(quick_work("a"), grown=grown), options)
+    assert (effort.rounds, effort.rounds_most) == (rounds, most)
+    effort = campaign.effort_of(Job(quick_work("a", rounds_max=1), grown=grown), options)
+    assert (effort.rounds, effort.rounds_most) == (1, 1)
+
+
+def test_growth_begins_with_a_part_of_the_data_and_a_quick_look_with_all_of_its_own(tmp_path: Path) -> None:
+    found, _ = ran(tmp_path, [quick_work("a", growth_part=4)], Comparison(), Options(rounds=1))
+    counts = [point.samples["tiermq"][0].done.messages for point in found.outcomes["a"].all_points()]
+    assert counts == [1000, 250, 1000, 4000]
+    assert [point.part for point in found.outcomes["a"].all_points()] == [1, 4, 4, 4]
+    found, _ = ran(tmp_path, [quick_work("a", growth_part=4)], Comparison())
+    assert [point.part for point in found.outcomes["a"].all_points()] == [1, 1, 1, 1]
+
+
+def test_growth_that_was_interrupted_goes_on_with_its_next_size(tmp_path: Path) -> None:
+    work, growing = quick_work("a"), Options(rounds=1, base=False)
+    found, _ = ran(tmp_path, [work], Comparison(), growing)
+    del found.outcomes["a"].growth[16]
+    results.save(tmp_path / "state.json", found.as_dict())
+    found, heard = ran(tmp_path, [work], results.load(tmp_path / "state.json"), growing)
+    assert heard.begun == [("a", 16)]
+    assert (list(found.outcomes["a"].growth), found.outcomes["a"].points) == ([1, 4, 16], {})
+
+
+def test_larger_points_of_a_file_from_before_growth_had_its_own_sizes_are_left_behind(tmp_path: Path) -> None:
+    found, _ = ran(tmp_path, [quick_work("a", grows=False)])
+    told = found.as_dict()
+    (work,) = told["works"]
+    work["points"].append({**work["points"][0], "scale": 4})
+    del work["growth"]
+    results.save(tmp_path / "state.json", told)
+    assert [each.scale for each in results.load(tmp_path / "state.json").outcomes["a"].all_points()] == [1]
 
 
 def test_growth_alone_leaves_out_works_that_do_not_grow() -> None:
@@ -143,8 +174,8 @@ def test_growth_alone_leaves_out_works_that_do_not_grow() -> None:
 def test_the_rest_is_expected_by_what_works_took_before() -> None:
     a, b = quick_work("a"), quick_work("b")
     assert campaign.expected_seconds([Job(a, 1)], {}) is None
-    took = {("a", 1): 10.0, ("c", 1): 20.0, ("a", 4): 50.0}
-    assert campaign.expected_seconds([Job(a, 1), Job(b, 1), Job(b, 4)], took) == 10 + 15 + 50
+    took = {Job(a): 10.0, Job(quick_work("c")): 20.0, Job(a, 4, grown=True): 50.0}
+    assert campaign.expected_seconds([Job(a), Job(b), Job(b, 4, grown=True)], took) == 10 + 15 + 50
 
 
 def test_files_are_expected_to_grow_with_the_data_and_memory_as_it_did() -> None:

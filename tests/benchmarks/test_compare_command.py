@@ -154,7 +154,14 @@ def test_what_got_worse_than_a_kept_run_is_told_and_is_the_exit_code(fakes: list
     told = json.loads(
         compare("--no-pictures", "--out", tmp_path, "--report-only", "--against", better, "--json").stdout
     )
-    assert told["against"][0] == {"work": "alpha", "scale": 1, "then": 4.0, "now": 2.0, "change": "worse"}
+    assert told["against"][0] == {
+        "work": "alpha",
+        "scale": 1,
+        "grown": False,
+        "then": 4.0,
+        "now": 2.0,
+        "change": "worse",
+    }
     assert compare("--against", tmp_path / "nothing.json").exit_code == 2
 
 

@@ -102,12 +102,13 @@ def test_a_run_against_a_kept_one_names_what_got_worse() -> None:
     new.outcomes["put_slow"].points[1] = point(1, [2.0, 2.0, 2.1], [1.0, 1.0, 1.0])
     new.outcomes["start"].points[1] = point(1, [0.1, 0.1, 0.1], [2.0, 2.0, 2.0])
     del kept.outcomes["read_free"]
-    moved = {(each.name, each.scale): each.change for each in against.compare(kept, new)}
+    moved = {(each.name, each.scale, each.grown): each.change for each in against.compare(kept, new)}
     assert moved == {
-        ("put_fast", 1): Change.SAME,
-        ("put_fast", 4): Change.SAME,
-        ("put_slow", 1): Change.WORSE,
-        ("start", 1): Change.BETTER,
+        ("put_fast", 1, False): Change.SAME,
+        ("put_fast", 1, True): Change.SAME,
+        ("put_fast", 4, True): Change.SAME,
+        ("put_slow", 1, False): Change.WORSE,
+        ("start", 1, False): Change.BETTER,
     }
     new.outcomes["put_slow"].points[1].quick = True
     assert "put_slow" not in {each.name for each in against.compare(kept, new)}

@@ -54,8 +54,10 @@ def test_growth_has_a_row_for_each_size_and_says_what_was_left_out(tmp_path: Pat
     text = written(tmp_path, whole_run())
     below = text[text.index("## Growth") :]
     rows = [line for line in below.splitlines() if line.startswith("| `put_fast`")]
-    assert [row.split("|")[2].strip() for row in rows[:3]] == ["1×", "4×", "16×"]
-    assert rows[2].split("|")[3].strip() == "left out"
+    data = [[cell.strip() for cell in row.split("|")[2:4]] for row in rows[:3]]
+    assert data == [["1×: 1,000 messages", "0.25"], ["4×: 4,000 messages", "1.00"], ["16×", "4.00"]]
+    assert rows[2].split("|")[4].strip() == "left out"
+    assert [cell.strip() for cell in rows[0].split("|")[-3:-1]] == ["105 MB", "419 MB"]
     assert "| `put_fast` | 16× | left out | about 30.0 GB of memory needed, 20.0 GB there |" in text
     assert "| `broken` | 1× | failed | PeerFailed: it ended |" in text
 
@@ -85,7 +87,7 @@ def test_a_report_of_several_runs_says_so_and_which_program_did_how_much(tmp_pat
     found.outcomes["start"].points[1].version = "0.1.0 (commit b)"
     text = written(tmp_path, found)
     assert "on one machine, in 2 runs:" in text
-    assert "| tiermq, since it was resumed | 0.1.0 (commit a): 4 of 5; 0.1.0 (commit b): 1 of 5 |" in text
+    assert "| tiermq, since it was resumed | 0.1.0 (commit a): 5 of 6; 0.1.0 (commit b): 1 of 6 |" in text
     assert "| measured | 1970-01-01 00:16 to 1970-01-01 00:16 UTC |" in text
 
 

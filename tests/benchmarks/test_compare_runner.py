@@ -14,6 +14,7 @@ from benchmarks.compare.memory_watch import MemoryWatch
 from benchmarks.compare.results import Point, Status
 from benchmarks.compare.runner import Effort, UnequalWork
 from benchmarks.compare.work import LIMIT, ROCKETMQ, TIERMQ, Place, Sides
+from benchmarks.peer import Peer
 from benchmarks.report import Round
 from compare_fakes import fake_work, scripted
 
@@ -59,6 +60,22 @@ def test_every_round_is_kept_with_the_time_at_which_it_began(tmp_path: Path) -> 
     assert [sample.done.seconds for sample in point.samples[TIERMQ]] == [0.5] * 4
     first, second = (point.samples[TIERMQ][number].at for number in (0, 1))
     assert point.started_at <= first <= point.samples[ROCKETMQ][0].at <= point.samples[ROCKETMQ][1].at <= second
+
+
+def test_short_rounds_get_more_of_them_and_long_ones_do_not(tmp_path: Path) -> None:
+    for cheap_seconds, rounds in ((100.0, 5), (-1.0, 2)):
+        (tmp_path / str(rounds)).mkdir()
+        effort = Effort(2, 0.0, 1e-9, rounds_most=5, cheap_seconds=cheap_seconds)
+        assert len(measured(tmp_path / str(rounds), [], effort).samples[TIERMQ]) == rounds
+
+
+def test_a_side_in_the_middle_of_a_round_ends_when_the_run_does() -> None:
+    busy = "import sys, threading; sys.stdin.readline(); print('{}', flush=True); threading.Event().wait()"
+    peer = Peer("busy", [sys.executable, "-c", busy])
+    peer.prepare()
+    with pytest.raises(KeyboardInterrupt), peer:
+        raise KeyboardInterrupt
+    assert not Path(f"/proc/{peer.pid}").exists()
 
 
 def test_files_are_counted_and_notes_name_no_directory(tmp_path: Path) -> None:
