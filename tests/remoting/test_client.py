@@ -13,6 +13,8 @@ from tiermq.errors import PeerGone, RequestTimedOut
 from tiermq.remoting.client import BlockingClient, RemotingClient
 from tiermq.remoting.command import HeaderType, RemotingCommand
 from tiermq.remoting.connection import Connection
+from tiermq.remoting.loop_thread import LoopThread
+from tiermq.remoting.tls import TlsSettings, trusting_client_context
 
 
 def test_where_nobody_listens_the_error_says_where() -> None:
@@ -77,6 +79,44 @@ def test_notices_reach_their_handler() -> None:
         client.on_request(40, lambda command: heard.set())
         client.request(RemotingCommand(LATER))
         heard.wait()
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("uvloop", ["0", "1"])
+def test_a_connection_that_is_made_as_its_time_runs_out_is_not_left_open(
+    tls: bool, uvloop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIERMQ_UVLOOP", uvloop)
+    made: list[RemotingClient] = []
+
+    class Late(RemotingClient):
+        """Is given up in the very moment in which it is connected."""
+
+        def opened(self, connection: Connection) -> bool:
+            made.append(self)
+            task.cancel()
+            return super().opened(connection)
+
+    async def connect(port: int) -> None:
+        nonlocal task
+        context = trusting_client_context() if tls else None
+        task = asyncio.ensure_future(Late.connect("127.0.0.1", port, tls=context, timeout_s=60))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    task: asyncio.Task[Late]
+    thread = LoopThread("late")
+    with serving(make_server(tls=TlsSettings())) as running:
+        thread.run(connect(running.port))
+        assert [client.is_open for client in made] == [False]
+        while running.server.connections:
+            running.thread.call(lambda: None)
+        thread.stop()
+
+
+def test_a_peer_that_does_not_answer_a_client_is_said_to_be_silent() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(PeerGone, match="it does not answer"):
+        BlockingClient("127.0.0.1", silent.getsockname()[1], tls=trusting_client_context(), timeout_s=0.05)
 
 
 def test_a_client_that_was_never_connected_says_so() -> None:

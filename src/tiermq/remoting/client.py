@@ -60,15 +60,20 @@ class RemotingClient:
     ) -> Self:
         """Raises PeerGone when nobody answers there."""
         loop = asyncio.get_running_loop()
-        client = cls(header_type, credentials)
+        client, made = cls(header_type, credentials), False
         try:
             # Not wait_for, which in Python 3.11 may swallow a cancellation.
             async with asyncio.timeout(timeout_s):
                 await loop.create_connection(lambda: Connection(client, loop), host, port, ssl=tls)
+            made = True
         except (OSError, TimeoutError) as error:
             raise PeerGone(
-                f"expected a server at {host}:{port}, found none: {error or 'it does not answer'}"
+                f"expected a server at {host}:{port}, found none: {str(error) or 'it does not answer'}"
             ) from error
+        finally:
+            if client.connection is not None and not made:
+                # It was made in the moment in which it was given up: nobody else knows of it.
+                client.connection.abort()
         return client
 
     def on_request(self, code: int, handler: ClientHandler) -> None:
