@@ -12,67 +12,41 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from campaign.networks.faults import Step, apply, schedule, shortest
+from campaign.networks.faults import Step, apply
 from campaign.networks.proxy import CLEAR, Proxy
-from campaign.part import Finding, Outcome
+from campaign.networks.scheduled_part import BucketScheduledPart
+from campaign.part import Outcome
 from scenarios.broker_world import HOUR_MS, BrokerWorld
-from servers.seaweedfs import SeaweedFS, Unavailable, program
+from servers.seaweedfs import SeaweedFS
 from tiermq.tier.driver import tier_url
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.retrying import RetryPolicy
 from tiermq.tier.verify import verify_tier
 
-STEPS = 8
 REQUEST_TIMEOUT_S = 2
 RETRY = RetryPolicy(tries_max=2, first_wait_ms=20, wait_max_ms=50, failures_max=1000)
 REST_MS = 600_000
 QUEUES = (("orders", 0), ("orders", 1), ("news", 0))
-PROMISE = "puts and local reads go on, the tier's work comes back, and in the end the tier has every message once"
 
 
-@dataclass(frozen=True)
-class BucketsPart:
+@dataclass(frozen=True, kw_only=True)
+class BucketsPart(BucketScheduledPart):
     """See the module."""
 
-    steps: int = STEPS
+    steps: int = 8
     rounds: int = 40
     name: str = "network-s3"
     title: str = "partitions, slow and half-open links and cut requests between a broker and S3"
+    promise = "puts and local reads go on, the tier's work comes back, and in the end the tier has every message once"
 
-    def missing(self) -> str:
+    def live_with(
+        self, server: SeaweedFS, proxy: Proxy, seed: int, scratch: Path, steps: list[Step], outcome: Outcome
+    ) -> list[str]:
+        driver = driver_over(proxy, server, f"round-{seed}")
         try:
-            program()
-        except Unavailable as reason:
-            return str(reason)
-        return ""
-
-    def round(self, seed: int, scratch: Path) -> Outcome:
-        return self.run(seed, scratch, self._schedule(seed))
-
-    def shrink(self, seed: int, scratch: Path) -> Finding | None:
-        numbers = iter(range(1_000_000))
-
-        def fails(steps: list[Step]) -> Finding | None:
-            findings = self.run(seed, scratch / f"try-{next(numbers)}", steps).findings
-            return findings[0] if findings else None
-
-        return shortest(self._schedule(seed), fails)
-
-    def _schedule(self, seed: int) -> list[Step]:
-        return schedule(random.Random(seed), self.steps)
-
-    def run(self, seed: int, scratch: Path, steps: list[Step]) -> Outcome:
-        """One round with a schedule of one's own."""
-        outcome = Outcome()
-        scratch.mkdir(parents=True, exist_ok=True)
-        with SeaweedFS(scratch / "s3") as server:
-            server.create_bucket("history")
-            with Proxy("127.0.0.1", int(server.endpoint.rpartition(":")[2])) as proxy:
-                wrong = _live(seed, scratch, steps, server, proxy, outcome)
-        outcome.counts["rounds"] += 1
-        outcome.counts["faults_injected"] += len(steps)
-        outcome.findings += [Finding(PROMISE, each, seed, tuple(map(str, steps))) for each in wrong]
-        return outcome
+            return _live(seed, BrokerWorld(scratch, driver), driver, steps, proxy, outcome)
+        finally:
+            driver.close()
 
 
 def driver_over(proxy: Proxy, server: SeaweedFS, prefix: str) -> TierDriver:
@@ -86,10 +60,10 @@ def driver_over(proxy: Proxy, server: SeaweedFS, prefix: str) -> TierDriver:
         tier_url.REQUEST_TIMEOUT_S = usual
 
 
-def _live(seed: int, scratch: Path, steps: list[Step], server: SeaweedFS, proxy: Proxy, outcome: Outcome) -> list[str]:
+def _live(
+    seed: int, world: BrokerWorld, driver: TierDriver, steps: list[Step], proxy: Proxy, outcome: Outcome
+) -> list[str]:
     chance = random.Random(f"{seed}/puts")
-    driver = driver_over(proxy, server, f"round-{seed}")
-    world = BrokerWorld(scratch, driver)
     world.open()
     wrong: list[str] = []
     for step in steps:
@@ -117,9 +91,6 @@ def _live(seed: int, scratch: Path, steps: list[Step], server: SeaweedFS, proxy:
     wrong += _compare(world, "after a kill")
     world.close()
     world.bury()
-    driver.close()
-    for name in ("connections", "refused", "cut_in_frame"):
-        outcome.counts[f"links_{name}"] += proxy.counts[name]
     return wrong
 
 

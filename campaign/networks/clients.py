@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 from broker.brokers import broker_config, send_command
 from broker.consuming import on_loop, part, until
 from campaign.networks import traffic
-from campaign.networks.faults import Step, apply, schedule, shortest
+from campaign.networks.faults import Step, apply
 from campaign.networks.proxy import CLEAR, Proxy, Weather
+from campaign.networks.scheduled_part import ScheduledPart, count_links, ending_its_threads
 from campaign.networks.traffic import QUEUES, TOPIC, Ledger, Traveller
-from campaign.part import Finding, Outcome
+from campaign.part import Outcome
 from tiermq.broker.broker import Broker
 from tiermq.broker.pulling import PullProcessor
 from tiermq.clock import Clock
@@ -29,7 +29,6 @@ from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.tls import TlsSettings, trusting_client_context
 
-STEPS = 8
 NOTHING_YET = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED)
 """The second where the message before is not dispatched yet."""
 PROGRESS = 2
@@ -42,50 +41,26 @@ SIZES = {
 }
 
 
-@dataclass(frozen=True)
-class ClientsPart:
+@dataclass(frozen=True, kw_only=True)
+class ClientsPart(ScheduledPart):
     """See the module."""
 
-    steps: int = STEPS
+    steps: int = 8
     producers: int = 3
     rounds: int = 60
     name: str = "network-clients"
     title: str = "partitions, slow and half-open links and cut frames between clients and a broker"
+    promise = "acknowledged messages are there, others are served, and nothing is left behind"
 
-    def missing(self) -> str:
-        return ""
-
-    def round(self, seed: int, scratch: Path) -> Outcome:
-        return self.run(seed, scratch, self._schedule(seed))
-
-    def shrink(self, seed: int, scratch: Path) -> Finding | None:
-        numbers = iter(range(1_000_000))
-
-        def fails(steps: list[Step]) -> Finding | None:
-            findings = self.run(seed, scratch / f"try-{next(numbers)}", steps).findings
-            return findings[0] if findings else None
-
-        return shortest(self._schedule(seed), fails)
-
-    def _schedule(self, seed: int) -> list[Step]:
-        return schedule(random.Random(seed), self.steps)
-
-    def run(self, seed: int, scratch: Path, steps: list[Step]) -> Outcome:
-        """One round with a schedule of one's own."""
-        outcome = Outcome()
-        before = set(threading.enumerate())
-        scratch.mkdir(parents=True, exist_ok=True)
-        broker = Broker.open(scratch / "store", config=broker_config(), tls=TlsSettings(), **SIZES)
-        broker.parts.topics.put(TopicConfig(TOPIC, QUEUES, QUEUES))
-        with broker, Proxy("127.0.0.1", broker.port) as proxy:
-            wrong = _World(seed, broker, proxy, self.producers).live(steps, outcome)
-        left = [thread.name for thread in threading.enumerate() if thread not in before and thread.is_alive()]
-        wrong += [f"threads that nobody ended: {left}"] if left else []
-        outcome.counts["rounds"] += 1
-        outcome.counts["faults_injected"] += len(steps) + 1
-        promise = "acknowledged messages are there, others are served, and nothing is left behind"
-        outcome.findings += [Finding(promise, each, seed, tuple(map(str, steps))) for each in wrong]
-        return outcome
+    def live(self, seed: int, scratch: Path, steps: list[Step], outcome: Outcome) -> list[str]:
+        wrong: list[str] = []
+        with ending_its_threads(wrong):
+            broker = Broker.open(scratch / "store", config=broker_config(), tls=TlsSettings(), **SIZES)
+            broker.parts.topics.put(TopicConfig(TOPIC, QUEUES, QUEUES))
+            with broker, Proxy("127.0.0.1", broker.port) as proxy:
+                wrong += _World(seed, broker, proxy, self.producers).live(steps, outcome)
+        outcome.counts["faults_injected"] += 1  # The half-open connections at the end.
+        return wrong
 
 
 class _World:
@@ -211,8 +186,7 @@ class _World:
         outcome.counts["messages_sent_again"] += sum(ledger.attempts.values()) - len(ledger.attempts)
         outcome.counts["errors_met"] += sum(ledger.errors.values())
         outcome.counts["bystander_requests"] += ledger.happened["bystander"]
-        for name in ("connections", "refused", "cut_in_frame"):
-            outcome.counts[f"links_{name}"] += self._proxy.counts[name]
+        count_links(self._proxy, outcome)
         with open("/proc/self/statm", encoding="ascii") as statm:
             outcome.peaks["memory_mb"] = int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
         outcome.peaks["open_files"] = float(len(os.listdir("/proc/self/fd")))

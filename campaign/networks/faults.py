@@ -45,11 +45,14 @@ _AMOUNTS: dict[Fault, tuple[int, ...]] = {
 }
 
 
-def schedule(chance: random.Random, count: int) -> list[Step]:
+FAULTS = tuple(Fault)
+
+
+def schedule(chance: random.Random, count: int, faults: tuple[Fault, ...] = FAULTS) -> list[Step]:
     """Steps by chance; the same fault never twice in a row."""
     steps: list[Step] = []
     while len(steps) < count:
-        fault = chance.choice([fault for fault in Fault if not steps or fault is not steps[-1].fault])
+        fault = chance.choice([fault for fault in faults if not steps or fault is not steps[-1].fault])
         steps.append(Step(fault, chance.choice(_AMOUNTS.get(fault, (0,)))))
     return steps
 

@@ -8,13 +8,13 @@ healed, the client goes on without being told.
 from __future__ import annotations
 
 import contextlib
-import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from campaign.networks.faults import Step, apply, schedule, shortest
+from campaign.networks.faults import Step, apply
 from campaign.networks.proxy import CLEAR, Proxy
-from campaign.part import Finding, Outcome
+from campaign.networks.scheduled_part import ScheduledPart, count_links
+from campaign.part import Outcome
 from interop.java_client import JavaClient
 from interop.rocketmq import Unavailable, fetch
 from servers.serving import Serving
@@ -24,22 +24,23 @@ from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
 
-STEPS = 4
 TOPIC, QUEUES = "FromJava", 4
 PROXY_HOST = "127.0.0.2"
 MESSAGES = 12
 ENDLESS = 1_000_000
-PROMISE = "what a Java client was acknowledged is stored and delivered, and the client goes on when the network heals"
 
 
-@dataclass(frozen=True)
-class JavaPart:
+@dataclass(frozen=True, kw_only=True)
+class JavaPart(ScheduledPart):
     """See the module."""
 
-    steps: int = STEPS
+    steps: int = 4
     rounds: int = 10
     name: str = "network-java"
     title: str = "partitions, slow and half-open links and cut frames between RocketMQ's Java client and a broker"
+    promise = (
+        "what a Java client was acknowledged is stored and delivered, and the client goes on when the network heals"
+    )
 
     def missing(self) -> str:
         try:
@@ -48,24 +49,8 @@ class JavaPart:
             return f"the real RocketMQ's client: {reason}"
         return ""
 
-    def round(self, seed: int, scratch: Path) -> Outcome:
-        return self.run(seed, scratch, self._schedule(seed))
-
-    def shrink(self, seed: int, scratch: Path) -> Finding | None:
-        numbers = iter(range(1_000_000))
-
-        def fails(steps: list[Step]) -> Finding | None:
-            findings = self.run(seed, scratch / f"try-{next(numbers)}", steps).findings
-            return findings[0] if findings else None
-
-        return shortest(self._schedule(seed), fails)
-
-    def _schedule(self, seed: int) -> list[Step]:
-        return schedule(random.Random(seed), self.steps)
-
-    def run(self, seed: int, scratch: Path, steps: list[Step]) -> Outcome:
-        """One round with a schedule of one's own."""
-        outcome = Outcome()
+    def live(self, seed: int, scratch: Path, steps: list[Step], outcome: Outcome) -> list[str]:
+        del seed
         store = scratch / "store"
         (store / "config").mkdir(parents=True)
         (store / "config" / FILE).write_bytes(
@@ -77,11 +62,7 @@ class JavaPart:
         ):
             name_server = served.name_server.replace(PROXY_HOST, "127.0.0.1")
             client = JavaClient(fetch(), name_server, scratch)
-            wrong = _live(steps, client, served, proxy, outcome)
-        outcome.counts["rounds"] += 1
-        outcome.counts["faults_injected"] += len(steps)
-        outcome.findings += [Finding(PROMISE, each, seed, tuple(map(str, steps))) for each in wrong]
-        return outcome
+            return _live(steps, client, served, proxy, outcome)
 
 
 class _Enough(Exception):
@@ -122,8 +103,7 @@ def _live(steps: list[Step], client: JavaClient, served: Serving, proxy: Proxy, 
         raise _Enough  # A consumer that was told to wait for more does not end by itself.
     outcome.counts["deliveries"] += deliveries
     outcome.counts["sends_that_failed"] += failed
-    for name in ("connections", "refused", "cut_in_frame"):
-        outcome.counts[f"links_{name}"] += proxy.counts[name]
+    count_links(proxy, outcome)
     return wrong
 
 

@@ -6,15 +6,14 @@ them; when the broker ends, it ends in good time, and the good one forgets it.
 
 from __future__ import annotations
 
-import random
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 from broker.test_registration import Topics
-from campaign.networks.faults import Step, apply, schedule, shortest
+from campaign.networks.faults import Step, apply
 from campaign.networks.proxy import CLEAR, Proxy, Weather
-from campaign.part import Finding, Outcome
+from campaign.networks.scheduled_part import ScheduledPart, ending_its_threads
+from campaign.part import Outcome
 from tiermq.broker.registration import BrokerIdentity, BrokerRegistration
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
@@ -22,51 +21,31 @@ from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 
-STEPS = 12
 IDENTITY = BrokerIdentity(cluster="C", name="broker-a", address="127.0.0.1:10911", ha_address="127.0.0.1:10912")
-PROMISE = "no name server waits for another, each learns of all topics, and a broker ends although one is gone"
 
 
-@dataclass(frozen=True)
-class NameServersPart:
+@dataclass(frozen=True, kw_only=True)
+class NameServersPart(ScheduledPart):
     """See the module."""
 
-    steps: int = STEPS
+    steps: int = 12
     rounds: int = 60
     name: str = "network-namesrv"
     title: str = "partitions, slow and half-open links and cut frames between a broker and a name server"
+    promise = "no name server waits for another, each learns of all topics, and a broker ends although one is gone"
 
-    def missing(self) -> str:
-        return ""
-
-    def round(self, seed: int, scratch: Path) -> Outcome:
+    def live(self, seed: int, scratch: Path, steps: list[Step], outcome: Outcome) -> list[str]:
         del scratch
-        return self.run(seed, self._schedule(seed))
-
-    def shrink(self, seed: int, scratch: Path) -> Finding | None:
-        del scratch
-
-        def fails(steps: list[Step]) -> Finding | None:
-            findings = self.run(seed, steps).findings
-            return findings[0] if findings else None
-
-        return shortest(self._schedule(seed), fails)
-
-    def _schedule(self, seed: int) -> list[Step]:
-        return schedule(random.Random(seed), self.steps)
-
-    def run(self, seed: int, steps: list[Step]) -> Outcome:
-        """One round with a schedule of one's own."""
-        outcome = Outcome()
-        before = set(threading.enumerate())
-        with _name_server() as far, _name_server() as near, Proxy("127.0.0.1", far.port) as proxy:
-            wrong = _live(seed, steps, (far, near), proxy, outcome)
-        left = [thread.name for thread in threading.enumerate() if thread not in before and thread.is_alive()]
-        wrong += [f"threads that nobody ended: {left}"] if left else []
-        outcome.counts["rounds"] += 1
-        outcome.counts["faults_injected"] += len(steps) + 1
-        outcome.findings += [Finding(PROMISE, each, seed, tuple(map(str, steps))) for each in wrong]
-        return outcome
+        wrong: list[str] = []
+        with (
+            ending_its_threads(wrong),
+            _name_server() as far,
+            _name_server() as near,
+            Proxy("127.0.0.1", far.port) as proxy,
+        ):
+            wrong += _live(seed, steps, (far, near), proxy, outcome)
+        outcome.counts["faults_injected"] += 1  # The broker's end.
+        return wrong
 
 
 def _name_server() -> NameServer:

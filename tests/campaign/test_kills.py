@@ -19,10 +19,10 @@ pytestmark = pytest.mark.crash
 
 def test_a_broker_that_is_killed_keeps_what_it_acknowledged(tmp_path: Path) -> None:
     outcome = Outcome()
-    kills = [Kill(20, "broker", 0), Kill(5, "broker", 0)]
+    kills = [Kill(20, "broker", 0)]
     assert Round(tmp_path, {"flush_disk_type": "ASYNC_FLUSH"}, tiered=False).run(kills, outcome) == []
-    assert outcome.counts["kills"] == 2
-    assert outcome.counts["messages_checked"] >= outcome.counts["messages_acknowledged"] >= 25
+    assert outcome.counts["kills"] == 1
+    assert outcome.counts["messages_checked"] >= outcome.counts["messages_acknowledged"] >= 20
 
 
 def test_what_is_missing_moved_or_there_twice_is_told() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from campaign.networks.clients import ClientsPart
 from campaign.networks.faults import Fault, Step, apply, schedule, shortest
 from campaign.networks.name_servers import NameServersPart
 from campaign.networks.part import PARTS
+from campaign.networks.pipelines import is_met
 from campaign.networks.proxy import CLEAR, Proxy, Weather
 from campaign.networks.traffic import Ledger, judge
 from campaign.part import Finding
@@ -120,10 +122,24 @@ def test_doubles_phantoms_and_what_was_not_given_are_told() -> None:
     ]
 
 
-def test_name_servers_are_told_over_a_failing_network() -> None:
-    outcome = NameServersPart().run(1, [Step(Fault.NO_ANSWERS, 0), Step(Fault.RESET, 0)])
+def test_name_servers_are_told_over_a_failing_network(tmp_path: Path) -> None:
+    outcome = NameServersPart().run(1, tmp_path, [Step(Fault.NO_ANSWERS, 0), Step(Fault.RESET, 0)])
     assert outcome.findings == []
     assert outcome.counts["errors_met"] > 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "short", "enough"),
+    [
+        (Fault.PARTITION, {"connections": 1, "bytes": 1 << 20}, {"connections": 2}),
+        (Fault.REFUSE, {"connections": 5, "bytes": 1 << 20}, {"refused": 1}),
+        (Fault.CUT, {"bytes": 1 << 20}, {"cut_in_frame": 1}),
+        (Fault.SLOW, {"connections": 1, "bytes": 9_999}, {"bytes": 10_000}),
+    ],
+)
+def test_a_trouble_lasts_until_a_job_has_met_it(fault: Fault, short: dict[str, int], enough: dict[str, int]) -> None:
+    assert not is_met(fault, Counter(short))
+    assert is_met(fault, Counter(enough))
 
 
 def test_every_network_part_can_be_named() -> None:
