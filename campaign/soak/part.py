@@ -64,8 +64,9 @@ class SoakPart:
         return None
 
 
-def soak(seed: int, scratch: Path, seconds: float, per_second: float = PER_SECOND) -> Outcome:
-    """One soak of so many seconds."""
+def soak(seed: int, scratch: Path, seconds: float, per_second: float = PER_SECOND, **settings: object) -> Outcome:
+    """One soak of so many seconds; `settings` are the broker's."""
+    told = {"tiered_storage_level": "FORCE", "tier_cache_bytes": CACHE_BYTES, **settings}
     tally = Tally()
     outcome = Outcome(tally.counts)
     with SeaweedFS(scratch / "s3") as server:
@@ -74,7 +75,7 @@ def soak(seed: int, scratch: Path, seconds: float, per_second: float = PER_SECON
         with environment(server.environment):
             store = scratch / "store"
             _make_topics(store)
-            with Serving(store, "--tier", tier, tiered_storage_level="FORCE", tier_cache_bytes=CACHE_BYTES) as broker:
+            with Serving(store, "--tier", tier, **told) as broker:
                 assert broker.process is not None
                 watch = Watch(broker.process.pid)
                 _load(broker.port, tally, seconds, per_second, random.Random(seed))

@@ -36,7 +36,7 @@ def sent(broker: Broker, *bodies: bytes, topic: str = "T") -> None:
 @pytest.mark.skipif(bool(PARTS[0].missing()), reason=PARTS[0].missing() or "it can run")
 def test_some_seconds_of_mixed_load_keep_every_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("campaign.soak.later.AHEAD_MS", (1_100, 2_000))
-    outcome = soak(1, tmp_path, seconds=1.5, per_second=20.0)
+    outcome = soak(1, tmp_path, seconds=1.5, per_second=20.0, tiered_store_group_commit_timeout=200)
     assert outcome.findings == []
     assert outcome.counts["acknowledged"] == outcome.counts["read_hot"] > 0
     assert outcome.counts["bucket_records"] >= outcome.counts["acknowledged"]
