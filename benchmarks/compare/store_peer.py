@@ -342,10 +342,11 @@ class StoreIndex:
 
     def _query(self) -> int:
         assert self._service is not None
-        query, found = self._service.query, 0
+        query, keys, topics, found = self._service.query, self._keys, workload.TOPICS, 0
+        most, forever, topic_count = QUERY_MOST, FOREVER_MS, workload.TOPIC_COUNT
         for at in self._wanted:
-            topic = workload.TOPICS[at // KEYS_PER_PUT % workload.TOPIC_COUNT]
-            found += len(query(topic, self._keys[at], QUERY_MOST, 0, FOREVER_MS).offsets)
+            topic = topics[at // KEYS_PER_PUT % topic_count]
+            found += len(query(topic, keys[at], most, 0, forever).offsets)
         if found < len(self._wanted):
             raise RuntimeError(f"expected every key in the index, found {found} of {len(self._wanted)}")
         return len(self._wanted)

@@ -31,6 +31,7 @@ from typing import NamedTuple
 
 from tiermq.errors import IllegalMessage, StoreDamaged, TierMQError
 from tiermq.files.file_access import FileAccess, Region
+from tiermq.kernel import IndexReader
 
 HEADER = struct.Struct(
     ">"
@@ -56,8 +57,6 @@ assert (HEADER_BYTES, SLOT_BYTES, ENTRY_BYTES) == (40, 4, 20)
 
 TIME_DIFF_S_MAX = 0x7FFFFFFF
 KEY_HASH_MAX = 0x7FFFFFFF
-TIME_TOLERANCE_MS = 999
-"""An entry's time is cut to whole seconds, so its record is up to this much younger than the entry says."""
 
 UNFINISHED_SUFFIX = ".new"  # No index name ends so; RocketMQ passes such files over.
 RESERVE_ENTRIES = 1 << 16
@@ -95,7 +94,7 @@ class IndexFile:
 
     __slots__ = (
         "_access", "_entries_at", "_lock", "_region", "_sync_lock",
-        "buffer", "entry_count_max", "entry_limit", "path", "slot_count_max",
+        "buffer", "entry_count_max", "entry_limit", "path", "reader", "slot_count_max",
     )  # fmt: skip
 
     def __init__(
@@ -111,6 +110,7 @@ class IndexFile:
         self.slot_count_max = slot_count_max
         self.entry_count_max = entry_count_max
         self.entry_limit = 0
+        self.reader = IndexReader(self.buffer, slot_count_max, entry_count_max, self._lock)
 
     @classmethod
     def create(
@@ -216,37 +216,7 @@ class IndexFile:
         An entry knows its second only: records up to a second outside the range come along, none inside is missed.
         Collisions of the hash come along too. The caller knows the records and drops both.
         """
-        with self._lock:
-            if self.buffer is None or key_hash < 0:
-                return []
-            header = self.header
-            slot_at = HEADER_BYTES + (key_hash % self.slot_count_max) * SLOT_BYTES
-            number = SLOT.unpack_from(self.buffer, slot_at)[0]
-            # A put in progress has set its slot and not yet the count: its entry is complete and may be read.
-            if number > header.entry_count:
-                return []
-            return self._walk_chain(number, header, key_hash, max_count, begin_ms, end_ms)
-
-    def _walk_chain(
-        self, number: int, header: IndexHeader, key_hash: int, max_count: int, begin_ms: int, end_ms: int
-    ) -> list[int]:
-        buffer = self._map()
-        found: list[int] = []
-        while 0 < number < self.entry_count_max and len(found) < max_count:
-            entry_at = self._entries_at + number * ENTRY_BYTES
-            entry_hash, physical_offset, time_diff_s, previous = ENTRY.unpack_from(buffer, entry_at)
-            if time_diff_s < 0:
-                break
-            entry_ms = header.begin_timestamp_ms + time_diff_s * 1000
-            if entry_ms + TIME_TOLERANCE_MS < begin_ms:
-                break
-            in_file = header.begin_physical_offset <= physical_offset <= header.end_physical_offset
-            if entry_hash == key_hash and entry_ms <= end_ms and in_file:
-                found.append(physical_offset)
-            if previous >= number:
-                break  # A sound chain only leads to older entries; this one is damaged.
-            number = previous
-        return found
+        return self.reader.select(key_hash, max_count, begin_ms, end_ms)
 
     def is_time_matched(self, begin_ms: int, end_ms: int) -> bool:
         """Whether an entry of this file can lie in the time range."""
@@ -274,6 +244,7 @@ class IndexFile:
         with self._sync_lock, self._lock:
             if self.buffer is not None:
                 self.entry_limit = 0
+                self.reader.detach()
                 self.buffer.release()
                 self.buffer = None
                 self._region.close()

@@ -1,4 +1,4 @@
-"""What the index is asked to put, and what a query gives back."""
+"""What the index is asked to put."""
 
 from __future__ import annotations
 
@@ -17,18 +17,6 @@ class IndexRequest:
     keys: tuple[str, ...]
     physical_offset: int
     store_timestamp_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class QueryOffsets:
-    """Candidates for a key, newest first, and how far the index reaches.
-
-    The offsets contain hash collisions and records up to a second outside the asked time range.
-    """
-
-    offsets: list[int]
-    last_update_timestamp_ms: int
-    last_update_physical_offset: int
 
 
 def index_keys(unique_key: str | None, keys: str | None) -> tuple[str, ...]:

@@ -30,8 +30,8 @@ from tiermq.errors import StoreClosed, StoreDamaged
 from tiermq.files.file_access import FileAccess
 from tiermq.index.index_file import UNFINISHED_SUFFIX, IndexFile
 from tiermq.index.index_name import is_index_name, next_index_name
-from tiermq.index.index_request import IndexRequest, QueryOffsets
-from tiermq.kernel import IndexTail, key_hashes
+from tiermq.index.index_request import IndexRequest
+from tiermq.kernel import IndexReader, IndexTail, QueryOffsets, key_hashes, query_index
 from tiermq.message.java_hash import key_hash
 
 log = logging.getLogger(__name__)
@@ -71,6 +71,7 @@ class IndexService:
         self._query_count_max = query_count_max
         self._lock = threading.Lock()  # Guards replacing `_files`; the tuple itself never changes.
         self._files: tuple[IndexFile, ...] = ()
+        self._newest_first: tuple[IndexReader, ...] = ()
         self._sync_lock = threading.Lock()  # Held while files are synced and the checkpoint is told.
         self._synced_name = ""  # Files up to this name are full and durable.
         self._flushing: list[threading.Thread] = []
@@ -80,6 +81,11 @@ class IndexService:
     def files(self) -> tuple[IndexFile, ...]:
         """The files, oldest first."""
         return self._files
+
+    def _keep(self, files: tuple[IndexFile, ...]) -> None:
+        """Replace the files. The caller holds the lock."""
+        self._files = files
+        self._newest_first = tuple(file.reader for file in reversed(files))
 
     def load(self, last_exit_ok: bool, index_safe_timestamp_ms: int) -> int | None:
         """Open the files of the directory. Returns the physical offset from which records must be indexed again.
@@ -107,7 +113,7 @@ class IndexService:
                 file.close()
             raise
         with self._lock:
-            self._files = tuple(kept)
+            self._keep(tuple(kept))
         if last_exit_ok:
             return None
         return kept[-1].header.end_physical_offset if kept else 0
@@ -226,30 +232,15 @@ class IndexService:
             last.header if last else None,
         )
         with self._lock:
-            self._files = (*self._files, file)
+            self._keep((*self._files, file))
         if last is not None:
             self.flush_full_file(last)
         return file
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryOffsets:
         """Candidates for a key, newest first. The caller compares keys and times with the records."""
-        wanted = min(max_count, self._query_count_max)
-        hash_ = key_hash(f"{topic}#{key}")
-        offsets: list[int] = []
-        last_update: tuple[int, int] | None = None
-        for file in reversed(self._files):
-            header = file.snapshot()
-            if header is None:  # Removed since we took the list.
-                continue
-            if last_update is None:
-                last_update = (header.end_timestamp_ms, header.end_physical_offset)
-            if len(offsets) >= wanted:
-                break
-            if header.is_time_matched(begin_ms, end_ms):
-                offsets += file.select(hash_, wanted - len(offsets), begin_ms, end_ms)
-            if header.begin_timestamp_ms < begin_ms:
-                break
-        return QueryOffsets(offsets, *(last_update or (0, 0)))
+        most = self._query_count_max
+        return query_index(self._newest_first, topic, key, max_count if max_count < most else most, begin_ms, end_ms)
 
     def drop_from(self, physical_offset: int) -> int | None:
         """Remove the files that know records at or behind `physical_offset`, because the commit log ends there now.
@@ -263,7 +254,8 @@ class IndexService:
                 if file.header.entry_count > 1 and file.header.end_physical_offset >= physical_offset:
                     break
                 kept += 1
-            gone, self._files = self._files[kept:], self._files[:kept]
+            gone = self._files[kept:]
+            self._keep(self._files[:kept])
         if not gone:
             return None
         self._synced_name = min(self._synced_name, self._files[-1].name if self._files else "")
@@ -280,7 +272,8 @@ class IndexService:
                 if header is not None and header.end_physical_offset >= min_physical_offset:
                     break
                 expired += 1
-            gone, self._files = self._files[:expired], self._files[expired:]
+            gone = self._files[:expired]
+            self._keep(self._files[expired:])
         for file in gone:
             file.destroy()
         return len(gone)
@@ -341,7 +334,8 @@ class IndexService:
         """Remove every index file."""
         self._join_flushes()
         with self._lock:
-            gone, self._files = self._files, ()
+            gone = self._files
+            self._keep(())
         for file in gone:
             file.destroy()
 

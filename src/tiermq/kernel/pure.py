@@ -27,6 +27,7 @@ from tiermq.kernel.framing import (
     send_answer,
 )
 from tiermq.kernel.gathering import GetPage, TransferLimits, read_page
+from tiermq.kernel.index_walk import IndexReader, QueryOffsets, query_index
 from tiermq.kernel.reasons import Disagreement, Refusal, Stop
 from tiermq.kernel.send_lane import SendLane
 from tiermq.kernel.tails import QueueTail, Segments, Tail
@@ -58,10 +59,12 @@ __all__ = [
     "Frame",
     "FrameReader",
     "GetPage",
+    "IndexReader",
     "IndexTail",
     "Message",
     "PutResult",
     "PutResults",
+    "QueryOffsets",
     "QueueHandle",
     "QueueTail",
     "Refusal",
@@ -89,6 +92,7 @@ __all__ = [
     "pull_answer",
     "put_collected_keys",
     "put_tier_keys",
+    "query_index",
     "read_page",
     "rearrange_index",
     "scan",
