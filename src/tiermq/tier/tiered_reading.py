@@ -23,7 +23,7 @@ from tiermq.status import GetStatus
 from tiermq.store.local_store import TIME_MAX_MS, LocalStore
 from tiermq.store.querying import QueryPage
 from tiermq.store.reading import PULL_BYTES_MAX
-from tiermq.tier.fetch.merged_query import merge, query_cold
+from tiermq.tier.fetch.merged_query import KeyIndex, merge, query_cold
 from tiermq.tier.fetch.read_policy import (
     ReadFacts,
     Source,
@@ -277,9 +277,11 @@ class TieredReading:
             return self.local.query(topic, key, begin_ms, end_ms, max_messages)
         most = min(max_messages, self.local.config.max_msgs_num_batch)
         if self._level is StorageLevel.FORCE or not self.local.config.message_index_enable:
+            is_indexed = self._is_indexed(tier.key_index, topic)
             with tier.metrics.timed("query_message", topic):
                 cold = query_cold(tier.key_index, tier.records, tier.pool, topic, key, begin_ms, end_ms, most)
-            return QueryPage(cold, 0, 0, tier.key_index.is_complete_for(topic))
+            return QueryPage(cold, 0, 0, is_indexed)
+        is_indexed = self._is_indexed(tier.key_index, topic)
         page = self.local.query(topic, key, begin_ms, end_ms, max_messages)
         # What is younger than all that is local is in the tier only as a copy.
         oldest_ms = self._oldest_local_ms()
@@ -296,8 +298,23 @@ class TieredReading:
             merged,
             page.last_update_timestamp_ms,
             page.last_update_physical_offset,
-            page.complete and tier.key_index.is_complete_for(topic),
+            page.complete and is_indexed and self._is_indexed(tier.key_index, topic),
         )
+
+    def _is_indexed(self, index: KeyIndex, topic: str) -> bool:
+        """Whether the tier's index knows every message of the topic that the local store's does not."""
+        if not index.is_complete_for(topic):
+            return False
+        is_cold_only = self._level is StorageLevel.FORCE or not self.local.config.message_index_enable
+        for file in self.tier.files:
+            # A turn that fails behind a commit leaves it to the next one to tell the index.
+            first = file.unindexed_offset if file.queue.topic == topic else None
+            if first is not None and (is_cold_only or not self._is_local(topic, file.queue.queue_id, first)):
+                return False
+        return True
+
+    def _is_local(self, topic: str, queue_id: int, offset: int) -> bool:
+        return self.local.min_offset(topic, queue_id) <= offset < self.local.max_offset(topic, queue_id)
 
     def _oldest_local_ms(self) -> int:
         """When the oldest record of the local log was stored; -1 when there is none."""

@@ -94,6 +94,14 @@ class FlatMessageFile:
         return max([self.commit_offset, *ends])
 
     @property
+    def unindexed_offset(self) -> int | None:
+        """The oldest message that is committed and that the index has not been given yet; None: there is none."""
+        try:
+            return self.committed[0].first_offset
+        except IndexError:
+            return None
+
+    @property
     def append_offset(self) -> int:
         return self.units.append_queue_offset if self.initialised else -1
 
