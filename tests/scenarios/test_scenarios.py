@@ -37,6 +37,7 @@ from scenarios.steps import (
 from tiermq import LocalStore, Message
 from tiermq.config import SETTINGS as STORE_SETTINGS
 from tiermq.tier.driver.faulty import Fault, ScriptedFaults
+from tiermq.tier.names import SegmentType
 
 
 @pytest.fixture
@@ -109,6 +110,19 @@ def test_a_queue_whose_last_segments_were_sealed_goes_on_when_the_disk_is_lost(t
             world.driver.seal(info.key)  # The writer rolled, sealed, and died before it told anybody.
     world.erase_disk()
     play(world, [Open({"restore": True}), ExpectEverything(), Produce(2), TierNow(), ExpectEverything()])
+
+
+def test_a_disk_that_is_lost_between_a_queues_first_records_and_their_units_costs_neither(tmp_path: Path) -> None:
+    world = BrokerWorld(tmp_path)
+    world.open()
+    world.put(5)
+    world.driver.plan = ScriptedFaults("write", [None, *[Fault.BEFORE] * 99])
+    assert not world.store.tier_now()
+    world.driver.plan = None
+    assert {info.key.type for info in world.driver.list_segments()} == {SegmentType.COMMIT_LOG}
+    world.erase_disk()
+    play(world, [Open({"restore": True}), ExpectEverything(), Produce(2), ExpectOffsets(0, 7), TierNow(),
+                 ExpectEverything(), EraseBrokerDisk(), Reopen(restore=True), ExpectEverything()])  # fmt: skip
 
 
 def test_numbering_goes_on_when_the_disk_is_lost_right_after_everything_in_the_tier_expired(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from tiermq.consumequeue.unit import PRE_BLANK, UNIT, UNIT_BYTES
 from tiermq.errors import CorruptSegment, TierUnavailable
+from tiermq.message import HeadKind, read_head
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.flat.flat_append_file import FlatAppendFile
 from tiermq.tier.flat.flat_commit_log import FlatCommitLog
@@ -86,6 +87,25 @@ class QueueRecovery:
             if unit != PRE_BLANK:
                 place, size, _ = UNIT.unpack(unit)
                 return int(place) + int(size)
+            return log_known
+        return self._first_without_unit(log_known)
+
+    def _first_without_unit(self, log_known: int) -> int:
+        """Where the first record lies that should have a unit, when there is none at all; the known end without one.
+
+        A restore knows of records whose writer died before it wrote the queue's first units.
+        """
+        position, wanted = self.log.last.base, self.units.append_queue_offset
+        while position < log_known:
+            window = read_window(self._read_log, position, log_known)
+            at = 0
+            while at < len(window) and (head := read_head(window, at)).kind is HeadKind.OK:
+                if head.queue_offset >= wanted:
+                    return position + at if head.queue_offset == wanted else log_known
+                at += head.size
+            if at == 0:
+                break
+            position += at
         return log_known
 
     def _read_log(self, offset: int, length: int) -> memoryview:

@@ -80,7 +80,7 @@ class _Surveyor:
             self._go_on_behind(manifest)
         elif not self.logs or not self.units:
             self.logs = self.logs or self._begun(SegmentType.COMMIT_LOG)
-            self.units = self.units or self._begun(SegmentType.CONSUME_QUEUE)
+            self.units = self.units or self._begun(SegmentType.CONSUME_QUEUE) or self._first_units()
         self.entries = list(self.believed.time_index) if self.believed else []
         self.found = UnitFindings(self.logs, self.units, self.entries[-1] if self.entries else None, stretch)
 
@@ -139,6 +139,16 @@ class _Surveyor:
         return [
             row for row in rows if row.key.type is segment_type and row.size == 0 and row.status is SegmentStatus.NEW
         ]
+
+    def _first_units(self) -> list[Segment]:
+        """Where units go that a queue never got: its first records are there, and the writer died before their units.
+
+        Only a manifest tells that from units which are lost.
+        """
+        if self.manifest is None or self.manifest.max_offset > 0 or self.manifest.segments or len(self.logs) != 1:
+            return []
+        first = max(walk_tail(self.driver, self.logs[0], self.logs[0].key.base).first_queue_offset, 0)
+        return [Segment(self.key.segment(SegmentType.CONSUME_QUEUE, first * UNIT_BYTES), created_ms=self.now_ms)]
 
     def _aligned(self, segments: list[Segment]) -> list[Segment]:
         for index, segment in enumerate(segments):
