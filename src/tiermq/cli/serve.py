@@ -19,6 +19,7 @@ from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import LOOPBACK, BrokerConfig
 from tiermq.broker.settings_file import FileSettings, read_settings_file
 from tiermq.cli.end_signals import EndSignals
+from tiermq.cli.heap_limits import limit_heaps
 from tiermq.config import StoreConfig
 from tiermq.errors import RemotingError, TierMQError
 from tiermq.namesrv.name_server import NameServer
@@ -81,6 +82,7 @@ def serve(**options: Any) -> None:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    limit_heaps()
     # Signals first, so that one that comes while it starts is not lost.
     with EndSignals() as ending, ExitStack() as running:
         try:
