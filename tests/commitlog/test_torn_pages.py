@@ -91,3 +91,16 @@ def test_recovery_ends_the_log_before_a_torn_record(log: Log) -> None:
     assert again.max_physical_offset == start
     assert again.get("orders", 0, 0).status is GetStatus.FOUND
     assert again.max_offset("orders", 0) == 1
+
+
+def test_a_clock_that_was_set_back_a_little_vouches_for_no_torn_record(log: Log) -> None:
+    log.put()
+    log.store.close()  # The checkpoint says that everything of now is on the disk.
+    log.access.clock.advance_ms(-2_500)
+    log.store = log.opened()
+    start, end = log.put(value="v" * 700)
+    log.erase_page_at(end - 1)
+    log.access._locked.clear()
+    again = log.opened()
+    assert again.max_physical_offset == start
+    assert again.max_offset("orders", 0) == 1

@@ -29,7 +29,7 @@ from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import StoreDamaged
 from tiermq.files.mapped_file import MappedFile
 from tiermq.kernel import Stop, Tail
-from tiermq.store.checkpoint import Checkpoint
+from tiermq.store.checkpoint import SAFETY_MS, Checkpoint
 from tiermq.store.clean_marker import NAME, CleanMarker
 from tiermq.store.dispatching import Dispatch
 
@@ -260,7 +260,8 @@ class Recovery:
     def _first_torn(self, file: MappedFile) -> int | None:
         if self._crc_mode != 1:  # 2 sees every byte of a record; 0 was asked not to look.
             return None
-        return first_torn_record(file, self._checkpoint.physic_msg_timestamp_ms)
+        # As elsewhere, a clock that was set back a little must not let old times vouch for new records.
+        return first_torn_record(file, self._checkpoint.physic_msg_timestamp_ms - SAFETY_MS)
 
     def _look_before_changing(self, files: Sequence[MappedFile], start: int) -> None:
         """Find damage that must be refused before anything is cut. Costs a read only if such damage can be met."""
