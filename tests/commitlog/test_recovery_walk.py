@@ -86,7 +86,14 @@ def test_damage_ends_the_walk_before_later_files() -> None:
 
 def test_a_torn_record_that_no_checksum_sees_ends_the_log_as_damage() -> None:
     file = file_of(0, record(0), record(LENGTH))
-    assert verify_log([file], find_torn=lambda _: LENGTH) == (LogEnd(LENGTH, damaged=True), 1)
+    asked: list[int] = []
+
+    def find_torn(_file: MappedFile, start: int) -> int:
+        asked.append(start)
+        return start
+
+    assert verify_log([file], find_torn=find_torn) == (LogEnd(2 * LENGTH, damaged=True), 2)
+    assert asked == [2 * LENGTH]  # What lies before the first zero page cannot be torn, and is not asked for.
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tiermq.commitlog.torn_pages import sound_below
 from tiermq.files.mapped_file import MappedFile
 from tiermq.kernel import Stop, Tail, scan
 from tiermq.message.record_head import HeadKind, read_head
@@ -18,8 +19,8 @@ from tiermq.message.record_head import HeadKind, read_head
 Step = Callable[[Tail, int, int], tuple[int, Stop]]
 """(view, start, end) -> (position, stop): walk one file's records as `kernel.scan` or `Builder.dispatch` do."""
 
-FindTorn = Callable[[MappedFile], int | None]
-"""The position of the first record of a file that a power cut tore unseen; None when there is none."""
+FindTorn = Callable[[MappedFile, int], int | None]
+"""The first record of a file, from a record's position on, that a power cut tore unseen; None when there is none."""
 
 FIRST_RECORD_BYTES = 64 * 1024 * 1024  # More than any record; a file is usually smaller.
 
@@ -59,13 +60,20 @@ def start_file(files: Sequence[MappedFile], matches: Callable[[int, int], bool])
     return 0
 
 
-def walk_log(files: Sequence[MappedFile], start: int, step: Step, find_torn: FindTorn = lambda _: None) -> LogEnd:
-    """Walk the files from number `start` on with `step` and find the end of valid data."""
+def walk_log(files: Sequence[MappedFile], start: int, step: Step, find_torn: FindTorn | None = None) -> LogEnd:
+    """Walk the files from number `start` on with `step` and find the end of valid data.
+
+    What lies before a file's first zero page is walked at once: nothing there is torn, and that is usually everything.
+    """
     end = files[start].from_offset
     for index in range(start, len(files)):
         file = files[index]
-        torn_at = find_torn(file)
-        position, stop = step(file.view, 0, file.size if torn_at is None else torn_at)
+        sound = file.size if find_torn is None else sound_below(file)
+        position, stop = step(file.view, 0, sound)
+        torn_at = None
+        if find_torn is not None and sound < file.size and stop is not Stop.BLANK:
+            torn_at = find_torn(file, position)
+            position, stop = step(file.view, position, file.size if torn_at is None else torn_at)
         end = file.from_offset + position
         if position == torn_at:
             return LogEnd(end, damaged=True)
@@ -77,7 +85,7 @@ def walk_log(files: Sequence[MappedFile], start: int, step: Step, find_torn: Fin
 
 
 def verify_log(
-    files: Sequence[MappedFile], start: int = 0, crc_mode: int = 1, find_torn: FindTorn = lambda _: None
+    files: Sequence[MappedFile], start: int = 0, crc_mode: int = 1, find_torn: FindTorn | None = None
 ) -> tuple[LogEnd, int]:
     """Check every record from file number `start` on, changing nothing: (end of valid data, records)."""
     records = 0

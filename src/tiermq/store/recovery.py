@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tiermq.commitlog.commit_log import CommitLog
-from tiermq.commitlog.recovery import LogEnd, crc_mode_of, first_record, start_file, verify_log, walk_log
+from tiermq.commitlog.recovery import FindTorn, LogEnd, crc_mode_of, first_record, start_file, verify_log, walk_log
 from tiermq.commitlog.torn_pages import first_torn_record
 from tiermq.config import StoreConfig
 from tiermq.consumequeue.consume_queue import ConsumeQueue
@@ -222,7 +222,7 @@ class Recovery:
         def step(view: Tail, position: int, size: int) -> tuple[int, Stop]:
             return self._dispatch.walk(view, position, size, self._crc_mode)
 
-        end = walk_log(files, start, step, self._first_torn)
+        end = walk_log(files, start, step, self._find_torn)
         self._refuse_to_destroy(files, end)
         truncated = end.damaged or any(
             file.from_offset > end.offset and first_record(file) is not None for file in files
@@ -257,16 +257,18 @@ class Recovery:
         checkpoint.logics_msg_timestamp_ms = max(checkpoint.logics_msg_timestamp_ms, store_ms)
         checkpoint.flush()
 
-    def _first_torn(self, file: MappedFile) -> int | None:
-        if self._crc_mode != 1:  # 2 sees every byte of a record; 0 was asked not to look.
-            return None
+    @property
+    def _find_torn(self) -> FindTorn | None:
+        return self._first_torn if self._crc_mode == 1 else None  # 2 sees every byte; 0 was asked not to look.
+
+    def _first_torn(self, file: MappedFile, start: int) -> int | None:
         # As elsewhere, a clock that was set back a little must not let old times vouch for new records.
-        return first_torn_record(file, self._checkpoint.physic_msg_timestamp_ms - SAFETY_MS)
+        return first_torn_record(file, self._checkpoint.physic_msg_timestamp_ms - SAFETY_MS, start)
 
     def _look_before_changing(self, files: Sequence[MappedFile], start: int) -> None:
         """Find damage that must be refused before anything is cut. Costs a read only if such damage can be met."""
         if any(map(self._holds_durable_records, files[start + 1 :])):
-            end, _ = verify_log(files, start, self._crc_mode, self._first_torn)
+            end, _ = verify_log(files, start, self._crc_mode, self._find_torn)
             self._refuse_to_destroy(files, end)
 
     def _holds_durable_records(self, file: MappedFile) -> bool:
