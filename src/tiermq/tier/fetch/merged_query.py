@@ -154,7 +154,9 @@ def keys_of(message: StoredMessage) -> list[str]:
 
 def is_answer(message: StoredMessage, topic: str, key: str, begin_ms: int, end_ms: int) -> bool:
     """Whether a message really is what was asked for: hashes collide, and index times are cut to seconds."""
-    return message.topic == topic and begin_ms <= message.store_timestamp_ms <= end_ms and key in keys_of(message)
+    if message.topic != topic or not begin_ms <= message.store_timestamp_ms <= end_ms:
+        return False
+    return key in message.keys or key == message.unique_key != ""
 
 
 def merge(local: Iterable[StoredMessage], cold: Iterable[StoredMessage], max_messages: int) -> list[StoredMessage]:
