@@ -313,9 +313,6 @@ class TieredReading:
                 return False
         return True
 
-    def _is_local(self, topic: str, queue_id: int, offset: int) -> bool:
-        return self.local.min_offset(topic, queue_id) <= offset < self.local.max_offset(topic, queue_id)
-
     def _oldest_local_ms(self) -> int:
         """When the oldest record of the local log was stored; -1 when there is none."""
         oldest = self.local.message_at(max(0, self.local.min_physical_offset))
