@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tiermq.errors import RequestRefused
 from tiermq.remoting.command import RemotingCommand
@@ -37,6 +39,19 @@ def test_a_missing_field_refuses_the_request_with_a_system_error(read: object) -
 def test_what_is_no_number_is_refused(value: str) -> None:
     with pytest.raises(RequestRefused, match="number"):
         int_field(RemotingCommand(1, ext={"n": value}), "n")
+
+
+@given(st.integers(-(2**64), 2**64) | st.integers(-(2**32), 2**32), st.sampled_from(["", "+", "0", "00000000000"]))
+def test_a_number_is_read_as_it_stands_or_refused_for_its_size(value: int, before: str) -> None:
+    text = before + str(value) if value >= 0 else str(value)
+    command = RemotingCommand(1, ext={"n": text})
+    for read, bits in ((int_field, 63), (int32_field, 31)):
+        fits = -(2**bits) <= value < 2**bits and len(text.lstrip("+-")) <= 19
+        if fits:
+            assert read(command, "n") == value
+        else:
+            with pytest.raises(RequestRefused):
+                read(command, "n")
 
 
 def test_a_number_of_32_bits_is_not_larger() -> None:

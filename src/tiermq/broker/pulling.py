@@ -50,8 +50,10 @@ _SUCCESS = int(ResponseCode.SUCCESS)
 _NOT_FOUND = int(ResponseCode.PULL_NOT_FOUND)
 _RETRY = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
 _MOVED = int(ResponseCode.PULL_OFFSET_MOVED)
+_FOUND = GetStatus.FOUND
+assert _FOUND.name == "FOUND"
 _CODES = {
-    GetStatus.FOUND: _SUCCESS,
+    _FOUND: _SUCCESS,
     GetStatus.NO_MATCHED_MESSAGE: _RETRY,
     GetStatus.MESSAGE_WAS_REMOVING: _RETRY,
     GetStatus.OFFSET_FOUND_NULL: _NOT_FOUND,
@@ -258,12 +260,14 @@ class PullProcessor:
     # Answering.
 
     def _finish(self, pull: Pull, admitted: Admitted, page: Page, may_hold: bool) -> None:
-        code = _code_of(page, pull.offset)
-        if code == _SUCCESS:
+        if page.status is _FOUND:
             admitted.message_count += page.count
             admitted.byte_count += len(page.data)
             self._offsets.pulled(pull.group, pull.topic, pull.queue_id, page.next_offset)
-        elif code == _NOT_FOUND and may_hold and self._hold(pull, page):
+            self._send(pull, _SUCCESS, "FOUND", page.next_offset, page.min_offset, page.max_offset, page.data)
+            return
+        code = _code_of(page, pull.offset)
+        if code == _NOT_FOUND and may_hold and self._hold(pull, page):
             return
         self._send(pull, code, page.status.name, page.next_offset, page.min_offset, page.max_offset, page.data)
 

@@ -11,6 +11,9 @@ from tiermq.errors import RequestRefused
 from tiermq.remoting.command import RemotingCommand
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+_CERTAIN_64, _CERTAIN_32 = 18, 9  # So many digits fit, whatever they are.
+assert 10**_CERTAIN_64 < 1 << 63
+assert 10**_CERTAIN_32 < 1 << 31
 
 
 def text_field(command: RemotingCommand, name: str, default: str | None = None) -> str:
@@ -24,6 +27,8 @@ def text_field(command: RemotingCommand, name: str, default: str | None = None) 
 def int_field(command: RemotingCommand, name: str, default: int | None = None) -> int:
     """The field's 64-bit number; without a default it must be there."""
     value = command.ext.get(name)
+    if value is not None and len(value) <= _CERTAIN_64 and value.isdecimal() and value.isascii():
+        return int(value)  # The usual: a pull has seven of them.
     if value is None:
         if default is None:
             raise RequestRefused(f"request {int(command.code)}: expected the field {name}, found none")
@@ -35,6 +40,9 @@ def int_field(command: RemotingCommand, name: str, default: int | None = None) -
 
 def int32_field(command: RemotingCommand, name: str, default: int | None = None) -> int:
     """The same of 32 bits."""
+    text = command.ext.get(name)
+    if text is not None and len(text) <= _CERTAIN_32 and text.isdecimal() and text.isascii():
+        return int(text)
     value = int_field(command, name, default)
     if not -(1 << 31) <= value < 1 << 31:
         raise RequestRefused(f"request {int(command.code)}: expected a number of 32 bits in {name}, found {value}")

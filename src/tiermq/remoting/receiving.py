@@ -32,6 +32,7 @@ _NAMES = (
 )
 _LANGUAGES: dict[int | str | None, Language] = {each.value: each for each in Language}
 _LANGUAGES |= {each.name: each for each in Language}
+_BINARY = int(HeaderType.ROCKETMQ)
 _LETTERS = tuple("abcdefghijklm")
 assert len(_NAMES) == len(_LETTERS)
 
@@ -44,7 +45,7 @@ def command_of(frame: Frame) -> RemotingCommand:
         command = decode_json_header(frame.header) if is_json else decode_binary_header(frame.header)
     else:
         code, language, version, opaque, flag, remark, ext = fields
-        if frame.header_type == HeaderType.ROCKETMQ and not flag & FLAG_RESPONSE:
+        if frame.header_type == _BINARY and not flag & FLAG_RESPONSE:
             code = TRUNCATED_CODES.get(code & 0xFFFF, code)
         # Without the constructor, which copies the fields: they are nobody else's.
         command = RemotingCommand.__new__(RemotingCommand)
