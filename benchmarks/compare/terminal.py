@@ -84,7 +84,8 @@ def results_table(found: Comparison) -> Table:
     for outcome in found.outcomes.values():
         base = outcome.base
         if base is None:
-            status = outcome.points[1].status.value if 1 in outcome.points else "not measured"
+            status = "growth alone" if outcome.grown() else "not measured"
+            status = outcome.points[1].status.value if 1 in outcome.points else status
             table.add_row(outcome.name, status, "", wording.goal(outcome.goal), "", "", "")
             continue
         against = ratios.ratio(base, outcome.kind)
