@@ -7,6 +7,7 @@ from campaign.disks.damage import DamagePart, blank, flip, vanish
 from campaign.disks.ground import Ground
 from campaign.disks.stores import StoreGround
 from campaign.disks.tiers import TierGround
+from campaign.disks.timers import TimerGround
 from campaign.disks.troubles import FAULTS, TroublePart
 from campaign.part import Part
 
@@ -16,8 +17,15 @@ GROUNDS: list[Ground] = [
     BrokerGround(),
     StoreGround(killed=True),
     TierGround(cold=False),
+    TimerGround(killed=False),
+    TimerGround(killed=True),
 ]
-LENIENT: list[Ground] = [StoreGround(killed=False, strict=False), StoreGround(killed=True, strict=False), *GROUNDS[1:3]]
+LENIENT: list[Ground] = [
+    StoreGround(killed=False, strict=False),
+    StoreGround(killed=True, strict=False),
+    *GROUNDS[1:3],
+    *GROUNDS[5:],
+]
 PARTS: list[Part] = [
     DamagePart("bits", "bits flipped in every kind of file", [flip], GROUNDS),
     DamagePart("sectors", "sectors of every kind of file read as zeros", [blank], LENIENT),

@@ -10,11 +10,17 @@ from hypothesis import strategies as st
 
 from simulation.simulated_files import SimulatedFileAccess
 from tiermq.delivery.timer.timer_checkpoint import (
+    COPY,
+    COPY_AT,
+    COPY_CRC,
     FILE_BYTES,
+    MARK,
     MARK_AT,
+    NO_SUM,
     TimerCheckpoint,
     TimerProgress,
     decode_progress,
+    encode_copy,
     encode_progress,
 )
 from tiermq.errors import StoreDamaged
@@ -38,10 +44,13 @@ def test_a_checkpoint_has_rocketmqs_bytes() -> None:
     assert struct.unpack_from(">7q", data) == (1_700_000_000_000, 520, 10, 10, 0, 1_700_000_000_000, 1)
 
 
-@given(st.builds(TimerProgress, LONG, LONG, LONG, st.integers(1, 2**31 - 1), LONG, LONG, LONG, LONG))
+@given(st.builds(TimerProgress, LONG, LONG, LONG, st.integers(1, 2**31 - 1), LONG, LONG, LONG, LONG, LONG))
 def test_a_checkpoint_of_ours_comes_back_as_it_was(progress: TimerProgress) -> None:
     values, mark = encode_progress(progress)
-    assert decode_progress(values.ljust(MARK_AT, b"\0") + mark) == progress
+    unsummed = progress._replace(units_sum=NO_SUM)
+    assert decode_progress(values.ljust(MARK_AT, b"\0") + mark) == unsummed
+    assert decode_progress(file_of(progress)) == progress
+    assert decode_progress(file_of(unsummed)) == unsummed
     assert progress.is_ours
 
 
@@ -61,6 +70,51 @@ def test_every_damaged_byte_of_the_values_makes_a_checkpoint_not_ours(at: int) -
     data = bytearray(values.ljust(MARK_AT, b"\0") + mark)
     data[at] ^= 1
     assert not decode_progress(data).is_ours
+
+
+def file_of(progress: TimerProgress) -> bytearray:
+    data = bytearray(FILE_BYTES)
+    values, mark = encode_progress(progress)
+    copy = encode_copy(progress)
+    data[: len(values)], data[MARK_AT : MARK_AT + len(mark)] = values, mark
+    data[COPY_AT : COPY_AT + len(copy)] = copy
+    return data
+
+
+SUMMED = TimerProgress(1_700_000_000_000, 520, 10, 1_000, 1_700_000_000_500, 7, 0, 10, units_sum=2**62 + 5)
+
+
+@pytest.mark.parametrize("at", [*range(56), *range(MARK_AT, MARK_AT + MARK.size)])
+def test_a_bit_of_a_checkpoint_that_went_bad_is_known_from_its_copy(at: int) -> None:
+    data = file_of(SUMMED)
+    assert decode_progress(data) == SUMMED
+    data[at] ^= 4
+    assert decode_progress(data) == SUMMED
+
+
+def test_a_sector_of_a_checkpoint_that_is_gone_is_known_from_its_copy() -> None:
+    assert decode_progress(bytes(512) + file_of(SUMMED)[512:]) == SUMMED
+
+
+@pytest.mark.parametrize("at", range(COPY_AT, COPY_AT + COPY.size + COPY_CRC.size))
+def test_a_copy_that_went_bad_is_not_believed(at: int) -> None:
+    data = file_of(SUMMED)
+    data[at] ^= 1
+    assert decode_progress(data) == SUMMED._replace(units_sum=NO_SUM)
+
+
+def test_what_rocketmq_wrote_over_ours_is_believed_and_not_its_copy() -> None:
+    data = file_of(SUMMED)
+    later = SUMMED._replace(read_time_ms=1_700_000_004_000, timestamp_ms=1_700_000_004_211, counter=8)
+    data[:56] = encode_progress(later)[0]
+    assert decode_progress(data) == later._replace(precision_ms=0, units_sum=NO_SUM)
+
+
+def test_a_copy_of_another_moment_says_no_sum() -> None:
+    data, later = file_of(SUMMED), SUMMED._replace(log_end=572, counter=8)
+    values, mark = encode_progress(later)
+    data[:56], data[MARK_AT : MARK_AT + len(mark)] = values, mark
+    assert decode_progress(data) == later._replace(units_sum=NO_SUM)
 
 
 def test_a_checkpoint_is_durable_when_it_was_written() -> None:

@@ -27,7 +27,7 @@ def waiting(**settings: object) -> TimerWorld:
 def as_rocketmq_leaves_it(world: TimerWorld, *, log_end: int, queue_offset: int, read_ms: int = NOW_MS) -> None:
     """The checkpoint as RocketMQ writes it: without our mark, its log end one flush behind."""
     overwrite(world.access, "config/timercheck", 0, struct.pack(">4q", read_ms, log_end, queue_offset, queue_offset))
-    world.access._entries[f"{ROOT}/config/timercheck"].current[64:100] = bytes(36)
+    world.access._entries[f"{ROOT}/config/timercheck"].current[64:] = bytes(4096 - 64)
 
 
 def all_delivered_once(world: TimerWorld) -> None:
@@ -99,6 +99,59 @@ def test_a_wheel_that_was_made_anew_twice_has_each_timer_once() -> None:
     world.restart()
     world.wait(200_000, step_ms=2_000)
     assert sorted(world.bodies()) == sorted([*BODIES, b"x", b"x"])
+
+
+def damaged(world: TimerWorld, name: str, at: int, flipped: bytes) -> None:
+    """Flip bits there; nothing to flip is a sector that reads as zeros."""
+    before = bytes(world.access._entries[f"{ROOT}/{name}"].current)
+    after = bytes(a ^ b for a, b in zip(before[at:], flipped, strict=False)) if flipped else bytes(512)
+    assert before[at : at + len(after)] != after
+    overwrite(world.access, name, at, after)
+
+
+LOG = "timerlog/00000000000000000000"
+UNIT = 52 * 18
+"""Of one that waits, behind two others in its slot."""
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "flipped"),
+    [
+        pytest.param("timerwheel", -1, b"", id="a sector of the wheel"),
+        pytest.param(LOG, UNIT // 512 * 512, b"", id="a sector of the log"),
+        pytest.param(LOG, UNIT + 15, b"\x04", id="a timer looks like a cancellation"),
+        pytest.param(LOG, UNIT + 15, b"\x02", id="a timer looks as if it rolled"),
+        pytest.param(LOG, UNIT + 10, b"\x02", id="a chain leads elsewhere"),
+        pytest.param(LOG, UNIT + 35, b"\x01", id="another message"),
+        pytest.param("config/timercheck", 0, b"", id="a sector of the checkpoint"),
+        pytest.param("config/timercheck", 2, b"\x04", id="a read time that is years ahead"),
+        pytest.param("config/timercheck", 23, b"\x01", id="another offset"),
+    ],
+)
+def test_damage_of_the_timers_files_costs_no_timer_and_gives_none_twice(name: str, at: int, flipped: bytes) -> None:
+    world = waiting()
+    world.send(b"cancelled", 88_000)
+    world.timers.cancel("T", "K-cancelled", world.clock.now_ms() + 88_000)
+    world.store.dispatch_now()
+    world.wait(80_000, step_ms=4_000)  # Some are delivered, and some have rolled.
+    world.stop()
+    if at < 0:
+        wheel = bytes(world.access._entries[f"{ROOT}/{name}"].current)
+        at = max(range(0, len(wheel), 512), key=lambda start: sum(map(bool, wheel[start : start + 512])))
+    damaged(world, name, at, flipped)
+    world.start()
+    all_delivered_once(world)
+
+
+def test_timers_that_are_made_anew_from_their_topic_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    world = waiting()
+    world.stop()
+    damaged(world, LOG, UNIT + 15, b"\x04")
+    world.start()
+    assert "made anew from the timer topic" in caplog.text
+    caplog.clear()
+    world.restart()
+    assert "made anew" not in caplog.text
 
 
 def test_a_wheel_of_another_size_is_refused() -> None:

@@ -8,10 +8,16 @@
     +------------+-----------+--------------+---------------+
     | "TierMQtw" | precision | CRC of 0..56 | log end       |   ours, where RocketMQ leaves the file alone
     +------------+-----------+--------------+---------------+
+    2048         2056        2112           2116            2120        2128
+    +------------+-----------+--------------+---------------+-----------+--------------+
+    | "TierMQt2" | 0..56     | precision    | has a sum     | units sum | CRC of it all|   ours, in another sector
+    +------------+-----------+--------------+---------------+-----------+--------------+
 
 The read time is the first slot that was not delivered, the queue offset the first message of the timer topic that was
 not taken in, the log end the end of the units of those before it. All three belong together in a checkpoint of ours,
-which our mark says as long as its CRC fits; RocketMQ's log end is that of its last but one flush.
+which our mark says as long as its CRC fits; RocketMQ's log end is that of its last but one flush. The copy tells a
+checkpoint that went bad (it differs by a few bits, or is zeros) from one that RocketMQ wrote. The units sum is that of
+`unit_sum` over all units that wait: whoever opens the wheel knows by it that it leads to each of them, undamaged.
 
 Invariants: written only after what it speaks of is on disk. Threads: the timer service alone.
 """
@@ -46,7 +52,23 @@ MARK = struct.Struct(
 )
 MARK_AT = 64
 MARK_NAME = b"TierMQtw"
+COPY = struct.Struct(
+    ">"
+    "8s"  # name       TierMQt2
+    "56s"  # values    as above
+    "i"  # precision   as above
+    "i"  # has_sum     1, or 0 when the sum is not known
+    "Q"  # units_sum   over all units from the read time on, below the log end
+)
+COPY_CRC = struct.Struct(">I")
+COPY_AT = 2048
+COPY_NAME = b"TierMQt2"
+NO_SUM = -1
+SUM_MASK = 2**63 - 1
+BAD_BITS_MAX = 3
+"""Values that differ from their copy by so few bits were not written by anybody."""
 assert VALUES.size == 56
+assert COPY_AT % 512 == 0
 assert VALUES.size <= MARK_AT
 
 
@@ -61,6 +83,7 @@ class TimerProgress(NamedTuple):
     counter: int = 0
     state_version: int = 0
     master_queue_offset: int = 0
+    units_sum: int = NO_SUM
 
     @property
     def is_ours(self) -> bool:
@@ -81,20 +104,45 @@ def encode_progress(progress: TimerProgress) -> tuple[bytes, bytes]:
     return values, MARK.pack(MARK_NAME, progress.precision_ms, zlib.crc32(values), progress.log_end)
 
 
+def encode_copy(progress: TimerProgress) -> bytes:
+    """The values once more, and the sum over what waits."""
+    has_sum = progress.units_sum != NO_SUM
+    values = encode_progress(progress)[0]
+    copy = COPY.pack(COPY_NAME, values, progress.precision_ms, has_sum, progress.units_sum if has_sum else 0)
+    return copy + COPY_CRC.pack(zlib.crc32(copy))
+
+
 def decode_progress(data: bytes | memoryview) -> TimerProgress:
     """Raises StoreDamaged when there are too few bytes. Older brokers wrote 32 bytes, without a version."""
     if len(data) < 32:
         raise StoreDamaged(f"expected a timer checkpoint of at least 32 bytes, found {len(data)}")
     values = bytes(data[: VALUES.size]).ljust(VALUES.size, b"\0")
-    read_time_ms, log_end, queue_offset, master, state_version, timestamp_ms, counter = VALUES.unpack(values)
-    precision_ms = 0
+    precision_ms, units_sum = 0, NO_SUM
     if len(data) >= MARK_AT + MARK.size:
         name, precision, crc, marked_end = MARK.unpack_from(data, MARK_AT)
-        if name == MARK_NAME and crc == zlib.crc32(values) and marked_end == log_end:
+        if name == MARK_NAME and crc == zlib.crc32(values) and marked_end == VALUES.unpack(values)[1]:
             precision_ms = precision
+    copy = _sound_copy(bytes(data))
+    if copy is not None and (values == copy[0] or (precision_ms == 0 and _went_bad(values, copy[0]))):
+        values, precision_ms, units_sum = copy
+    read_time_ms, log_end, queue_offset, master, state_version, timestamp_ms, counter = VALUES.unpack(values)
     return TimerProgress(
-        read_time_ms, log_end, queue_offset, precision_ms, timestamp_ms, counter, state_version, master
+        read_time_ms, log_end, queue_offset, precision_ms, timestamp_ms, counter, state_version, master, units_sum
     )
+
+
+def _sound_copy(data: bytes) -> tuple[bytes, int, int] | None:
+    """(values, precision, sum) of the copy; None where there is none."""
+    end = COPY_AT + COPY.size
+    if len(data) < end + COPY_CRC.size or COPY_CRC.unpack_from(data, end)[0] != zlib.crc32(data[COPY_AT:end]):
+        return None
+    name, values, precision, has_sum, units_sum = COPY.unpack_from(data, COPY_AT)
+    return (values, precision, units_sum if has_sum else NO_SUM) if name == COPY_NAME else None
+
+
+def _went_bad(values: bytes, copy: bytes) -> bool:
+    differing = int.from_bytes(values, "big") ^ int.from_bytes(copy, "big")
+    return not any(values) or differing.bit_count() <= BAD_BITS_MAX
 
 
 class TimerCheckpoint:
@@ -125,6 +173,8 @@ class TimerCheckpoint:
         buffer = self._region.buffer
         buffer[: len(values)] = values
         buffer[MARK_AT : MARK_AT + len(mark)] = mark
+        copy = encode_copy(new)
+        buffer[COPY_AT : COPY_AT + len(copy)] = copy
         self._region.sync()
         self.progress = new
 

@@ -18,7 +18,7 @@ from array import array
 from tiermq.delivery.timer.timer_log import TimerLog
 from tiermq.delivery.timer.timer_record import cancel_key, delivered, own_key, read_timer, rolled
 from tiermq.delivery.timer.timer_state import TimerState, is_done
-from tiermq.delivery.timer.timer_unit import MAGIC_DELETE, TimerUnit
+from tiermq.delivery.timer.timer_unit import MAGIC_DELETE, TimerUnit, unit_sum
 from tiermq.delivery.timer.timer_wheel import Slot
 from tiermq.errors import CorruptRecord, IllegalMessage
 from tiermq.kernel import Message
@@ -34,8 +34,9 @@ BATCHES_MAX = 16
 class _OpenSlot:
     """A slot that is being delivered."""
 
-    def __init__(self, slot: Slot, positions: array[int], cancelled: set[str]) -> None:
+    def __init__(self, slot: Slot, positions: array[int], units_sum: int, cancelled: set[str]) -> None:
         self.slot = slot
+        self.units_sum = units_sum
         self.positions = positions
         """Of its units, newest first; what was dealt with is taken off the end."""
         self.cancelled = cancelled
@@ -79,10 +80,11 @@ class TimerDequeue:
             return False
         state.read_ms = slot.time_ms
         cancellations: list[TimerUnit] = []
-        positions, is_whole = chain_of(state.log, slot, state.settings.precision_ms, cancellations)
+        sums: list[int] = []
+        positions, is_whole = chain_of(state.log, slot, state.settings.precision_ms, cancellations, sums)
         if not is_whole:
             state.skip(f"slot {slot.time_ms}", f"its chain in the timer log ends after {len(positions)} units")
-        self._open = _OpenSlot(slot, positions, self._cancelled_by(cancellations))
+        self._open = _OpenSlot(slot, positions, sum(sums), self._cancelled_by(cancellations))
         return True
 
     def _deliver_batch(self) -> bool:
@@ -108,6 +110,7 @@ class TimerDequeue:
     def _close(self, opened: _OpenSlot) -> None:
         state = self._state
         state.waiting -= opened.slot.timers
+        state.add_to_sum(-opened.units_sum)
         state.read_ms = opened.slot.time_ms + state.settings.precision_ms
         self._open = None
 
@@ -153,11 +156,15 @@ class TimerDequeue:
 
 
 def chain_of(
-    log: TimerLog, slot: Slot, precision_ms: int, cancellations: list[TimerUnit] | None = None
+    log: TimerLog,
+    slot: Slot,
+    precision_ms: int,
+    cancellations: list[TimerUnit] | None = None,
+    sums: list[int] | None = None,
 ) -> tuple[array[int], bool]:
     """Positions of the units of a slot, newest first, and whether they are all that the log should have.
 
-    Units that cancel are added to `cancellations`, if somebody wants them.
+    Units that cancel are added to `cancellations`, and what each adds to the sum to `sums`, if somebody wants them.
     """
     positions = array("q")
     position, begin = slot.last, log.begin
@@ -167,6 +174,8 @@ def chain_of(
         if unit is None or unit.previous >= position or unit.slot_ms // precision_ms != key:
             return positions, False
         positions.append(position)
+        if sums is not None:
+            sums.append(unit_sum(position, unit))
         if cancellations is not None and unit.magic & MAGIC_DELETE and unit.cancels:
             cancellations.append(unit)
         position = unit.previous

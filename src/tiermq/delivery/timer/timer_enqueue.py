@@ -19,7 +19,7 @@ from tiermq.delivery.timer.timer_place import TIMER_QUEUE
 from tiermq.delivery.timer.timer_record import AT_ONCE_MS, TimerRecord, delivered, read_timer
 from tiermq.delivery.timer.timer_settings import TimerSettings
 from tiermq.delivery.timer.timer_state import TimerState, is_done
-from tiermq.delivery.timer.timer_unit import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TimerUnit
+from tiermq.delivery.timer.timer_unit import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TimerUnit, unit_sum
 from tiermq.delivery.timer.timer_wheel import Slot
 from tiermq.errors import CorruptRecord, IllegalMessage, TierError
 from tiermq.message.record import reencode
@@ -119,6 +119,7 @@ class TimerEnqueue:
             slot.last, magic, state.write_ms, slot_ms - state.write_ms, physical_offset, size, timer.topic_hash
         )
         position = state.log.append(unit)
+        state.add_to_sum(unit_sum(position, unit))
         first = position if slot.time_ms < 0 else slot.first
         state.wheel.put(Slot(slot_ms, first, position, slot.timers + unit.weight))
         state.waiting += unit.weight

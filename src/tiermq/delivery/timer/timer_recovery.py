@@ -3,7 +3,9 @@
     checkpoint of ours         log, wheel and queue offset belong together: the log is cut at the checkpoint's end,
                                and slots that know more are taken back to what they were
     RocketMQ's                 units behind its log end count if their messages are there and were taken in
-    wheel gone, damaged,       every unit that waits is copied to the log's end, and linked anew
+    units that wait do not     the timer topic is the second copy: the log is emptied, and everything of it that was
+    add up to the sum          taken in and waits is linked anew; what was far may come twice by that
+    wheel gone, damaged,       every unit that waits is copied to the log's end, and linked anew, where there is no sum
     or of another precision
 
 Messages from the queue offset on are taken in again afterwards, so nothing is lost by cutting. The original forgets
@@ -14,23 +16,34 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from tiermq.clock import Clock
 from tiermq.delivery.timer.timer_checkpoint import FILE as CHECKPOINT_FILE
-from tiermq.delivery.timer.timer_checkpoint import TimerCheckpoint, TimerProgress
+from tiermq.delivery.timer.timer_checkpoint import NO_SUM, SUM_MASK, TimerCheckpoint, TimerProgress
+from tiermq.delivery.timer.timer_dequeue import chain_of
 from tiermq.delivery.timer.timer_log import DIRECTORY, TimerLog
 from tiermq.delivery.timer.timer_metrics import FILE as METRICS_FILE
 from tiermq.delivery.timer.timer_metrics import TimerMetrics, decode_timer_metrics
 from tiermq.delivery.timer.timer_place import TIMER_QUEUE
-from tiermq.delivery.timer.timer_record import read_timer
+from tiermq.delivery.timer.timer_record import own_key, read_timer
 from tiermq.delivery.timer.timer_settings import TimerSettings
 from tiermq.delivery.timer.timer_state import TimerState
-from tiermq.delivery.timer.timer_unit import MAGIC_COPY, MAGIC_ROLL, UNIT_BYTES, TimerUnit
+from tiermq.delivery.timer.timer_unit import (
+    MAGIC_COPY,
+    MAGIC_DEFAULT,
+    MAGIC_DELETE,
+    MAGIC_ROLL,
+    NO_POSITION,
+    UNIT_BYTES,
+    TimerUnit,
+)
 from tiermq.delivery.timer.timer_wheel import FILE as WHEEL_FILE
 from tiermq.delivery.timer.timer_wheel import Slot, TimerWheel, new_wheel
 from tiermq.errors import CorruptRecord
 from tiermq.files.file_access import FileAccess
+from tiermq.message.properties import TIMER_ROLL_TIMES, get_property
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import TIMER_TOPIC
 from tiermq.store.local_store import LocalStore
@@ -39,6 +52,7 @@ _log = logging.getLogger(__name__)
 
 CONFIG_DIRECTORY = "config"
 TEMPORARY_SUFFIX = ".tiermq"
+_ROLL_TIMES = TIMER_ROLL_TIMES.encode()
 DIRTY_MAX = 100_000
 """Slots of a new wheel that are held in memory at once."""
 
@@ -75,17 +89,25 @@ class TimerRecovery:
         read_ms = self._read_time(progress, log)
         end, queue_offset = self._ends(progress, log)
         was_cut = next(log.units(end), None) is not None
+        has_sum = progress.units_sum != NO_SUM and progress.precision_ms == self._settings.precision_ms
         is_linked = (
             (has_wheel or log.end == 0)
             and progress.precision_ms in (0, self._settings.precision_ms)
             and self._take_back(wheel, log, read_ms, end)
             and (progress.is_ours or self._agrees(wheel, log, read_ms, progress.log_end, end))
+            and (not has_sum or self._units_sum(wheel, log, read_ms) == progress.units_sum)
         )
         if is_linked:
             wheel.flush()  # Before the units that it no longer knows are erased.
-        log.truncate(end)
-        if not is_linked:
-            wheel, read_ms = self._link_anew(wheel, log, read_ms)
+        if is_linked or not has_sum:
+            log.truncate(end)
+        if not is_linked and has_sum:
+            _log.error("timer wheel and log: what waits is not what was written; made anew from the timer topic")
+            log.truncate(log.begin)
+            wheel, read_ms = self._link_anew(wheel, log, read_ms, self._units_of_topic(read_ms, queue_offset))
+        elif not is_linked:
+            _log.warning("timer wheel: it does not lead to what is in the timer log, and is made anew from that")
+            wheel, read_ms = self._link_anew(wheel, log, read_ms, _units_before(log, log.end))
         metrics = self._access.read_config(os.path.join(self._config, METRICS_FILE), decode_timer_metrics)
         if metrics is None or was_cut or not is_linked:
             metrics = self._counted(log, read_ms)
@@ -94,12 +116,13 @@ class TimerRecovery:
             self._store, self._clock, self._settings, wheel, log, metrics, read_ms, read_ms, queue_offset
         )
         state.waiting = wheel.waiting_count(read_ms)
+        is_known = is_linked and has_sum
+        state.units_sum = progress.units_sum if is_known else self._units_sum(wheel, log, read_ms)
         # From here on the checkpoint is ours, and its values belong together.
         log.flush()
         wheel.flush()
-        checkpoint.write(
-            TimerProgress(read_ms, log.end, queue_offset, self._settings.precision_ms), self._clock.now_ms()
-        )
+        written = TimerProgress(read_ms, log.end, queue_offset, self._settings.precision_ms, units_sum=state.units_sum)
+        checkpoint.write(written, self._clock.now_ms())
         _log.info("timers: %d wait, from offset %d, slot %d on", state.waiting, queue_offset, read_ms)
         return OpenTimers(state, checkpoint, os.path.join(self._config, METRICS_FILE))
 
@@ -184,10 +207,48 @@ class TimerRecovery:
                 return False
         return True
 
-    def _link_anew(self, old: TimerWheel, log: TimerLog, read_ms: int) -> tuple[TimerWheel, int]:
-        """A new wheel, from the units in the log that wait, and its read time. The old one stays in place until the
-        new one is whole."""
-        _log.warning("timer wheel: it does not lead to what is in the timer log, and is made anew from that")
+    def _units_sum(self, wheel: TimerWheel, log: TimerLog, read_ms: int) -> int:
+        """Over all units that the wheel leads to; one at which a chain breaks is not in it."""
+        total = 0
+        for slot in wheel.slots_between(read_ms):
+            sums: list[int] = []
+            chain_of(log, slot, self._settings.precision_ms, None, sums)
+            total += sum(sums)
+        return total & SUM_MASK
+
+    def _units_of_topic(self, read_ms: int, queue_offset: int) -> Iterator[TimerUnit]:
+        """Units for the messages that were taken in and are not due yet; of one that rolled, the newest alone."""
+        newest: dict[tuple[str, int] | None, int] = {}
+        for offset, message, _, _ in self._taken_in(read_ms, queue_offset):
+            if get_property(message.encoded_properties, _ROLL_TIMES) is not None and own_key(message) is not None:
+                newest[_rolling_key(message)] = offset
+        write_ms = self._settings.floor(self._clock.now_ms())
+        for offset, message, physical_offset, size in self._taken_in(read_ms, queue_offset):
+            if newest.get(_rolling_key(message), offset) <= offset:
+                timer = read_timer(message)
+                magic = MAGIC_DEFAULT | (MAGIC_DELETE if timer.is_delete else 0)
+                begin_ms = min(write_ms, timer.deliver_ms)
+                delay_ms = timer.deliver_ms - begin_ms
+                yield TimerUnit(NO_POSITION, magic, begin_ms, delay_ms, physical_offset, size, timer.topic_hash)
+
+    def _taken_in(self, read_ms: int, queue_offset: int) -> Iterator[tuple[int, StoredMessage, int, int]]:
+        """(queue offset, message, physical offset, size) of the timer topic, from the read time on."""
+        low = self._store.min_offset(TIMER_TOPIC, TIMER_QUEUE)
+        for offset, physical_offset, size in self._store.units_between(TIMER_TOPIC, TIMER_QUEUE, low, queue_offset):
+            try:
+                message = self._store.message_at(physical_offset, size)
+                if message is None:
+                    raise CorruptRecord("it is gone from the commit log")
+                if read_timer(message).deliver_ms >= read_ms:
+                    yield offset, message, physical_offset, size
+            except CorruptRecord as error:
+                _log.error("timer topic offset %d: its timer cannot be made anew: %s", offset, error)
+
+    def _link_anew(
+        self, old: TimerWheel, log: TimerLog, read_ms: int, units: Iterator[TimerUnit]
+    ) -> tuple[TimerWheel, int]:
+        """A new wheel, from the units that wait, which go to the log's end, and its read time. The old one stays in
+        place until the new one is whole."""
         old.close()
         path = self._wheel_path + TEMPORARY_SUFFIX
         settings = self._settings
@@ -196,10 +257,7 @@ class TimerRecovery:
         begin_ms = read_ms
         if write_ms + settings.roll_window_ms >= read_ms + settings.wheel_slots * settings.precision_ms:
             begin_ms = write_ms  # One turn has no room for both: what is overdue comes first in the slot that is now.
-        end = log.end
-        for position, unit in log.units(_newest_copies(log)):
-            if position >= end:
-                break
+        for unit in units:
             if unit.slot_ms >= read_ms:
                 placed = self._placed(unit, begin_ms, write_ms)
                 slot = wheel.slot(placed.slot_ms)
@@ -238,6 +296,19 @@ class TimerRecovery:
         for topic_hash, count in counts.items():
             metrics.add(named.get(topic_hash, ""), count, self._clock.now_ms())
         return metrics
+
+
+def _rolling_key(message: StoredMessage) -> tuple[str, int] | None:
+    """What a timer has in common with itself before it rolled; None when it has no unique key."""
+    key = own_key(message)
+    return None if key is None else (key, read_timer(message).deliver_ms)
+
+
+def _units_before(log: TimerLog, end: int) -> Iterator[TimerUnit]:
+    for position, unit in log.units(_newest_copies(log)):
+        if position >= end:
+            return
+        yield unit
 
 
 def _newest_copies(log: TimerLog) -> int:

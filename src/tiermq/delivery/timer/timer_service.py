@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from tiermq.clock import Clock
 from tiermq.delivery.timer.far_pulling import FarPulling
 from tiermq.delivery.timer.far_timers import FarTimers
-from tiermq.delivery.timer.timer_checkpoint import TimerProgress
+from tiermq.delivery.timer.timer_checkpoint import NO_SUM, TimerProgress
 from tiermq.delivery.timer.timer_dequeue import TimerDequeue
 from tiermq.delivery.timer.timer_enqueue import TimerEnqueue
 from tiermq.delivery.timer.timer_hold import TimerHold
@@ -195,7 +195,9 @@ class TimerService(Service):
         self._enqueue.flush_far()
         queue_offset, log_end = self._enqueue.safe_progress
         read_ms = state.read_ms
-        progress = TimerProgress(read_ms, log_end, queue_offset, self.settings.precision_ms)
+        is_whole = log_end == state.log.end  # Or far timers hold the checkpoint back, and the sum speaks of more.
+        units_sum = state.units_sum if is_whole else NO_SUM
+        progress = TimerProgress(read_ms, log_end, queue_offset, self.settings.precision_ms, units_sum=units_sum)
         now_ms = self._clock.now_ms()
         if self._has_news(progress):
             state.store.flush()

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from tiermq.clock import Clock
 from tiermq.config import FlushDiskType
 from tiermq.delivery.put_again import NEVER, STORED
+from tiermq.delivery.timer.timer_checkpoint import SUM_MASK
 from tiermq.delivery.timer.timer_log import TimerLog
 from tiermq.delivery.timer.timer_metrics import TimerMetrics
 from tiermq.delivery.timer.timer_settings import TimerSettings
@@ -54,12 +55,17 @@ class TimerState:
     queue_offset: int
     waiting: int = 0
     """Timers in slots that were not delivered; cancellations take from it."""
+    units_sum: int = 0
+    """`unit_sum` over the units of the slots that were not delivered."""
     counts: TimerCounts = field(default_factory=TimerCounts)
 
     def skip(self, where: str, reason: object) -> None:
         """A timer that can never be delivered is passed over: logged and counted."""
         self.counts.skipped += 1
         _log.error("timer at %s cannot be delivered: %s", where, reason)
+
+    def add_to_sum(self, amount: int) -> None:
+        self.units_sum = (self.units_sum + amount) & SUM_MASK
 
     def put(self, messages: list[Message]) -> list[PutStatus]:
         """Put messages without waiting for the disk; what became of each."""

@@ -17,6 +17,7 @@ Invariants: `previous` is the position of the unit that was the slot's last befo
 from __future__ import annotations
 
 import struct
+import zlib
 from typing import NamedTuple
 
 UNIT = struct.Struct(
@@ -78,6 +79,11 @@ class TimerUnit(NamedTuple):
 
 def encode_unit(unit: TimerUnit) -> bytes:
     return UNIT.pack(UNIT_BYTES, *unit, 0)
+
+
+def unit_sum(position: int, unit: TimerUnit) -> int:
+    """What a unit adds to the sum over all that wait: their order does not count, every bit and every place does."""
+    return zlib.crc32(encode_unit(unit), position & 0xFFFFFFFF)
 
 
 def encode_blank(bytes_left: int) -> bytes:
