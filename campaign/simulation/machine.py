@@ -183,6 +183,9 @@ class Process(Surroundings):
         self._database = SimulatedDatabase(self.disk.metadata, self.power)
         return SimulatedMetadata(self._database, clock)
 
+    def put_away_damaged_metadata(self, path: Path, root: Path, *, may_replace: bool) -> bool:  # noqa: ARG002
+        return False  # What is in memory does not go bad.
+
     def discard_metadata(self, path: Path) -> None:  # noqa: ARG002
         self.disk.metadata = self._database = None
 

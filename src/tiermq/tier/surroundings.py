@@ -6,18 +6,24 @@ memory, a pool whose work is done when the simulation says so, chance from its s
 
 from __future__ import annotations
 
+import logging
 import random
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
 from tiermq.clock import Clock
+from tiermq.errors import StoreDamaged
 from tiermq.files.file_access import FileAccess
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.tier.dispatch.tier_lock import TierLock
+from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, RECORD_NAME
 from tiermq.tier.index.index_store import IndexSettings
+from tiermq.tier.metadata.metadata_damage import damage_of, is_put_away, note_replaced, put_away
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.restore import DEFAULT_THREADS
+
+_log = logging.getLogger(__name__)
 
 
 class HeldLock(Protocol):
@@ -39,6 +45,28 @@ class Surroundings:
         """What the broker knows of its tier, made when there is nothing. Raises what `MetadataStore` raises."""
         path.parent.mkdir(parents=True, exist_ok=True)
         return MetadataStore(str(path), clock=clock)
+
+    def put_away_damaged_metadata(self, path: Path, root: Path, *, may_replace: bool) -> bool:
+        """Look for damage before they are opened; True when they are to be read from the tier again.
+
+        Raises StoreDamaged when they are damaged and somebody else's to replace.
+        """
+        damage = damage_of(path, root / INDEX_DIRECTORY / RECORD_NAME)
+        if damage and not may_replace and path.exists():
+            raise StoreDamaged(
+                f"{path}: {damage}. It tells what the tier has: move it away and run `tiermq tier restore`, or open "
+                "the store once with tierDispatchEnable=true"
+            )
+        if damage:
+            _log.error("what the store knows of its tier is damaged: %s: %s", path, damage)
+        if damage and may_replace:
+            put_away(path)
+        return may_replace and is_put_away(path)
+
+    def note_metadata_replaced(self, path: Path) -> None:
+        """What was damaged has been read from the tier again."""
+        _log.error("%s was made again from what the tier itself tells", path)
+        note_replaced(path)
 
     def discard_metadata(self, path: Path) -> None:
         """Forget it. It is closed."""

@@ -113,13 +113,15 @@ class TieredStore(TieredReading):
                 config=local_config, clock=clock, access=around.access, store_host=store_host, background=background
             )
             undo.callback(local.close)
-            metadata = around.open_metadata(tier_config.metadata_path, clock)
-            undo.callback(metadata.close)
             lock = _tier_lock(tier_config, around)
             if lock is not None:
                 undo.callback(lock.release)
+            known = tier_config.metadata_path
+            is_lost = around.put_away_damaged_metadata(known, tier_config.root_path, may_replace=lock is not None)
+            metadata = around.open_metadata(known, clock)
+            undo.callback(metadata.close)
             report = None
-            if restore and _is_new(metadata):
+            if (restore or is_lost) and _is_new(metadata):
                 cluster, broker = tier_config.broker_cluster_name, tier_config.broker_name
                 report = restore_metadata(
                     driver, metadata, cluster=cluster, broker=broker, threads=around.restore_threads, clock=clock
@@ -130,7 +132,9 @@ class TieredStore(TieredReading):
             store.restored = report
             store._tier_lock = lock
             if report is not None:
-                store._require_same_history(tier_config.metadata_path, around)
+                store._require_same_history(known, around)
+            if is_lost:
+                around.note_metadata_replaced(known)
             store._start(background)
             undo.pop_all()
         return store

@@ -22,6 +22,8 @@ from os import PathLike, fspath
 from typing import Any
 
 from tiermq.errors import DiskFull, ReadOnlyStore, StoreClosed, StoreDamaged, StoreError, StoreLocked
+from tiermq.files.os_errors import translated
+from tiermq.tier.metadata.metadata_damage import seal
 from tiermq.tier.metadata.schema import APPLICATION_ID, MIGRATIONS
 
 BUSY_TIMEOUT_S = 5.0
@@ -194,12 +196,15 @@ class Database:
         return rows[0] if rows else None
 
     def close(self) -> None:
-        """Fold the log into the file and let go of it. Calling it again does nothing."""
+        """Fold the log into the file, seal it and let go of it. Calling it again does nothing."""
         with self._write_lock, self._read_lock:
             if not self._closed:
                 self._closed = True
                 self._reader.close()
                 self._writer.close()
+                if self.path != IN_MEMORY:
+                    with translated("seal the tier's metadata", self.path):
+                        seal(self.path)
 
     def _require_open(self) -> None:
         if self._closed:
