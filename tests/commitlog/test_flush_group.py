@@ -163,3 +163,120 @@ def test_many_producers_that_put_again_at_once_are_all_served():
         thread.join()
     assert results == [True] * 800
     assert 1 <= flushes[0] <= 800
+
+
+@pytest.fixture
+def overlapping(disk):
+    return FlushGroup(disk.flush, lambda: disk.where, lambda: disk.failed, may_overlap=lambda: True)
+
+
+def test_a_second_flush_begins_while_the_first_is_under_way(disk, overlapping):
+    producers = [Producer(overlapping, 1)]
+    assert disk.begun.get() == 1
+    producers.append(Producer(overlapping, 2))
+    assert disk.begun.get() == 2
+    producers.append(Producer(overlapping, 3))
+    followers(overlapping, 1)  # Two are enough: the third waits for one of them to end.
+    disk.go.put(2)
+    assert disk.begun.get() == 3
+    disk.go.put(3)  # Whichever of the two takes it first.
+    disk.go.put(3)
+    for producer in producers:
+        producer.join()
+    assert [producer.result for producer in producers] == [True] * 3
+
+
+def test_a_flush_lets_go_those_who_wait_for_an_earlier_one_that_still_runs():
+    where = [0]
+    begun: queue.SimpleQueue[int] = queue.SimpleQueue()
+    go = {offset: threading.Event() for offset in (1, 3, 4)}
+
+    def flush(offset: int, _deadline: float) -> None:
+        begun.put(offset)
+        go[offset].wait()
+        where[0] = max(where[0], offset)
+
+    group = FlushGroup(flush, lambda: where[0], lambda: False, may_overlap=lambda: may[0])
+    may = [False]
+    first = Producer(group, 1)
+    begun.get()
+    early = [Producer(group, 2), Producer(group, 3)]
+    followers(group, 2)
+    go[1].set()
+    first.join()
+    assert begun.get() == 3  # For both of them: one leads, one follows.
+    may[0] = True
+    late = Producer(group, 4)
+    assert begun.get() == 4
+    go[4].set()
+    late.join()
+    while all(each.is_alive() for each in early):  # One of them is let go, though the flush begun for it still runs.
+        threading.Event().wait(0.0005)
+    assert sorted(str(each.result) for each in early) == ["None", "True"]
+    go[3].set()
+    for each in early:
+        each.join()
+    assert [each.result for each in early] == [True, True]
+
+
+def test_flushes_of_too_many_producers_do_not_overlap(disk, overlapping, monkeypatch):
+    monkeypatch.setattr("tiermq.commitlog.flush_group.OVERLAP_PRODUCERS_MAX", 2)
+    producers = [Producer(overlapping, 1)]
+    disk.begun.get()
+    producers.append(Producer(overlapping, 2))
+    disk.begun.get()
+    producers += [Producer(overlapping, 3), Producer(overlapping, 4)]
+    followers(overlapping, 2)
+    disk.go.put(2)
+    while len(overlapping._flights) != 1:
+        threading.Event().wait(0.0005)
+    assert len(overlapping._followers) == 2  # There is room for a flush, but nobody begins it.
+    disk.go.put(2)
+    disk.begun.get()
+    disk.go.put(4)
+    for producer in producers:
+        producer.join()
+    assert [producer.result for producer in producers] == [True] * 4
+    assert disk.count == 3
+
+
+def test_a_follower_whose_time_is_over_when_it_is_in_the_line_lets_the_next_one_go(disk, group):
+    leader = Producer(group, 1)
+    disk.begun.get()
+    gone, following = group._join(2), group._join(3)
+    disk.go.put(3)
+    leader.join()
+    assert gone.line == [following]
+    gone.turn = threading.Lock()
+    gone.turn.acquire()  # As if nobody had let it go yet.
+    assert group._follow(gone, 0) is False
+    assert following.turn.acquire(blocking=False)
+
+
+def test_an_interrupted_follower_leaves_no_gap(disk, group):
+    class Interrupted:
+        def acquire(self, timeout: float) -> bool:
+            raise KeyboardInterrupt
+
+        def release(self) -> None: ...
+
+    leader = Producer(group, 1)
+    disk.begun.get()
+    follower = group._join(2)
+    follower.turn = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        group._follow(follower, FOREVER_S)
+    assert group._followers == []
+    appointed = group._join(3)
+    disk.go.put(1)
+    leader.join()
+    assert appointed.leads
+    behind = Producer(group, 4)
+    followers(group, 1)
+    appointed.turn = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        group._follow(appointed, FOREVER_S)
+    disk.begun.get()  # The one behind it leads instead.
+    disk.go.put(4)
+    behind.join()
+    assert behind.result is True
