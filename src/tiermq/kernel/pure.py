@@ -27,7 +27,7 @@ from tiermq.kernel.framing import (
     send_answer,
 )
 from tiermq.kernel.gathering import GetPage, TransferLimits, read_page
-from tiermq.kernel.index_walk import IndexReader, QueryOffsets, query_index
+from tiermq.kernel.index_reader import IndexReader, QueryOffsets, query_index
 from tiermq.kernel.reasons import Disagreement, Refusal, Stop
 from tiermq.kernel.send_lane import SendLane
 from tiermq.kernel.tails import QueueTail, Segments, Tail

@@ -12,7 +12,7 @@ from pathlib import Path
 from tiermq.errors import StoreDamaged
 from tiermq.index.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT, SLOT_BYTES
 from tiermq.index.index_name import is_index_name
-from tiermq.kernel.index_walk import TIME_TOLERANCE_MS
+from tiermq.kernel.index_reader import TIME_TOLERANCE_MS
 from tiermq.message.java_hash import key_hash
 from tiermq.store.index_walk import IndexView
 from tiermq.store.read_only_run import Listing
