@@ -10,6 +10,7 @@ from simulation.simulated_files import SimulatedFileAccess
 from tier.index.index_world import HookedDriver, index_key
 from tiermq.errors import CorruptSegment, SegmentMissing, TierUnavailable
 from tiermq.tier.driver.memory import MemoryDriver
+from tiermq.tier.index.block_sums import BlockSums, summed
 from tiermq.tier.index.compacted_index import CompactedIndex, companion_name
 from tiermq.tier.index.index_coverage import Coverage, CoverageRecord
 from tiermq.tier.index.index_write_file import FileFacts, IndexWriteFile
@@ -60,6 +61,21 @@ def test_with_its_companion_the_first_question_costs_two_reads_as_well() -> None
     assert dict(driver.calls) == {"get_object": 1, "read": 2}
     assert offsets(index, 8) == [1]
     assert dict(driver.calls) == {"get_object": 1, "read": 4}
+
+
+def test_no_bad_bit_hides_a_key_of_a_file_whose_companion_tells_checksums() -> None:
+    driver, index = uploaded(3, 8, 3, 4)
+    data = bytes(driver.inner.read(index_key(), 0, index.segment.size))
+    facts = FileFacts(BEGIN_MS, 5, 6, 4, 1, 5, 6)
+    companion = CoverageRecord.of(Coverage(), [facts]).encode()
+    for at in range(len(data)):
+        bad = data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
+        driver = HookedDriver(MemoryDriver())
+        driver.inner.write(index_key(), 0, [bad])
+        driver.inner.put_object(companion_name(index_key()), summed(companion, BlockSums.of(data)))
+        with pytest.raises(CorruptSegment, match="not those that were written"):
+            CompactedIndex(driver, index.segment).select(3, 99, *EVER)
+        assert dict(driver.calls) == {"get_object": 1, "read": 1}
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tiermq.clock import ManualClock
 from tiermq.errors import TierUnavailable
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.posix import PosixDriver
+from tiermq.tier.index.block_sums import BlockSums, summed
 from tiermq.tier.index.compacted_index import CompactedIndex, companion_name
 from tiermq.tier.index.index_upload import IndexUploader, UploadStopped
 from tiermq.tier.index.index_write_file import IndexWriteFile
@@ -67,7 +68,7 @@ def test_the_object_is_byte_for_byte_what_rocketmq_would_have_written() -> None:
     assert (row.status, row.crc32) == (SegmentStatus.SEALED, zlib.crc32(upload.wanted))
     stored = upload.driver.inner.get_object(companion_name(index_key()))
     assert stored is not None
-    assert stored.data == COMPANION
+    assert stored.data == summed(COMPANION, BlockSums.of(upload.wanted))
     assert upload.temporary == []
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from tiermq.errors import CorruptRecord, CorruptSegment, IllegalRange, SegmentMissing, StoreDamaged
 from tiermq.spark.jobs.held_broker import HeldBroker
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
+from tiermq.tier.index.block_sums import BlockSums, summed
 from tiermq.tier.index.compacted_index import CompactedIndex, companion_name
 from tiermq.tier.index.index_coverage import Coverage, CoverageRecord, QueueTail
 from tiermq.tier.index.index_item import HEADER_BYTES, MAGIC_END, decode_header
@@ -164,6 +165,14 @@ def encoded_companion(record: CoverageRecord, **marks: Any) -> bytes:
     """A companion with marks of a job's own."""
     document: dict[str, Any] = json.loads(record.encode())
     return json.dumps({**document, **marks}, separators=(",", ":")).encode()
+
+
+def replace_companion(driver: TierDriver, key: SegmentKey, size: int, record: CoverageRecord) -> None:
+    """Let the companion of a file of `size` bytes say this; the checksums that it tells stay."""
+    name = companion_name(key)
+    stored = driver.get_object(name)
+    sums = None if stored is None else BlockSums.told_by(stored.data, size)
+    driver.put_object(name, summed(encoded_companion(record), sums))
 
 
 def queue_tails_of(held: HeldBroker) -> list[QueueTail]:

@@ -21,6 +21,7 @@ from tiermq.errors import SegmentConflict, SegmentSealed
 from tiermq.spark.jobs.index_files import MERGED_FROM, IndexFile, encoded_companion
 from tiermq.spark.jobs.offload_task import driver_of
 from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.index.block_sums import BlockSums, summed
 from tiermq.tier.index.compacted_index import companion_name
 from tiermq.tier.index.index_coverage import CoverageRecord
 from tiermq.tier.index.index_item import (
@@ -167,7 +168,7 @@ def write_index_file(driver: TierDriver, key: SegmentKey, data: bytes, companion
 
     Raises SegmentConflict when other bytes are there.
     """
-    driver.put_object(companion_name(key), companion)
+    driver.put_object(companion_name(key), summed(companion, BlockSums.of(data)))
     try:
         for position in range(0, len(data), CHUNK_BYTES):
             driver.write(key, position, [data[position : position + CHUNK_BYTES]])

@@ -27,11 +27,11 @@ from tiermq.files.os_file_access import OsFileAccess
 from tiermq.spark.jobs.held_broker import HeldBroker, data_queues, hold_broker, homes_of
 from tiermq.spark.jobs.index_files import (
     IndexFiles,
-    encoded_companion,
     queue_tails_of,
     read_companion,
     read_index_files,
     remove_index_file,
+    replace_companion,
     write_index_manifest,
 )
 from tiermq.spark.jobs.job_report import JobReport
@@ -60,7 +60,6 @@ from tiermq.spark.jobs.reindex_task import (
 )
 from tiermq.spark.jobs.task_runner import Progress
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.index.compacted_index import companion_name
 from tiermq.tier.index.index_coverage import CoverageRecord, QueueName
 from tiermq.tier.index.index_item import SLOTS_DEFAULT, is_merged
 from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, RECORD_NAME
@@ -325,7 +324,7 @@ class _Reindex:
                 raise TierError(f"{each.key.path}: expected {each.size} sealed bytes, found {size}; run the job again")
         self.options.step("unmark")
         for each in built[:-1]:
-            held.driver.put_object(companion_name(each.key), encoded_companion(replace(uploaded, files=(each.facts,))))
+            replace_companion(held.driver, each.key, each.size, replace(uploaded, files=(each.facts,)))
         self.options.step("rows")
         now_ms = held.clock.now_ms()
         with held.metadata.transaction():
@@ -348,13 +347,13 @@ class _Reindex:
         registered = [file for file in files.whole if not file.is_unregistered]
         facts: tuple[FileFacts, ...] = ()
         if built:
-            key, facts = built[-1].key, (built[-1].facts,)
+            key, size, facts = built[-1].key, built[-1].size, (built[-1].facts,)
         elif registered:
-            key, old = registered[-1].key, registered[-1].record()
+            key, size, old = registered[-1].key, registered[-1].size, registered[-1].record()
             facts = old.files if old is not None else ()
         else:
             return
-        self.held.driver.put_object(companion_name(key), encoded_companion(replace(record, files=facts)))
+        replace_companion(self.held.driver, key, size, replace(record, files=facts))
 
     def _write_local(self, files: IndexFiles, uploaded: CoverageRecord, queues: Sequence[_Queue]) -> None:
         """The store's own record, if it has one: what uploaded files cover is not to be read back again."""

@@ -6,14 +6,18 @@ size that follows. A file without such a companion (RocketMQ's) costs its first 
 beginning: the first slot says where the slots end, and the object's size must agree.
 
 Beside the object lies a small companion, `<path of the segment>.tiermq.json`: the facts that the format has no field
-for (the oldest store time, the topics in the file) and the coverage of the whole index at that moment. It makes the
-tier self-describing: whoever loses his disk knows from it where indexing has to go on. RocketMQ's files have none.
+for (the oldest store time, the topics in the file, checksums of its blocks: `block_sums`) and the coverage of the whole
+index at that moment. It makes the tier self-describing: whoever loses his disk knows from it where indexing has to go
+on. RocketMQ's files have none.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 from tiermq.errors import CorruptRecord, CorruptSegment, IllegalRange, StoreDamaged, TierError
 from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.index.block_sums import BlockSums
 from tiermq.tier.index.index_coverage import CoverageRecord
 from tiermq.tier.index.index_item import (
     COMPACTED_SLOT,
@@ -42,10 +46,12 @@ def companion_name(key: SegmentKey) -> str:
 class CompactedIndex:
     """One uploaded index file. Immutable, but for what it remembers of the tier's answers; any thread may ask."""
 
-    __slots__ = ("_companion", "_driver", "_slots", "segment")
+    __slots__ = ("_companion", "_driver", "_slots", "_sums", "segment")
 
-    def __init__(self, driver: TierDriver, segment: Segment, slots: int = 0) -> None:
+    def __init__(self, driver: TierDriver, segment: Segment, slots: int = 0, sums: BlockSums | None = None) -> None:
+        """`slots` and `sums`: where they are known; else the companion is asked for them."""
         self._driver = driver
+        self._sums = sums
         self._slots = slots  # 0: not known yet.
         self._companion: CoverageRecord | bool | None = False  # False: not asked yet; None: there is none.
         self.segment = segment
@@ -67,7 +73,10 @@ class CompactedIndex:
             name = companion_name(self.key)
             stored = self._driver.get_object(name)
             try:
-                self._companion = None if stored is None else CoverageRecord.decode(bytes(stored.data), name)
+                companion = None if stored is None else CoverageRecord.decode(bytes(stored.data), name)
+                if stored is not None and self._sums is None:
+                    self._sums = BlockSums.told_by(stored.data, self.segment.size)
+                self._companion = companion
             except StoreDamaged as error:
                 raise CorruptSegment(str(error)) from error
         return self._companion
@@ -115,14 +124,19 @@ class CompactedIndex:
         except (CorruptRecord, IllegalRange) as error:
             raise CorruptSegment(f"{self.key.path}: expected a compacted index, found {error}") from error
 
+    def _read(self, position: int, length: int) -> memoryview:
+        if self._sums is None:
+            return self._driver.read(self.key, position, length)
+        return self._sums.read(self.key.path, partial(self._driver.read, self.key), position, length)
+
     def select(self, key_hash: int, max_count: int, begin_ms: int, end_ms: int) -> Selected:
         """Items of a hash whose records may lie in the time range, newest first.
 
         Raises SegmentMissing, TierUnavailable, CorruptSegment.
         """
-        slots = self._slots or self._told_slots() or self.slots()
+        slots = (self._sums and self._slots) or self._told_slots() or self.slots()
         slot_at = HEADER_BYTES + SLOT_BYTES * (key_hash % slots)
-        position, length = COMPACTED_SLOT.unpack(self._driver.read(self.key, slot_at, SLOT_BYTES))
+        position, length = COMPACTED_SLOT.unpack(self._read(slot_at, SLOT_BYTES))
         if length == 0:
             return Selected([], has_more=False)
         if position < HEADER_BYTES + SLOT_BYTES * slots or length < 0 or length % ITEM_BYTES:
@@ -134,7 +148,7 @@ class CompactedIndex:
         read_bytes = RUN_READ_BYTES
         end = position + length
         while position < end:
-            run = self._driver.read(self.key, position, min(read_bytes, end - position))
+            run = self._read(position, min(read_bytes, end - position))
             for item in decode_run(run):
                 if item.key_hash == key_hash and is_in_time(item, self.begin_ms, begin_ms, end_ms):
                     if len(found) >= max_count:

@@ -27,6 +27,7 @@ from tiermq.clock import Clock
 from tiermq.errors import CorruptSegment, DiskFull
 from tiermq.files.file_access import FileAccess
 from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.index.block_sums import BlockSums, summed
 from tiermq.tier.index.compacted_index import CompactedIndex, companion_name
 from tiermq.tier.index.index_item import HEADER_BYTES, MAGIC_END, decode_header
 from tiermq.tier.index.index_rows import IndexRows
@@ -75,13 +76,14 @@ class IndexUploader:
         Raises UploadStopped, or what the driver, the disk or the metadata raise; try again with the same arguments.
         """
         with self._compacted_bytes(file) as data:
-            key = self._write(base, data, companion)
+            sums = BlockSums.of(data)
+            key = self._write(base, data, summed(companion, sums))
             self._pause()
             self._driver.seal(key)
             self._pause()
             segment = self._row(key, len(data), facts.begin_ms, facts.newest_ms, zlib.crc32(data))
         self.discard(file.begin_ms)
-        return CompactedIndex(self._driver, segment, file.slots)
+        return CompactedIndex(self._driver, segment, file.slots, sums)
 
     def discard(self, begin_ms: int) -> None:
         """Remove the temporary copy of a file."""

@@ -17,6 +17,7 @@ from tiermq.errors import CorruptRecord, CorruptSegment, IllegalRange, SegmentMi
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
 from tiermq.tier.flat.record_batch import RecordBatch
+from tiermq.tier.index.block_sums import BlockSums, summed
 from tiermq.tier.index.compacted_index import companion_name
 from tiermq.tier.index.index_coverage import CoverageRecord
 from tiermq.tier.index.index_item import HEADER_BYTES, ITEM_BYTES, SLOT_BYTES, decode_header, index_hash
@@ -195,12 +196,13 @@ def _batches(driver: TierDriver, each: Range) -> Iterator[RecordBatch]:
 def write_index(driver: TierDriver, made: RebuiltIndex, aside: str) -> list[str]:
     """Replace the file; its companion stands before it, as after every upload. What was kept aside."""
     name = companion_name(made.key)
+    companion = summed(made.companion, BlockSums.of(made.data))
     stored = driver.get_object(name)
     kept = []
-    if stored is not None and stored.data != made.companion:
+    if stored is not None and stored.data != companion:
         kept.append(f"{made.key.path}.{aside}.tiermq.json")
         driver.put_object(kept[-1], stored.data)
-    driver.put_object(name, made.companion)
+    driver.put_object(name, companion)
     path = driver.replace(made.key, [made.data], aside)
     if not driver.is_sealed(made.key):
         driver.seal(made.key)

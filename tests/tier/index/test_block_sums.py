@@ -1,0 +1,61 @@
+"""Checksums of an index file's blocks: what they cover, how they are told, and that no bad bit passes."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from tiermq.errors import CorruptSegment
+from tiermq.tier.index.block_sums import BLOCK_BYTES_MIN, BLOCKS_MAX, FIELD, BlockSums, summed
+
+DATA = random.Random(3).randbytes(3 * BLOCK_BYTES_MIN + 100)
+
+
+def read(data: bytes, sums: BlockSums, position: int, length: int) -> bytes:
+    view = memoryview(data)
+    return bytes(sums.read("here", lambda at, size: view[at : at + size], position, length))
+
+
+@pytest.mark.parametrize(
+    ("position", "length"), [(0, 8), (4_090, 12), (4_096, 4_096), (0, len(DATA)), (len(DATA) - 8, 8), (100, 0)]
+)
+def test_what_is_read_is_what_was_asked_for(position: int, length: int) -> None:
+    assert read(DATA, BlockSums.of(DATA), position, length) == DATA[position : position + length]
+
+
+def test_a_bad_bit_is_found_by_whoever_touches_its_block() -> None:
+    sums = BlockSums.of(DATA)
+    bad = bytearray(DATA)
+    bad[BLOCK_BYTES_MIN + 7] ^= 16
+    assert read(bad, sums, 0, BLOCK_BYTES_MIN) == DATA[:BLOCK_BYTES_MIN]
+    for position, length in ((BLOCK_BYTES_MIN, 8), (BLOCK_BYTES_MIN - 1, 2), (0, len(DATA))):
+        with pytest.raises(CorruptSegment, match="from 4096 on"):
+            read(bad, sums, position, length)
+
+
+def test_a_companion_tells_them_and_keeps_what_else_it_said() -> None:
+    sums = BlockSums.of(DATA)
+    companion = summed(b'{"version":1,"files":[]}', sums)
+    assert json.loads(companion)["version"] == 1
+    assert BlockSums.told_by(companion, len(DATA)) == sums
+    assert summed(b"{}", None) == b"{}"
+
+
+@pytest.mark.parametrize(
+    "companion",
+    [b"{}", b"[]", b"no JSON", b'{"blocks":{"bytes":0,"crc32":""}}', b'{"blocks":{"bytes":4096,"crc32":"?"}}'],
+)
+def test_a_companion_that_does_not_tell_them_is_none(companion: bytes) -> None:
+    assert BlockSums.told_by(companion, len(DATA)) is None
+
+
+def test_sums_of_another_size_are_not_believed() -> None:
+    assert BlockSums.told_by(summed(b"{}", BlockSums.of(DATA)), len(DATA) + BLOCK_BYTES_MIN) is None
+
+
+def test_a_large_file_has_larger_blocks() -> None:
+    sums = BlockSums.of(bytes(BLOCK_BYTES_MIN * BLOCKS_MAX + 1))
+    assert sums.block_bytes == 2 * BLOCK_BYTES_MIN
+    assert len(json.dumps({FIELD: sums.document()})) < 500_000
