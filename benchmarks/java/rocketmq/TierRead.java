@@ -111,9 +111,9 @@ public final class TierRead implements Rounds.Work {
             String topic = TierData.topic((int) (number % topics));
             QueryMessageResult found =
                 node.queryMessageAsync(topic, TierData.key(number), 32, 0, Long.MAX_VALUE).join();
-            if (found.getMessageBufferList().size() != 1) {
-                throw new IllegalStateException(
-                    "expected one message for a key, found " + found.getMessageBufferList().size());
+            // RocketMQ leaves it to the client to drop messages of other keys with the same hash: two are no mistake.
+            if (found.getMessageBufferList().isEmpty()) {
+                throw new IllegalStateException("expected a message for a key, found none");
             }
             size += found.getBufferTotalSize();
         }
