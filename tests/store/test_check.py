@@ -141,6 +141,14 @@ def test_a_missing_log_file_leaves_units_and_entries_that_lead_nowhere(store: Pa
     assert found["index_wrong"] > 0
 
 
+def test_the_last_log_file_of_a_killed_store_is_missed_when_it_is_gone(store: Path) -> None:
+    (store / "abort").write_text("4711")
+    assert check_store(store).is_clean
+    while check_store(store).is_clean:  # The files behind the last that has records are only prepared.
+        max((store / "commitlog").iterdir()).unlink()
+    assert kinds(check_store(store))["log_file_missing"] == 1
+
+
 def test_a_full_file_that_lost_its_blank_end_is_found(store: Path) -> None:
     (blank,) = [row for row in dump(store / "commitlog" / "00000000000000000000") if row["kind"] == "blank"]
     with changed(store / "commitlog" / "00000000000000000000") as data:

@@ -153,9 +153,25 @@ class _Check:
         self._counts["queues"] = len(self._view.queues)
         for text in self._view.log.layout_problems():
             self._problem("layout", "commitlog", text)
+        self._check_reach()
         for (topic, queue_id), queue in sorted(self._view.queues.items()):
             for text in queue.layout_problems():
                 self._problem("layout", f"queue {topic}/{queue_id}", text)
+
+    def _check_reach(self) -> None:
+        """Units that lead into a log file which is not there. The next start would cut them off without a trace."""
+        log = self._view.log
+        if not log.files:
+            return
+        last, end = log.files[-1], log.files[-1].base_offset + len(log.maps[-1].view)
+        # A running store may have begun the file since the log was looked at.
+        if self._units_end > end and not last.path.with_name(f"{end:020d}").exists():
+            self._problem(
+                "log_file_missing",
+                "commitlog",
+                f"queues lead to records up to {self._units_end}, and the last log file, {last.path.name}, ends at "
+                f"{end}: the file behind it is gone, unless the power failed before it came to the disk",
+            )
 
     # The log, and beside it the index -------------------------------------------------------------------------
 
