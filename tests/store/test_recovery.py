@@ -398,3 +398,20 @@ def test_a_killed_store_that_lacks_records_which_were_on_disk_says_so(
         assert found.recovered.lost_durable
         assert len(bodies(found)) < 300
     assert "what came behind it is gone" in caplog.text
+
+
+def test_a_killed_store_whose_last_log_file_is_gone_says_so_whatever_the_times_are(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    access, clock = SimulatedFileAccess(), ManualClock()
+    store = on_simulation(access, clock=clock)
+    file, _ = log_place(put_all(store, 300)[-1].physical_offset)  # All within a millisecond.
+    store.flush()
+    store.flush_queues()
+    damaged = power_cut(access)
+    for info in damaged.list_files(f"{ROOT}/commitlog"):
+        if f"commitlog/{info.name}" >= file:
+            damaged.remove(f"{ROOT}/commitlog/{info.name}")
+    with on_simulation(damaged, clock=clock) as found:
+        assert 0 < len(bodies(found)) < 300
+    assert "the file behind it is gone" in caplog.text

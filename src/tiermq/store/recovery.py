@@ -160,6 +160,16 @@ class Recovery:
 
     def _abnormal(self, files: Sequence[MappedFile], hole_at: int | None) -> Recovered:
         vouched_ms = self._checkpoint.min_timestamp_ms
+        known, end = self._queues.max_physical_offset(), files[-1].from_offset + files[-1].size
+        if known > end:
+            _log.error(
+                "queues lead to records up to physical offset %d, and the last log file, %s, ends at %d: the file "
+                "behind it is gone, unless the power failed before it came to the disk. Look for it before new "
+                "messages take its place.",
+                known,
+                files[-1].path,
+                end,
+            )
 
         def vouched(physical: int, store_ms: int) -> bool:
             whole = hole_at is None or physical <= hole_at
