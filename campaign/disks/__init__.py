@@ -6,6 +6,7 @@ stores      the ground of a local store
 tiers       the ground of a store with a tier, local files and the tier's
 brokers     the ground of a broker: settings, offsets, delayed messages
 timers      the ground of timers: wheel, log, checkpoint
+far_timers  the ground of timers that wait in a tier
 troubles    a real broker on a real file system that fills up, fails or goes read-only under load
 preload     a shared object that lets chosen system calls of a process fail
 part        the parts of the campaign

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from campaign.disks.brokers import BrokerGround
 from campaign.disks.damage import DamagePart, blank, flip, vanish
+from campaign.disks.far_timers import FarTimerGround
 from campaign.disks.ground import Ground
 from campaign.disks.stores import StoreGround
 from campaign.disks.tiers import TierGround
@@ -19,12 +20,16 @@ GROUNDS: list[Ground] = [
     TierGround(cold=False),
     TimerGround(killed=False),
     TimerGround(killed=True),
+    StoreGround(killed=True, ext=True),
+    FarTimerGround(),
 ]
 LENIENT: list[Ground] = [
     StoreGround(killed=False, strict=False),
     StoreGround(killed=True, strict=False),
     *GROUNDS[1:3],
-    *GROUNDS[5:],
+    *GROUNDS[5:7],
+    StoreGround(killed=True, strict=False, ext=True),
+    FarTimerGround(),
 ]
 PARTS: list[Part] = [
     DamagePart("bits", "bits flipped in every kind of file", [flip], GROUNDS),

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 from campaign.disks.ground import Place, Verdict, check_keys, identity, read_queue
 from small_store import SIZES
 from tiermq import LocalStore, Message
+from tiermq.kernel.gathering import GetPage
 from tiermq.message.client_batch import BatchElement, encode_client_batch
+from tiermq.message.message_filter import TagFilter
 from tiermq.message.stored_message import StoredMessage
 from tiermq.store.check import check_store
 
@@ -20,6 +22,7 @@ BATCHES = ("batches", 0)
 SETTINGS: dict[str, Any] = {**SIZES, "enabled_append_prop_crc": True}
 """With a checksum over the whole record: without one, a topic's or a property's bytes may go bad unnoticed."""
 MESSAGES = 150
+TAG = "a"
 OLDEST = f"{0:020d}"
 
 
@@ -34,22 +37,25 @@ class StoreGround:
     mended = frozenset({"checkpoint", "marker", "lock", "abort"})
     unsummed = frozenset[str]()
 
-    def __init__(self, *, killed: bool, strict: bool = True) -> None:
-        """Strict: nothing of a message may change but by one bit of the name of its own checksum. Where more goes bad
+    def __init__(self, *, killed: bool, strict: bool = True, ext: bool = False) -> None:
+        """Ext: queues have ext files, whose units hold tags, times and filters' bits again.
+
+        Strict: nothing of a message may change but by one bit of the name of its own checksum. Where more goes bad
         than a few bits, that name may go with what it speaks of, and bodies are all that is promised.
         """
         self.killed = killed
         self.identity: Callable[[StoredMessage], Any] = identity if strict else attrgetter("body")
-        self.name = "killed store" if killed else "closed store"
+        self.name = ("killed store" if killed else "closed store") + (" with ext files" if ext else "")
+        self._settings = {**SETTINGS, "enable_consume_queue_ext": ext}
 
     def build(self, root: Path, seed: int) -> Contents:
         chance = random.Random(seed)
-        store = LocalStore.open(root / "store", background=False, batch_topics=[BATCHES[0]], **SETTINGS)
+        store = LocalStore.open(root / "store", background=False, batch_topics=[BATCHES[0]], **self._settings)
         keys: dict[str, tuple[str, bytes]] = {}
         for number in range(MESSAGES):
             topic, queue_id = chance.choice(QUEUES)
             body = b"%d " % number * chance.choice([1, 20, 60])
-            result = store.put(Message(topic, body, queue_id, keys=[f"key-{number}"], tags="a"))
+            result = store.put(Message(topic, body, queue_id, keys=[f"key-{number}"], tags=TAG))
             assert result.ok, result
             keys[f"key-{number}"] = (topic, body)
         for number in range(10):
@@ -84,7 +90,7 @@ class StoreGround:
             verdict.told += [f"store check: {each.where}: {each.text}" for each in report.problems]
         with (
             verdict.telling("open"),
-            LocalStore.open(root / "store", background=False, batch_topics=[BATCHES[0]], **SETTINGS) as store,
+            LocalStore.open(root / "store", background=False, batch_topics=[BATCHES[0]], **self._settings) as store,
         ):
             store.dispatch_now()
             if store.recovered is not None and store.recovered.lost_durable:
@@ -94,7 +100,22 @@ class StoreGround:
                 found |= read_queue(store, topic, queue_id, verdict, self.identity)
             verdict.compare(expected.messages, found)
             check_keys(store.query, expected.keys, verdict)
+            tagged: dict[Place, tuple[Any, ...]] = {}
+            for queue in QUEUES:
+                tagged |= read_queue(_ByTag(store), *queue, verdict, self.identity)
+            verdict.lost += [f"{place} by its tag" for place in found if place[:2] in QUEUES and place not in tagged]
         return verdict
+
+
+class _ByTag:
+    """A store as a consumer of one tag sees it."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self._store = store
+        self.min_offset, self.max_offset = store.min_offset, store.max_offset
+
+    def get(self, topic: str, queue_id: int, offset: int) -> GetPage:
+        return self._store.get(topic, queue_id, offset, message_filter=TagFilter(TAG))
 
 
 def _all(store: LocalStore, topic: str, queue_id: int) -> Any:

@@ -1,8 +1,7 @@
-"""The ground of timers: the wheel, its log, its checkpoint, and what is far in a tier.
+"""The ground of timers: the wheel, its log and its checkpoint.
 
-The second copy of every timer is its message in the timer topic; of one that is far there is none but its object. What
-waited when the ground was built must come, in its time, whatever went bad of the wheel, the log and the checkpoint;
-what was cancelled must not come, and what came before may come again.
+The second copy of every timer is its message in the timer topic. What waited when the ground was built must come, in
+its time, whatever went bad of the three; what was cancelled must not come, and what came before may come again.
 """
 
 from __future__ import annotations
