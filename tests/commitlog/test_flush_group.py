@@ -219,25 +219,24 @@ def test_a_flush_lets_go_those_who_wait_for_an_earlier_one_that_still_runs():
     assert [each.result for each in early] == [True, True]
 
 
-def test_flushes_of_too_many_producers_do_not_overlap(disk, overlapping, monkeypatch):
-    monkeypatch.setattr("tiermq.commitlog.flush_group.OVERLAP_PRODUCERS_MAX", 2)
-    producers = [Producer(overlapping, 1)]
+def test_many_producers_flush_one_after_the_other_and_are_let_go_at_once(disk, overlapping, monkeypatch):
+    monkeypatch.setattr("tiermq.commitlog.flush_group.MANY", 2)
+    leader = Producer(overlapping, 1)
     disk.begun.get()
-    producers.append(Producer(overlapping, 2))
+    overlapping._led = True  # Somebody gathers, so that these two follow.
+    waiting = [overlapping._join(2), overlapping._join(3)]
+    overlapping._led = False
+    disk.go.put(3)
+    leader.join()
+    assert [each.turn.acquire(blocking=False) for each in waiting] == [True, True]
+    first = Producer(overlapping, 4)
     disk.begun.get()
-    producers += [Producer(overlapping, 3), Producer(overlapping, 4)]
-    followers(overlapping, 2)
-    disk.go.put(2)
-    while len(overlapping._flights) != 1:
-        threading.Event().wait(0.0005)
-    assert len(overlapping._followers) == 2  # There is room for a flush, but nobody begins it.
-    disk.go.put(2)
-    disk.begun.get()
-    disk.go.put(4)
-    for producer in producers:
-        producer.join()
-    assert [producer.result for producer in producers] == [True] * 4
-    assert disk.count == 3
+    second = Producer(overlapping, 5)
+    followers(overlapping, 1)  # It could have begun a flush of its own.
+    disk.go.put(5)
+    first.join()
+    second.join()
+    assert (first.result, second.result, disk.count) == (True, True, 2)
 
 
 def test_a_follower_whose_time_is_over_when_it_is_in_the_line_lets_the_next_one_go(disk, group):

@@ -1,7 +1,7 @@
 """FlushGroup: producers that wait for one flush together.
 
 One of them leads: it gathers the others for a moment, flushes, and lets go everybody whom the flush covers. Whoever
-came too late for it follows the next leader, or is the next leader. Where flushes may overlap and producers are not too
+came too late for it follows the next leader, or is the next leader. Where flushes may overlap and producers are not
 many, the next leader does not wait for the flush before: while some of them wait for the disk, the others put.
 
 Why gather: of producers that put again as soon as they were let go, a few would otherwise come in time for each flush,
@@ -9,8 +9,10 @@ and the others just too late. A leader therefore expects everybody whom the flus
 left waiting, and waits for them at most as long as a flush takes. Where nobody comes meanwhile, the next leaders do not
 wait, for longer and longer.
 
-Why a line: producers that are all let go at once fight for the interpreter lock, and each of them sleeps and wakes once
-more for it. So a leader lets one go, who lets the next one go as soon as it runs.
+Why a line: a leader lets one producer go, who lets the next one go as soon as it runs, so that they come back over all
+the time of a flush and fill two of them about equally; let go all at once they end up in one. Of many producers (MANY)
+neither a line nor a second flush makes more messages: a leader's patience ends before the line, groups get small, and
+each flush takes processor time from producers that wait for nothing else.
 
 Invariants: at most one gathers, at most FLIGHTS_MAX flush; a follower is let go once, with its bytes durable, or
 flushing failed, or with the word that it leads now; nobody waits for a leader that does not exist; of a line that is
@@ -28,8 +30,8 @@ PATIENCE = 1.0
 PATIENCE_S_MAX = 0.001
 SKIPS_MAX = 64
 FLIGHTS_MAX = 2
-OVERLAP_PRODUCERS_MAX = 32
-"""Of more producers the interpreter lock is what all wait for; then a second flush only costs processor time."""
+MANY = 32
+"""More producers than this are let go at once, by one flush after the other."""
 
 
 class _Follower:
@@ -67,6 +69,7 @@ class FlushGroup:
         self._followers: list[_Follower] = []
         self._flights: list[list[_Follower]] = []  # Whom each flush that is under way was begun for.
         self._expected = 1
+        self._many = False
         self._complete: threading.Lock | None = None  # What a gathering leader waits for.
         self._flush_s = 0.0
         self._misses = 0
@@ -97,7 +100,7 @@ class FlushGroup:
     def _join(self, offset: int) -> _Follower | None:
         """A place behind the leader; None when the caller leads."""
         with self._lock:
-            if not self._led and (not self._flights or self._overlaps(1)):
+            if not self._led and (not self._flights or self._overlaps()):
                 self._led = True
                 return None
             follower = _Follower(offset)
@@ -107,12 +110,9 @@ class FlushGroup:
                 self._complete = None
             return follower
 
-    def _overlaps(self, others: int) -> bool:
-        """Whether another flush may be begun beside those under way. `others` are producers that nobody leads or has
-        in a list."""
-        if len(self._flights) >= FLIGHTS_MAX or not self._may_overlap():
-            return False
-        return others + len(self._followers) + sum(1 + len(each) for each in self._flights) <= OVERLAP_PRODUCERS_MAX
+    def _overlaps(self) -> bool:
+        """Whether another flush may be begun beside those under way."""
+        return not self._many and len(self._flights) < FLIGHTS_MAX and self._may_overlap()
 
     def _follow(self, follower: _Follower, timeout_s: float) -> bool:
         """Wait to be let go, or for the end of the time; True when the caller leads now."""
@@ -176,17 +176,20 @@ class FlushGroup:
             self._followers = _unserved([*flight, *self._followers], where, failed, served)
             for other in self._flights:
                 other[:] = _unserved(other, where, failed, served)
-            overlaps = self._overlaps(1 + len(served))
+            self._many = sum(map(len, self._flights), 1 + len(served) + len(self._followers)) > MANY
+            overlaps = self._overlaps()
             self._expected = 1 + len(served) + (0 if overlaps else len(self._followers))
             if self._followers and not self._led and (overlaps or not self._flights):
                 leader = self._followers.pop(0)
                 leader.leads = self._led = True  # Under the lock, so that one whose time is over sees it, too.
+            at_once = len(served) if self._many else 1
+            served.reverse()
             for each in served:
                 each.line = served
-            served.reverse()
         if leader is not None:
             leader.turn.release()
-        _let_go_next(served)
+        for _ in range(at_once):
+            _let_go_next(served)
 
 
 def _unserved(waiting: list[_Follower], where: int, failed: bool, served: list[_Follower]) -> list[_Follower]:
