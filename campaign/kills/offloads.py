@@ -19,7 +19,8 @@ from typing import Any
 from campaign.environment import environment
 from campaign.kills.processes import descendants, kill, kind_of
 from campaign.part import Finding, Outcome
-from servers.seaweedfs import SeaweedFS, Unavailable, program
+from servers.seaweedfs import SeaweedFS
+from servers.seaweedfs import missing as missing_server
 from spark.cluster.cluster_worlds import Expectation
 from spark.cluster.driver_process import DriverDied, DriverProcess
 from spark.jobs.offload_world import OffloadWorld, fill
@@ -50,11 +51,7 @@ class OffloadKills:
     rounds = 30
 
     def missing(self) -> str:
-        try:
-            program()
-        except Unavailable as reason:
-            return str(reason)
-        return ""
+        return missing_server()
 
     def round(self, seed: int, scratch: Path) -> Outcome:
         chance = random.Random(seed)

@@ -18,7 +18,8 @@ from typing import ClassVar
 from campaign.networks.faults import FAULTS, Fault, Step, schedule, shortest
 from campaign.networks.proxy import Proxy
 from campaign.part import Finding, Outcome
-from servers.seaweedfs import SeaweedFS, Unavailable, program
+from servers.seaweedfs import SeaweedFS
+from servers.seaweedfs import missing as missing_server
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +70,7 @@ class BucketScheduledPart(ScheduledPart):
     """A part whose network lies in front of a real S3 server."""
 
     def missing(self) -> str:
-        try:
-            program()
-        except Unavailable as reason:
-            return str(reason)
-        return ""
+        return missing_server()
 
     def live(self, seed: int, scratch: Path, steps: list[Step], outcome: Outcome) -> list[str]:
         with SeaweedFS(scratch / "s3") as server:

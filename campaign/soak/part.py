@@ -27,7 +27,8 @@ from campaign.soak.later import TOPIC as LATER_TOPIC
 from campaign.soak.later import Later
 from campaign.soak.streams import Stream, Tally
 from campaign.soak.watch import Watch, growth
-from servers.seaweedfs import SeaweedFS, Unavailable, program
+from servers.seaweedfs import SeaweedFS
+from servers.seaweedfs import missing as missing_server
 from servers.serving import Serving
 from tiermq.broker.topics import FILE, encode_topics
 from tiermq.namesrv.topic_config import NO_VERSION, TopicConfig
@@ -50,11 +51,8 @@ class SoakPart:
     rounds = 1
 
     def missing(self) -> str:
-        try:
-            program()
-        except Unavailable as reason:
-            return str(reason)
-        return "" if Path("/proc/self/status").exists() else "memory of a process is read from /proc"
+        no_memory = "" if Path("/proc/self/status").exists() else "memory of a process is read from /proc"
+        return missing_server() or no_memory
 
     def round(self, seed: int, scratch: Path) -> Outcome:
         seconds = float(os.environ.get("TIERMQ_SOAK_SECONDS", str(SECONDS)))

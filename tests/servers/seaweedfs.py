@@ -48,6 +48,15 @@ def program() -> str:
     return found
 
 
+def missing() -> str:
+    """Why there is no such server on this machine; "" when there can be."""
+    try:
+        program()
+    except Unavailable as reason:
+        return str(reason)
+    return ""
+
+
 class SeaweedFS:
     """One server process. `kill` and `start` again keep ports and data; used by one thread."""
 
