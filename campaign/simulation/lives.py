@@ -89,7 +89,8 @@ class World:
     def _settle(self, *, lost_disk: bool = False) -> None:
         self.store.local.dispatch_now()
         ends = {name: self.store.max_offset(*name) for name in self.model.queues}
-        self.counts["messages_lost_as_allowed"] += self.model.settle(ends, lost_disk=lost_disk)
+        lows = {name: self.store.min_offset(*name) for name in self.model.queues} if lost_disk else None
+        self.counts["messages_lost_as_allowed"] += self.model.settle(ends, lost_disk=lost_disk, lows=lows)
         self.model.all_visible()
 
     def _die_during(self, step: Step, ends: Callable[[], SimulatedFileAccess]) -> None:

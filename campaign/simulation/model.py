@@ -61,6 +61,8 @@ class QueueModel:
     """The tier has said that it has everything below."""
     may_expire_to: int = 0
     """Everything below was once old enough to leave the tier."""
+    expired: list[Sent] = field(default_factory=list)
+    """What has left it: after a lost disk it may be there again, when its deletion was not through."""
 
     @property
     def high(self) -> int:
@@ -70,9 +72,18 @@ class QueueModel:
         return self.sent[offset - self.low]
 
     def drop_below(self, offset: int) -> None:
+        self.expired += self.sent[: offset - self.low]
         del self.sent[: offset - self.low]
         self.low = offset
         self.visible = max(self.visible, offset)
+
+    def take_back_from(self, offset: int) -> None:
+        """A restore found what an interrupted expiry had only hidden; the next round of it goes on."""
+        back = [sent for sent in self.expired if sent.offset >= offset]
+        if back and back[0].offset == offset:
+            self.expired = self.expired[: -len(back)]
+            self.sent[:0] = back
+            self.low = offset
 
     def drop_from(self, offset: int) -> None:
         del self.sent[offset - self.low :]
@@ -141,11 +152,16 @@ class Model:
 
     # After the end of a life
 
-    def settle(self, ends: dict[Queue, int], *, lost_disk: bool) -> int:
-        """Compare with how far each queue reaches in the next life, and forget what was lost; how many were."""
+    def settle(self, ends: dict[Queue, int], *, lost_disk: bool, lows: dict[Queue, int] | None = None) -> int:
+        """Compare with how far each queue reaches in the next life, and forget what was lost; how many were.
+
+        `lows`: where queues begin after a lost disk.
+        """
         lost: list[Sent] = []
         for name, queue in self.queues.items():
             end = ends[name]
+            if lows is not None and 0 <= lows[name] < min(queue.low, end):
+                queue.take_back_from(lows[name])
             if end > queue.high:
                 broken("no message is there that was never put", f"{name} ends at {end}, and {queue.high} were put")
             if lost_disk and end < queue.tier_end:
