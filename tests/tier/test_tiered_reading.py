@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
 from scenarios.broker_world import HOUR_MS, BrokerWorld
 from tiermq import GetStatus, Message
-from tiermq.errors import CorruptRecord, DiskFull, TierError, TierUnavailable
+from tiermq.errors import CorruptRecord, TierError, TierUnavailable
 from tiermq.message.message_filter import MessageFilter, TagFilter
 from tiermq.tier.driver.faulty import Down
 from tiermq.tier.fetch.read_policy import StorageLevel
@@ -427,31 +427,6 @@ def test_a_key_query_that_needs_the_tier_fails_while_it_is_down(world: BrokerWor
     world.driver.plan = Down()
     with pytest.raises(TierUnavailable):
         world.store.query(T, "key-1")
-
-
-def test_a_key_that_only_the_tier_has_is_not_denied_before_the_index_was_told_of_it(
-    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.open(tiered_store_file_reserved_time=10_000)
-    world.put(300)
-
-    def full(*_values: object) -> NoReturn:
-        raise DiskFull("no room for an index file")
-
-    assert world.store.tier.index is not None
-    world.store.tier.index.run_once()  # It learns that no life before this one indexed anything.
-    monkeypatch.setattr(world.store.tier.index, "put_batch", full)
-    assert not world.store.tier_now()
-    assert world.store.query(T, "key-1").complete  # The local index has it.
-    world.clock.advance_ms(73 * HOUR_MS)
-    assert world.evict() > 0
-    page = world.store.query(T, "key-1")
-    assert (page.messages, page.complete) == ([], False)
-    monkeypatch.undo()
-    world.clock.advance_ms(60_000)
-    assert world.store.tier_now()
-    page = world.store.query(T, "key-1")
-    assert (offsets(page), page.complete) == ([0], True)
 
 
 # Damage
