@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.brokers import Producer, running, send_command, stored
+from broker.brokers import Producer, broker_config, running, send_command, stored
 from tiermq.broker.broker import Broker
 from tiermq.broker.sending import SendProcessor
 from tiermq.kernel import KERNEL
@@ -43,7 +43,9 @@ SENDS = st.fixed_dictionaries(
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with running(tmp_path_factory.mktemp("lane")) as made:
+    """One that delivers nothing that waits: its puts are counted."""
+    config = broker_config(timer_stop_dequeue=True, message_delay_level="1h 2h 3h")
+    with running(tmp_path_factory.mktemp("lane"), config=config) as made:
         made.parts.topics.put(TopicConfig("T", 4, 4))
         yield made
 
