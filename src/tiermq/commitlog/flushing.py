@@ -7,8 +7,7 @@
 Invariants: `flushed_where` only grows and bytes below it survive a power cut; a failed flush is final, because the
 kernel may have dropped the pages that it could not write: the log stops accepting messages (`on_failure`) and every
 waiting producer is told. The original only logs it.
-Threads: one flush at a time, under `_flush_lock`, and under SYNC_FLUSH a second one beside it (`second_flush`); the
-flush itself (fdatasync) holds no interpreter lock.
+Threads: one flush at a time, under `_flush_lock`; the flush itself (fdatasync) holds no interpreter lock.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from time import monotonic
 from tiermq.clock import Clock
 from tiermq.commitlog.commit_log import CommitLog
 from tiermq.commitlog.flush_group import FlushGroup
-from tiermq.commitlog.second_flush import SecondFlush
 from tiermq.config import StoreConfig
 from tiermq.errors import StoreError
 from tiermq.service import Service
@@ -46,14 +44,7 @@ class Flusher:
         self._on_progress = on_progress
         self._flush_lock = threading.Lock()
         self._commit_lock = threading.Lock()
-        self._noting = threading.Lock()
-        self._second = SecondFlush(log.files)
-        self._group = FlushGroup(
-            self._flush_until,
-            lambda: self.flushed_where,
-            lambda: self.failure is not None,
-            may_overlap=lambda: self._second.is_ready,
-        )
+        self._group = FlushGroup(self._flush_until, lambda: self.flushed_where, lambda: self.failure is not None)
         self.failure: Exception | None = None
         self.flush_count = 0
 
@@ -87,34 +78,14 @@ class Flusher:
     def _flush_until(self, offset: int, deadline: float) -> None:
         """Flush everything below `offset`, unless flushing fails or nothing moves until the deadline."""
         files = self._log.files
-        if not self._flush_lock.acquire(blocking=False):
-            self._flush_by(self._second.flush)
-            if files.flushed_where >= offset or self.failure is not None:
-                return
-            self._flush_lock.acquire()
-        try:
+        with self._flush_lock:
             while files.flushed_where < offset:
                 unmoved = self._flush(0)
                 if self.failure is not None or (unmoved and monotonic() >= deadline):
                     return
-        finally:
-            self._flush_lock.release()
 
     def _flush(self, least_pages: int) -> bool:
         """The caller holds the lock."""
-        if self._group.expected > 1:
-            self._second.prepare()
-        unmoved = self._flush_by(lambda: self._commit_and_flush(least_pages))
-        if not unmoved:
-            self._second.trust()
-        return unmoved
-
-    def _commit_and_flush(self, least_pages: int) -> bool:
-        self.commit(least_pages)
-        return self._log.files.flush(least_pages)
-
-    def _flush_by(self, flush: Callable[[], bool]) -> bool:
-        """Flush, and tell what came of it; True when nothing moved."""
         if self.failure is not None:
             return True
         files, appender = self._log.files, self._log.appender
@@ -123,25 +94,18 @@ class Flusher:
         tail = appender.tail
         wrote = files.max_wrote_offset if tail is None else tail.base + tail.position
         try:
-            unmoved = flush()
+            self.commit(least_pages)
+            unmoved = files.flush(least_pages)
         except (OSError, StoreError) as error:  # A StoreError is an OSError with a name: no room, read-only.
-            self._fail(error)
+            self.failure = error
+            self._on_failure(error)
             return True
         if not unmoved:
+            self.flush_count += 1
             self._on_progress()
-        with self._noting:
-            self.flush_count += not unmoved
-            if newest_ms > 0 and files.flushed_where >= wrote:
-                self._note_durable(newest_ms)
+        if newest_ms > 0 and files.flushed_where >= wrote:
+            self._note_durable(newest_ms)
         return unmoved
-
-    def _fail(self, error: Exception) -> None:
-        with self._noting:
-            first = self.failure is None
-            if first:
-                self.failure = error
-        if first:
-            self._on_failure(error)
 
     def flush_all(self) -> None:
         """Flush until nothing moves."""
@@ -149,10 +113,6 @@ class Flusher:
             for _ in range(len(self._log.files.files) + SHUTDOWN_TRIES_MAX):
                 if self._flush(0):
                     return
-
-    def close(self) -> None:
-        """Let go of what only flushes need. No flush follows."""
-        self._second.close()
 
 
 class GroupCommit(Service):

@@ -319,10 +319,6 @@ class MappedFile:
         if self.tail.limit == 0:
             self._region.close_descriptor()
 
-    def open_again(self) -> Region:
-        """The same file a second time: a sync through it is told of failed writes by itself. The caller closes it."""
-        return self._access.open(self.path, self.size)
-
     def _sync(self) -> None:
         self._region.sync()
         if self.name_is_due and self._names is not None:

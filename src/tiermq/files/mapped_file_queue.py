@@ -273,18 +273,11 @@ class MappedFileQueue:
             return True
         timestamp_ms = file.store_timestamp_ms  # Before the flush: a message that arrives during it may not be durable.
         where = file.from_offset + file.flush(least_pages)
-        moved = self.note_flushed(where)
+        unmoved = where == self.flushed_where
+        self.flushed_where = where
         if least_pages == 0:
             self.store_timestamp_ms = timestamp_ms
-        return not moved
-
-    def note_flushed(self, where: int) -> bool:
-        """Bytes below `where` are durable; False when that was known. Flushes may overlap, and end in any order."""
-        with self._lock:
-            moved = where > self.flushed_where
-            if moved:
-                self.flushed_where = where
-            return moved
+        return unmoved
 
     def commit(self, least_pages: int) -> bool:
         """Commit the file that holds `committed_where`; True when nothing moved."""

@@ -234,7 +234,6 @@ class StoreLife:
                 let_go.callback(parts.pool.close)
             let_go.callback(parts.checkpoint.close)
             let_go.callback(parts.log.files.close)
-            let_go.callback(parts.flusher.close)
             if parts.index is not None:
                 let_go.callback(parts.index.close)
             let_go.callback(parts.queues.close)
