@@ -96,7 +96,8 @@ def lint_steps(rest: list[str]) -> list[tuple[str, bool]]:
 def test_steps(rest: list[str]) -> list[tuple[str, bool]]:
     if rest:
         return [step("pytest " + " ".join(rest), ["-m", "pytest", *rest])]
-    steps = [step("pytest", ["-m", "pytest", "-n", "2", "--dist", "loadgroup"])]
+    # One process more than the processors of a small machine: half of a run is waiting for disks and child processes.
+    steps = [step("pytest", ["-m", "pytest", "-n", "3", "--dist", "loadgroup"])]
     rooms = [f"tests/{room}" for room in KERNEL_ROOMS if (HERE / "tests" / room).is_dir()]
     if not list(HERE.glob("src/tiermq/kernel/compiled*.so")):
         print("dev.py: the kernel was not compiled here, so that was the pure pass; no second one", flush=True)
