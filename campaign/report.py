@@ -12,7 +12,7 @@ from typing import Any
 from campaign.part import Part
 from campaign.runner import Total
 
-ATTACKS = ("kills", "cuts", "damages", "inputs", "requests", "driver_calls", "flows", "floods", "bombs")
+ATTACKS = ("troubles", "kills", "cuts", "damages", "inputs", "requests", "driver_calls", "flows", "floods", "bombs")
 """What parts count that call their faults by a name of their own."""
 BEGIN, END = "<!-- campaign: begin -->", "<!-- campaign: end -->"
 
@@ -95,7 +95,7 @@ def _row(title: str, parts: Sequence[Mapping[str, Any]]) -> str:
 
 def _attacks(part: Mapping[str, Any]) -> int:
     counts = part["counts"]
-    return int(counts.get("faults_injected", sum(counts.get(name, 0) for name in ATTACKS)))
+    return int(counts.get("faults_injected", 0) or sum(counts.get(name, 0) for name in ATTACKS))
 
 
 def _checked(part: Mapping[str, Any]) -> int:

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker.soaking import QUEUES, TOPIC, Ledger, consume, end_offset, guarded, produce
+from broker.soaking import QUEUES, TOPIC, Ledger, consume, end_offsets, guarded, produce
 from campaign.disks.preload import Calls, Faults, missing_compiler
 from campaign.environment import environment
 from campaign.kills.brokers import PRODUCERS, judged
@@ -128,7 +128,7 @@ class Round:
                 ledger.up.set()
                 for thread in producers:
                     thread.join()
-            ends.update({queue: end_offset(queue, port) for queue in range(QUEUES)})
+            ends.update(end_offsets(port))
             consumers = [guarded(lambda q=q: consume(q, port, ledger, ends.get), ledger) for q in range(QUEUES)]  # type: ignore[misc]
             for thread in consumers:
                 thread.join()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from broker.soaking import QUEUES, TOPIC, Ledger, consume, end_offset, guarded, produce
+from broker.soaking import QUEUES, TOPIC, Ledger, consume, end_offsets, guarded, produce
 from campaign.environment import environment
 from campaign.part import Finding, Outcome
 from servers.seaweedfs import SeaweedFS
@@ -158,7 +158,7 @@ class Round:
             ledger.ending.set()
             for thread in producers:
                 thread.join()
-            ends.update({queue: end_offset(queue, port) for queue in range(QUEUES)})
+            ends.update(end_offsets(port))
         except BaseException as error:
             ledger.note(f"the round was given up: {error}")
             raise

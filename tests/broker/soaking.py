@@ -7,6 +7,7 @@ and commits it as it goes. Both wait for the broker with an event, never by time
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -173,7 +174,19 @@ def committed_offset(queue: int, port: int) -> int:
     return int(answer.ext["offset"]) if answer.code == ResponseCode.SUCCESS else 0
 
 
-def end_offset(queue: int, port: int) -> int:
+def end_offsets(port: int) -> dict[int, int]:
+    """The end of each queue, once everything that was stored is in its queue: a full disk holds that up."""
     with BlockingClient("127.0.0.1", port, timeout_s=30.0) as client:
-        fields = {"topic": TOPIC, "queueId": str(queue)}
-        return int(client.request(RemotingCommand(RequestCode.GET_MAX_OFFSET, ext=fields)).ext["offset"])
+        while _behind_bytes(client) > 0:
+            pass
+        return {queue: _end_offset(queue, client) for queue in range(QUEUES)}
+
+
+def _behind_bytes(client: BlockingClient) -> int:
+    info = json.loads(client.request(RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO)).body)
+    return int(info["table"]["dispatchBehindBytes"])
+
+
+def _end_offset(queue: int, client: BlockingClient) -> int:
+    fields = {"topic": TOPIC, "queueId": str(queue)}
+    return int(client.request(RemotingCommand(RequestCode.GET_MAX_OFFSET, ext=fields)).ext["offset"])

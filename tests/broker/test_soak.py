@@ -19,7 +19,7 @@ from broker.soaking import (
     Ledger,
     committed_offset,
     consume,
-    end_offset,
+    end_offsets,
     guarded,
     produce,
 )
@@ -92,7 +92,7 @@ def _end(
     ledger.ending.set()
     for thread in producers:
         thread.join()
-    ends.update({queue: end_offset(queue, broker.port) for queue in range(QUEUES)})
+    ends.update(end_offsets(broker.port))
     for thread in consumers:
         thread.join()
     assert ledger.problems == []
