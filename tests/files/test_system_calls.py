@@ -91,7 +91,8 @@ def test_pages_are_synced_through_the_map_and_an_error_of_the_kernel_is_raised(t
     memory[:3] = b"new"
     system_calls.sync_pages(memory, 8192)
     assert path.read_bytes()[:3] == b"new"
-    with pytest.raises(OSError, match="Cannot allocate memory"):
+    # Whatever is mapped behind it is synced, too: there is a hole sooner or later, or a file that cannot be synced.
+    with pytest.raises(OSError, match="Cannot allocate memory|Invalid argument"):
         system_calls.sync_pages(memory, 1 << 46)
     memory.close()
     with pytest.raises(ValueError, match="closed"):
