@@ -306,9 +306,9 @@ class TieredReading:
         if not index.is_complete_for(topic):
             return False
         is_cold_only = self._level is StorageLevel.FORCE or not self.local.config.message_index_enable
-        for file in self.tier.files:
+        for file in self.tier.files.of_topic(topic):
             # A turn that fails behind a commit leaves it to the next one to tell the index.
-            first = file.unindexed_offset if file.queue.topic == topic else None
+            first = file.unindexed_offset
             if first is not None and (is_cold_only or not self._is_local(topic, file.queue.queue_id, first)):
                 return False
         return True

@@ -26,8 +26,11 @@ def test_queues_are_there_again_after_a_restart_less_those_destroyed(tmp_path: P
     world.reopen()
     assert len(world.files) == 5
     assert [world.files.find("more", n).commit_offset for n in range(4)] == [0, 1, 2, 3]  # type: ignore[union-attr]
+    assert [file.queue.queue_id for file in world.files.of_topic("more")] == [0, 1, 2, 3]
     for number in range(2):
         assert world.files.destroy("more", number)
+    assert [file.queue.queue_id for file in world.files.of_topic("more")] == [2, 3]
+    assert world.files.of_topic("nobody") == ()
     world.reopen()
     assert sorted(file.queue.queue_id for file in world.files if file.queue.topic == "more") == [2, 3]
 

@@ -45,12 +45,13 @@ class FlatFileStore:
         self._lock = threading.Lock()
         self._name_locks: dict[tuple[str, int], threading.Lock] = {}
         self._files: dict[tuple[str, int], FlatMessageFile] = {}
+        self._of_topic: dict[str, tuple[FlatMessageFile, ...]] = {}
         self.damaged: dict[tuple[str, int], CorruptSegment] = {}
         for queue in metadata.queues():
             key = queue.key
             if key.cluster == cluster and key.broker == broker and key.topic != INDEX_TOPIC:
                 try:
-                    self._files[(key.topic, key.queue_id)] = self._open(key)
+                    self._keep(self._open(key))
                 except CorruptSegment as error:  # One queue's damage is no reason to do without the others.
                     self.damaged[(key.topic, key.queue_id)] = error
                     _log.error("queue %s of the tier cannot be used: %s", key.logical_path, error)
@@ -78,8 +79,17 @@ class FlatFileStore:
             if found is None:
                 found = self._open(QueueKey(self.cluster, self.broker, topic, queue_id))
                 with self._lock:
-                    self._files[(topic, queue_id)] = found
+                    self._keep(found)
         return found
+
+    def _keep(self, file: FlatMessageFile) -> None:
+        topic = file.queue.topic
+        self._files[(topic, file.queue.queue_id)] = file
+        self._of_topic[topic] = (*self._of_topic.get(topic, ()), file)
+
+    def of_topic(self, topic: str) -> tuple[FlatMessageFile, ...]:
+        """The topic's queues, at the cost of a look-up however many others there are."""
+        return self._of_topic.get(topic, ())
 
     def name_lock(self, topic: str, queue_id: int) -> threading.Lock:
         """The lock of a queue that has no file to lock: while it is held, nobody opens one of that name."""
@@ -113,6 +123,7 @@ class FlatFileStore:
         file.destroy()
         with self._lock:
             self._files.pop((topic, queue_id), None)
+            self._of_topic[topic] = tuple(each for each in self.of_topic(topic) if each is not file)
         return True
 
     def close(self, timeout_s: float = -1) -> bool:
