@@ -82,4 +82,5 @@ def test_a_message_of_rocketmq_s_newer_retry_topic_comes_back_to_the_usual_one(b
     (message,) = broker.parts.local.get("T", 0, 0).messages
     point = CheckPoint(Popped("G", "%RETRY%G+T", 0, 0, 1), MINUTE_MS, (0,), 0)
     pops(broker).revive._put(point, message)
+    broker.parts.local.dispatch_now()
     assert [each.body for each in peer.pop(queueId=1)] == ["one"]

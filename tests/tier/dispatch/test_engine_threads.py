@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from tiermq.tier.dispatch.engine import DispatchEngine, EngineSettings
 from tiermq.tier.dispatch.local_source import LocalStoreSource
 from tiermq.tier.dispatch.plan import DispatchConfig
 from tiermq.tier.dispatch.queue_run import BackOff
+from tiermq.tier.dispatch.turns import QueueName
 from tiermq.tier.dispatch.writer import QueueWriter
 from tiermq.tier.driver.contract import Buffer, TierDriver
 from tiermq.tier.driver.faulty import Down, FaultyDriver
@@ -98,6 +99,41 @@ def test_an_outage_in_the_middle_delays_and_loses_nothing(broker: Broker, driver
     driver.plan = None
     assert broker.engine.flush(60)
     assert broker.files.find("T", 0).commit_offset == 100  # type: ignore[union-attr]
+
+
+def test_a_flush_goes_on_while_a_queue_passes_from_its_rest_into_the_line(
+    broker: Broker, driver: FaultyDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, released = threading.Event(), threading.Event()
+    flushed: list[bool] = []
+    turns = broker.engine._turns
+    push = turns.push
+    asked = threading.Event()
+
+    def hold(names: Iterable[QueueName]) -> None:
+        if threading.current_thread() is flushing:
+            push(names)
+            asked.set()
+            return
+        if asked.is_set() and not entered.is_set() and not turns.busy and not len(turns):
+            entered.set()
+            released.wait(60)
+        push(names)
+
+    broker.engine.start()
+    driver.plan = Down()
+    broker.put(50)
+    assert not broker.engine.flush(0.05)
+    flushing = threading.Thread(target=lambda: flushed.append(broker.engine.flush(60)))
+    monkeypatch.setattr(turns, "push", hold)
+    flushing.start()
+    assert entered.wait(60)
+    flushing.join(0.5)
+    assert flushed == [], "the queue was on its way"
+    driver.plan = None
+    released.set()
+    flushing.join()
+    assert flushed == [True]
 
 
 class HangingDriver(MemoryDriver):

@@ -240,7 +240,7 @@ class DispatchEngine:
             if self._workers:
                 rest = IDLE_WAIT_S if deadline is None else min(IDLE_WAIT_S, max(0.0, deadline - time.monotonic()))
                 self._turns.wait_left(rest)
-                idle = not self._turns.busy and not len(self._turns) and not self._due
+                idle = self._is_idle()
             else:
                 idle = not self.step()
             if idle and not self._has_reached(run.name, target):
@@ -255,6 +255,11 @@ class DispatchEngine:
                 if local is not None and local.max_offset > local.min_offset:
                     targets[topic, queue_id] = local.max_offset
         return targets
+
+    def _is_idle(self) -> bool:
+        """Whether no queue has a turn, waits for one, or will be given one at a time that is known."""
+        with self._due_lock:
+            return not self._due and self._turns.is_empty()
 
     def _has_reached(self, name: QueueName, target: int) -> bool:
         file = self.files.find(*name)
@@ -294,8 +299,8 @@ class DispatchEngine:
             while self._due and self._due[0][0] <= now_ms:
                 names.append(heapq.heappop(self._due)[1])
             soonest_ms = self._due[0][0] if self._due else self._next_sweep_ms
-        if names:
-            self._turns.push(names)
+            if names:
+                self._turns.push(names)  # Under the lock: a queue is nowhere for a moment otherwise, see `_is_idle`.
         return max(0.001, (min(soonest_ms, self._next_sweep_ms) - now_ms) / 1000)
 
     def look_again(self, run: QueueRun, at_ms: int) -> None:

@@ -35,6 +35,11 @@ class Turns:
     def busy(self) -> int:
         return len(self._busy)
 
+    def is_empty(self) -> bool:
+        """Whether nobody stands in line and nobody is busy, both at the same moment."""
+        with self._changed:
+            return not self._line and not self._busy
+
     @property
     def version(self) -> int:
         """Changes whenever somebody came into the line; for `wait`."""
