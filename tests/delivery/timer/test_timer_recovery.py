@@ -143,6 +143,30 @@ def test_damage_of_the_timers_files_costs_no_timer_and_gives_none_twice(name: st
     all_delivered_once(world)
 
 
+@pytest.mark.parametrize("rolls", [False, True], ids=["it stays", "it rolls, too"])
+def test_a_cancellation_that_is_older_than_its_timers_last_roll_outlives_damage(rolls: bool) -> None:
+    world = waiting()
+    due_ms = NOW_MS + 180_000
+    if rolls:
+        world.timers.cancel("T", "K-cancelled", due_ms)
+    world.send(b"cancelled", deliver_ms=due_ms)
+    world.wait(96_000, step_ms=4_000)
+    if not rolls:
+        world.timers.cancel("T", "K-cancelled", due_ms)
+        world.store.dispatch_now()
+    world.wait(24_000, step_ms=4_000)
+    *_, cancellation, timer = [each for each in world.in_timer_topic() if each.properties["UNIQ_KEY"] == "K-cancelled"]
+    assert "TIMER_DEL_UNIQKEY" in cancellation.properties
+    assert ("TIMER_ROLL_TIMES" in cancellation.properties) == rolls
+    assert timer.body == b"cancelled"
+    assert "TIMER_ROLL_TIMES" in timer.properties
+    world.stop()
+    remove_tree(world.access, "timerwheel")
+    world.start()
+    world.wait(100_000, step_ms=2_000)
+    assert sorted(world.bodies()) == BODIES
+
+
 def test_timers_that_are_made_anew_from_their_topic_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
     world = waiting()
     world.stop()

@@ -218,7 +218,7 @@ class TimerRecovery:
 
     def _units_of_topic(self, read_ms: int, queue_offset: int) -> Iterator[TimerUnit]:
         """Units for the messages that were taken in and are not due yet; of one that rolled, the newest alone."""
-        newest: dict[tuple[str, int] | None, int] = {}
+        newest: dict[tuple[str, int, bool] | None, int] = {}
         for offset, message, _, _ in self._taken_in(read_ms, queue_offset):
             if get_property(message.encoded_properties, _ROLL_TIMES) is not None and own_key(message) is not None:
                 newest[_rolling_key(message)] = offset
@@ -298,10 +298,14 @@ class TimerRecovery:
         return metrics
 
 
-def _rolling_key(message: StoredMessage) -> tuple[str, int] | None:
-    """What a timer has in common with itself before it rolled; None when it has no unique key."""
+def _rolling_key(message: StoredMessage) -> tuple[str, int, bool] | None:
+    """What a timer has in common with itself before it rolled; None when it has no unique key.
+
+    A cancellation has the key and the time of what it cancels, and yet it is no older state of that.
+    """
     key = own_key(message)
-    return None if key is None else (key, read_timer(message).deliver_ms)
+    timer = read_timer(message)
+    return None if key is None else (key, timer.deliver_ms, timer.is_delete)
 
 
 def _units_before(log: TimerLog, end: int) -> Iterator[TimerUnit]:
