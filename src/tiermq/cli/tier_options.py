@@ -13,6 +13,7 @@ import click
 from tiermq.errors import StoreError, TierError, TierMQError
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.tier_url import open_driver
+from tiermq.tier.known_metadata import open_known_metadata, open_new_metadata
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.tier_config import TierConfig
 
@@ -74,15 +75,13 @@ def broker_metadata(store: Path | None) -> Iterator[MetadataStore | None]:
     path = metadata_path(store)
     if not path.is_file():
         raise StoreError(f"{path}: expected what a broker knows of its tier, found no such file; `restore` makes it")
-    with MetadataStore(path) as metadata:
+    with open_known_metadata(store) as metadata:
         yield metadata
 
 
 @contextmanager
 def new_metadata(store: Path) -> Iterator[MetadataStore]:
-    path = metadata_path(store)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with MetadataStore(path) as metadata:
+    with open_new_metadata(store) as metadata:
         yield metadata
 
 

@@ -11,6 +11,7 @@ import click
 from tiermq.cli.tier_options import BROKER, CLUSTER, EXIT_PROBLEMS, JSON, TOPIC, URL, metadata_path, opened, print_json
 from tiermq.store.read_only_store import ReadOnlyStore
 from tiermq.store.store_files import is_store
+from tiermq.tier.known_metadata import open_known_metadata
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.repair.repair import repair_tier
 from tiermq.tier.repair.repair_report import RepairOutcome, RepairReport
@@ -81,8 +82,8 @@ def repair(
 def _opened_stores(paths: Sequence[Path]) -> Iterator[tuple[list[ReadOnlyStore], MetadataStore | None]]:
     """The stores, only to be read, and what the first that knows anything knows of the tier."""
     with ExitStack() as stack:
-        known = next((metadata_path(path) for path in paths if metadata_path(path).is_file()), None)
-        metadata = None if known is None else stack.enter_context(MetadataStore(known))
+        known = next((path for path in paths if metadata_path(path).is_file()), None)
+        metadata = None if known is None else stack.enter_context(open_known_metadata(known))
         # A directory may hold only what a broker knows, and no messages any more.
         yield [stack.enter_context(ReadOnlyStore.open(path)) for path in paths if is_store(path)], metadata
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Protocol
 
 from tiermq.clock import Clock
-from tiermq.errors import StoreDamaged
 from tiermq.files.file_access import FileAccess
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.tier.dispatch.tier_lock import TierLock
 from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, RECORD_NAME
 from tiermq.tier.index.index_store import IndexSettings
+from tiermq.tier.known_metadata import damaged_metadata
 from tiermq.tier.metadata.metadata_damage import damage_of, is_put_away, note_replaced, put_away
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.restore import DEFAULT_THREADS
@@ -53,10 +53,7 @@ class Surroundings:
         """
         damage = damage_of(path, root / INDEX_DIRECTORY / RECORD_NAME)
         if damage and not may_replace and path.exists():
-            raise StoreDamaged(
-                f"{path}: {damage}. It tells what the tier has: move it away and run `tiermq tier restore`, or open "
-                "the store once with tierDispatchEnable=true"
-            )
+            raise damaged_metadata(path, damage)
         if damage:
             _log.error("what the store knows of its tier is damaged: %s: %s", path, damage)
         if damage and may_replace:

@@ -26,6 +26,7 @@ from tiermq.service import Service
 from tiermq.spark.jobs.offload_place import place_of
 from tiermq.tier.dispatch.tier_lock import TierLock
 from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.known_metadata import open_known_metadata
 from tiermq.tier.known_tier import require_known_tier
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
 from tiermq.tier.metadata.database import IN_MEMORY
@@ -134,7 +135,6 @@ def hold_broker(
     clock = clock or SystemClock()
     owner = f"{socket.gethostname()}:{os.getpid()} (pipeline {job})"
     with ExitStack() as stack:
-        path: str | Path = IN_MEMORY
         if home.store is not None:
             path = TierConfig(store_path_root_dir=home.store.path).metadata_path
             if not path.is_file():
@@ -144,9 +144,10 @@ def hold_broker(
                 )
             if not dry_run:
                 stack.callback(TierLock(Path(home.store.path).expanduser(), owner).release)
-        metadata = stack.enter_context(MetadataStore(path, clock=clock))
-        if home.store is not None:
+            metadata = stack.enter_context(open_known_metadata(home.store.path, clock))
             require_known_tier(driver, metadata, home.store.path)
+        else:
+            metadata = stack.enter_context(MetadataStore(IN_MEMORY, clock=clock))
         held = HeldBroker(driver, home, metadata, clock)
         if not dry_run:
             held.lease = _acquired(driver, home, owner, metadata, clock)

@@ -20,6 +20,7 @@ from tiermq.store.store_state import StoreState, store_state
 from tiermq.tier.dispatch.read_only_source import ReadOnlySource
 from tiermq.tier.dispatch.topic_filter import TopicFilter
 from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.known_metadata import require_sound_metadata
 from tiermq.tier.known_tier import forget_tier, missing_tail, require_known_tier
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
 from tiermq.tier.metadata.metadata_store import MetadataStore
@@ -65,11 +66,12 @@ def parse_place(text: str) -> tuple[str, str | None, str | None]:
 def place_of(text: str) -> StorePlace:
     """The place that a text names. A directory that was tiered before knows its broker; others get the default names.
 
-    Raises BadConfig when the names are others than those under which the directory was tiered.
+    Raises BadConfig when the names are others than those under which the directory was tiered, StoreDamaged when what
+    it knows of that is damaged.
     """
     path, cluster, broker = parse_place(text)
-    metadata_path = TierConfig(store_path_root_dir=path).metadata_path
     known: set[tuple[str, str]] = set()
+    metadata_path = require_sound_metadata(path)
     if metadata_path.is_file():
         with MetadataStore(metadata_path) as metadata:
             known = {(queue.key.cluster, queue.key.broker) for queue in metadata.queues()}
@@ -117,9 +119,10 @@ def settle_tier(
 ) -> list[str]:
     """See to it that the tier is the one that the store knows, or with `forget` that the store knows none.
 
-    What was put away, under which names; a tier that is known is not forgotten. Raises TierError, StoreLocked.
+    What was put away, under which names; a tier that is known is not forgotten. Raises TierError, StoreLocked,
+    StoreDamaged.
     """
-    if not config.metadata_path.is_file():
+    if not require_sound_metadata(config.root_path).is_file():
         return []
     with MetadataStore(config.metadata_path, clock=clock) as metadata:
         if not forget:
@@ -175,7 +178,7 @@ def waiting_in(
     `forget`: what would be copied if the store first forgot a tier that it does not know again.
     """
     ends: dict[tuple[str, int], int] = {}
-    if config.metadata_path.is_file():
+    if require_sound_metadata(config.root_path).is_file():
         with MetadataStore(config.metadata_path) as metadata:
             if not forget:
                 require_known_tier(driver, metadata, place.path)

@@ -30,6 +30,7 @@ from tiermq.spark.jobs.offload_task import driver_of
 from tiermq.spark.jobs.task_runner import Progress
 from tiermq.spark.jobs.verify_table import queue_rows, report_rows, write_report
 from tiermq.store.read_only_store import ReadOnlyStore
+from tiermq.tier.known_metadata import open_known_metadata
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.repair.repair import run_repair
 from tiermq.tier.repair.repair_plan import lost_manifests, plan_repair
@@ -170,12 +171,13 @@ class _Verify:
     def _metadata(self, stack: ExitStack) -> MetadataStore | None:
         if self._store is None:
             return None
-        path = TierConfig(store_path_root_dir=place_of(self._store).path).metadata_path
+        root = place_of(self._store).path
+        path = TierConfig(store_path_root_dir=root).metadata_path
         if not path.is_file():
             raise BadConfig(
                 f"{path}: expected what the broker knows of its tier, found no such file; leave out --store"
             )
-        return stack.enter_context(MetadataStore(path, clock=self._clock))
+        return stack.enter_context(open_known_metadata(root, self._clock))
 
     def _plan(self, metadata: MetadataStore | None) -> VerifyPlan:
         return plan_verify(
