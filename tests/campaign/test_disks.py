@@ -20,6 +20,7 @@ from campaign.disks.stores import StoreGround
 from campaign.disks.tiers import TierGround
 from campaign.disks.timers import TimerGround
 from tiermq.message import crc
+from tiermq.tier.metadata.broker_lease import BrokerLease, decode_lease
 
 GROUNDS: list[Ground] = [
     StoreGround(killed=False),
@@ -93,6 +94,35 @@ def test_a_timer_that_never_comes_is_found(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("tiermq.delivery.timer.timer_checkpoint._sound_copy", lambda _data: None)
     found = DamagePart("forgotten", "", [forget], [NewestLog(killed=False)], tries=1).round(1, tmp_path).findings
     assert any("never came" in finding.found for finding in found)
+
+
+class LeaseAlone(FarTimerGround):
+    def kind_of(self, path: Path) -> str:
+        kind = super().kind_of(path)
+        return kind if kind == "lease" else ""
+
+
+def make_newer(path: Path, _: random.Random) -> str:
+    """The one bit that no checksum covers: a newer TierMQ may have written such a lease."""
+    path.write_bytes(path.read_bytes().replace(b'"version":1', b'"version":3'))
+    return "says that it is of version 3"
+
+
+def test_a_damaged_lease_is_told_and_costs_no_far_timer(tmp_path: Path) -> None:
+    for seed, damage in enumerate([flip, blank, vanish, make_newer]):
+        ground = LeaseAlone()
+        outcome = DamagePart("lease", "", [damage], [ground], tries=1).round(seed, tmp_path / str(seed))
+        assert outcome.findings == []
+        assert outcome.counts["damages"] == 1
+        assert outcome.counts["told"] == (damage is not vanish)
+
+
+def test_a_broker_that_gives_up_at_a_damaged_lease_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        BrokerLease, "_decoded", lambda self, stored, _now_ms, **_: decode_lease(stored.data, self.name)
+    )
+    found = DamagePart("lease", "", [blank], [LeaseAlone()], tries=1).round(1, tmp_path).findings
+    assert [finding.promise for finding in found] == ["What is known from elsewhere is mended."]
 
 
 def test_losses_that_nobody_is_told_of_are_findings() -> None:

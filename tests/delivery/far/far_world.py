@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from tiermq.clock import ManualClock
-from tiermq.delivery.far.far_state import TimerState
+from tiermq.delivery.far.far_state import TimerOwner, TimerState
 from tiermq.delivery.far.pulled_record import PulledRecord
 from tiermq.delivery.far.tier_timers import TierTimers
 from tiermq.delivery.far.timer_plan import TimerLimits
@@ -52,6 +52,7 @@ class FarWorld:
         horizon_ms: int = DAY_MS,
         limits: TimerLimits = SMALL,
         access: FileAccess | None = None,
+        owner: Callable[[TierDriver, ManualClock], TimerOwner] = LeaseOwner,
     ) -> None:
         self.path = path
         self.driver = driver
@@ -59,12 +60,13 @@ class FarWorld:
         self.horizon_ms = horizon_ms
         self.limits = limits
         self.access = access or OsFileAccess()
+        self._owner = owner
         self.disks = 0
         self.timers = self.opened()
 
     def opened(self, driver: TierDriver | None = None) -> TierTimers:
         driver = driver or self.driver
-        state = TimerState(driver, CLUSTER, BROKER, LeaseOwner(driver, self.clock))
+        state = TimerState(driver, CLUSTER, BROKER, self._owner(driver, self.clock))
         record = PulledRecord(str(self.path / f"disk-{self.disks}"), state.place, self.access)
         return TierTimers(state, record, self.clock, self.horizon_ms, self.limits)
 

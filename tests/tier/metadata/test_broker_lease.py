@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,16 @@ from tiermq.clock import ManualClock
 from tiermq.errors import StaleWriter, TierUnavailable
 from tiermq.tier.driver.contract import ANY, Expected, StoredObject
 from tiermq.tier.driver.memory import MemoryDriver
-from tiermq.tier.metadata.broker_lease import BrokerLease, Lease, LeaseHeld, decode_lease, encode_lease, lease_name
+from tiermq.tier.metadata.broker_lease import (
+    DEFAULT_TERM_MS,
+    BrokerLease,
+    Lease,
+    LeaseDamaged,
+    LeaseHeld,
+    decode_lease,
+    encode_lease,
+    lease_name,
+)
 from tiermq.tier.metadata.document import CorruptManifest, seal_document
 
 DISPATCHER = "embedded dispatcher of broker-a on host-1"
@@ -244,3 +254,98 @@ def test_those_who_wait_for_a_check_share_the_next_one_and_not_the_one_before_th
     assert driver.asked == 2
     lease.check()
     assert driver.asked == 3
+
+
+def damage(driver: MemoryDriver, name: str) -> None:
+    stored = driver.get_object(name)
+    assert stored is not None
+    driver.put_object(name, stored.data.replace(b'"epoch":', b'"epocx":'), expected=ANY)
+
+
+def test_a_damaged_lease_is_taken_over_when_nobody_wrote_it_anew_for_a_term(
+    manual_clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = MemoryDriver()
+    lease_of(driver, DISPATCHER, manual_clock).acquire()
+    job = lease_of(driver, JOB, manual_clock)
+    damage(driver, job.name)
+    manual_clock.advance_ms(3_600_000)  # When it expires cannot be read, either.
+    with pytest.raises(LeaseDamaged, match=f"no process writes this broker's tier, remove .* {DEFAULT_TERM_MS} ms"):
+        job.acquire(epoch_min=7)
+    assert job.name in caplog.text
+    manual_clock.advance_ms(DEFAULT_TERM_MS - 1)
+    with pytest.raises(LeaseDamaged, match="in 1 ms"):
+        job.acquire(epoch_min=7)
+    manual_clock.advance_ms(1)
+    assert job.acquire(epoch_min=7) == 7
+    assert job.read() == Lease(7, JOB, manual_clock.now_ms() + 30_000)
+
+
+def test_damage_that_changed_is_waited_for_anew_because_somebody_may_be_at_work(manual_clock: ManualClock) -> None:
+    driver = MemoryDriver()
+    job = lease_of(driver, JOB, manual_clock)
+    for text in (b"x", b"y"):
+        driver.put_object(job.name, text, expected=ANY)
+        with pytest.raises(LeaseDamaged, match=f"{DEFAULT_TERM_MS} ms"):
+            job.acquire()
+        manual_clock.advance_ms(DEFAULT_TERM_MS)
+    assert job.acquire() == 1
+
+
+def test_a_damaged_lease_yields_to_force(manual_clock: ManualClock) -> None:
+    driver = MemoryDriver()
+    job = lease_of(driver, JOB, manual_clock)
+    driver.put_object(job.name, b"", expected=ANY)
+    assert job.acquire(force=True) == 1
+
+
+@pytest.mark.parametrize("act", [BrokerLease.check, BrokerLease.renew], ids=["check", "renew"])
+def test_a_holder_writes_a_damaged_lease_anew_while_its_term_runs(
+    act: Callable[[BrokerLease], object], manual_clock: ManualClock
+) -> None:
+    driver = MemoryDriver()
+    holder, job = (lease_of(driver, owner, manual_clock) for owner in (DISPATCHER, JOB))
+    holder.acquire(epoch_min=5)
+    damage(driver, holder.name)
+    with pytest.raises(LeaseDamaged):
+        job.acquire()
+    manual_clock.advance_ms(29_999)
+    act(holder)
+    found = job.read()
+    assert found is not None
+    assert (found.epoch, found.owner) == (5, DISPATCHER)
+    holder.check()
+
+
+@pytest.mark.parametrize("act", [BrokerLease.check, BrokerLease.renew], ids=["check", "renew"])
+def test_a_holder_whose_term_is_over_does_not_take_a_damaged_lease_for_its_own(
+    act: Callable[[BrokerLease], object], manual_clock: ManualClock
+) -> None:
+    driver = MemoryDriver()
+    holder, job = (lease_of(driver, owner, manual_clock) for owner in (DISPATCHER, JOB))
+    holder.acquire()
+    manual_clock.advance_ms(30_000)
+    job.acquire(epoch_min=9)  # And nobody can read that any more.
+    damage(driver, job.name)
+    before = driver.get_object(job.name)
+    with pytest.raises(StaleWriter, match="the lease is damaged"):
+        act(holder)
+    assert driver.get_object(job.name) == before
+    job.check()
+    assert job.epoch == 9
+    with pytest.raises(LeaseHeld, match=JOB):
+        holder.acquire()
+
+
+def test_a_lease_that_was_lost_by_damage_comes_back_with_a_higher_epoch(manual_clock: ManualClock) -> None:
+    driver = MemoryDriver()
+    holder = lease_of(driver, DISPATCHER, manual_clock)
+    holder.acquire(epoch_min=5)
+    manual_clock.advance_ms(30_000)
+    damage(driver, holder.name)
+    with pytest.raises(StaleWriter):
+        holder.renew()
+    with pytest.raises(LeaseDamaged):
+        holder.acquire()
+    manual_clock.advance_ms(DEFAULT_TERM_MS)
+    assert holder.acquire() == 6

@@ -28,7 +28,7 @@ from tiermq.tier.dispatch.tier_lock import TierLock
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.known_metadata import open_known_metadata
 from tiermq.tier.known_tier import require_known_tier
-from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
+from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseDamaged, LeaseHeld
 from tiermq.tier.metadata.database import IN_MEMORY
 from tiermq.tier.metadata.document import CorruptManifest
 from tiermq.tier.metadata.manifest import QueueManifest
@@ -167,6 +167,8 @@ def _acquired(driver: TierDriver, home: Home, owner: str, metadata: MetadataStor
     epoch_min = max((queue.epoch for queue in metadata.queues()), default=0) + 1
     try:
         lease.acquire(epoch_min=epoch_min)
+    except LeaseDamaged:
+        raise
     except LeaseHeld as error:
         raise LeaseHeld(
             f"broker {home} is in use: {error}. A job never works beside the dispatcher of a store, or another job: "

@@ -9,26 +9,47 @@ It is only ever replaced by compare-and-set and never removed, so that its epoch
 Clocks of two machines differ, so expiry alone proves nothing: the holder asks the tier (`check`) before it writes a
 manifest, and the manifest's own compare-and-set settles the rest. `release` leaves the epoch where it is.
 
+A lease that a disk damaged names nobody. Its holder writes it anew while his term runs, for nobody else may have it;
+others wait for that as long as a term, and take over what is still damaged then.
+
 Cost: acquire is one GET and one PUT, renew one PUT, check one GET.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass, replace
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import ManifestConflict, StaleWriter, TierError
-from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.metadata.document import number_field, open_document, refuse_document, seal_document, text_field
+from tiermq.tier.driver.contract import StoredObject, TierDriver
+from tiermq.tier.metadata.document import (
+    CorruptManifest,
+    number_field,
+    open_document,
+    refuse_document,
+    seal_document,
+    text_field,
+)
 from tiermq.tier.names import OBJECT_SUFFIX, broker_directory
+
+_log = logging.getLogger(__name__)
 
 LEASE_VERSION = 1
 DEFAULT_TERM_MS = 60_000
+REMEDY = (
+    "a broker that is at work, or started now, writes it anew within two terms of the lease; if none is to run, and no "
+    "process writes this broker's tier, remove the object"
+)
 
 
 class LeaseHeld(TierError):
     """Somebody else holds the broker's lease and has not let it expire."""
+
+
+class LeaseDamaged(LeaseHeld):
+    """The lease cannot be read, and its holder, if there is one, has had no time to write it anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +80,7 @@ def encode_lease(lease: Lease) -> bytes:
 
 def decode_lease(data: bytes, name: str) -> Lease:
     """The lease in `data`. Raises FutureManifest or CorruptManifest."""
-    body = open_document(data, name, LEASE_VERSION)
+    body = open_document(data, name, LEASE_VERSION, REMEDY)
     try:
         return Lease(
             number_field(body, "epoch"),
@@ -68,7 +89,7 @@ def decode_lease(data: bytes, name: str) -> Lease:
             number_field(body, "renewals"),
         )
     except (ValueError, TypeError, LookupError) as error:
-        refuse_document(name, f"a body that is no lease ({error})")
+        refuse_document(name, f"a body that is no lease ({error})", REMEDY)
 
 
 class BrokerLease:
@@ -100,6 +121,8 @@ class BrokerLease:
         self._held: Lease | None = None
         self._version = ""
         self._lost: str | None = None
+        self._damaged: tuple[str, int] | None = None
+        """The version of a lease that cannot be read, and since when it is known."""
         self._checks_begun = 0
         self._last_check = 0  # The number of the newest one that was answered with yes.
 
@@ -124,12 +147,13 @@ class BrokerLease:
         """Take the lease and return its epoch, which is higher than every one before and at least `epoch_min`.
 
         `epoch_min` is for a tier whose lease was lost while manifests with epochs are left. `force` takes it from a
-        holder that is still running, when an operator knows better. Raises LeaseHeld, naming the holder.
+        holder that is still running, when an operator knows better. Raises LeaseHeld, naming the holder, or
+        LeaseDamaged: then ask again.
         """
         with self._lock:
             stored = self._driver.get_object(self.name)
-            old = Lease() if stored is None else decode_lease(stored.data, self.name)
             now_ms = self._clock.now_ms()
+            old = Lease() if stored is None else self._decoded(stored, now_ms, force=force)
             if old.owner not in ("", self.owner) and now_ms < old.expires_ms and not force:
                 raise self._held_by(old, now_ms)
             lease = Lease(max(old.epoch + 1, epoch_min), self.owner, now_ms + self._term_ms)
@@ -142,8 +166,22 @@ class BrokerLease:
                 if winner is None:
                     raise
                 raise self._held_by(winner, now_ms) from conflict
-            self._held, self._version, self._lost = lease, version, None
+            self._held, self._version, self._lost, self._damaged = lease, version, None, None
             return lease.epoch
+
+    def _decoded(self, stored: StoredObject, now_ms: int, *, force: bool) -> Lease:
+        """What the tier says; nobody's when it has been damaged for a whole term, or by force. Raises LeaseDamaged."""
+        try:
+            return decode_lease(stored.data, self.name)
+        except CorruptManifest as error:
+            if self._damaged is None or self._damaged[0] != stored.version:
+                _log.error("who holds the broker's part of the tier cannot be read: %s", error)
+                self._damaged = (stored.version, now_ms)
+            left_ms = self._damaged[1] + max(self._term_ms, DEFAULT_TERM_MS) - now_ms
+            if left_ms > 0 and not force:
+                raise LeaseDamaged(f"{error}. Who still waits takes it over in {left_ms} ms") from error
+            _log.error("%s: nobody wrote it anew, %s takes it over", self.name, self.owner)
+            return Lease() if self._held is None else Lease(self._held.epoch)
 
     def renew(self) -> int:
         """Hold it for another term; returns the new expiry. Raises StaleWriter when somebody else took it.
@@ -175,7 +213,11 @@ class BrokerLease:
                 return
             self._checks_begun += 1
             number = self._checks_begun
-            current = self.read()
+            try:
+                current = self.read()
+            except CorruptManifest:
+                self._put(held)
+                current = held
             if current is None or (current.epoch, current.owner) != (held.epoch, held.owner):
                 raise self._lose(current)
             self._last_check = number
@@ -199,11 +241,22 @@ class BrokerLease:
         except ManifestConflict:
             held = self._require_held()
             stored = self._driver.get_object(self.name)
-            current = None if stored is None else decode_lease(stored.data, self.name)
+            current = None if stored is None else self._ours_if_damaged(stored, held)
             if stored is None or current is None or (current.epoch, current.owner) != (held.epoch, held.owner):
                 raise self._lose(current) from None
             # A renewal of ours, whose answer was lost, landed after all.
             self._version = self._driver.put_object(self.name, data, expected=stored.version)
+
+    def _ours_if_damaged(self, stored: StoredObject, held: Lease) -> Lease:
+        """What the tier says; what is damaged is ours while our term runs. Raises StaleWriter when that is over."""
+        try:
+            return decode_lease(stored.data, self.name)
+        except CorruptManifest as error:
+            if self._clock.now_ms() < held.expires_ms:
+                _log.error("the broker's lease is written anew: %s", error)
+                return held
+            self._lost = "nobody knows whom: the lease is damaged"
+            raise self._stale() from error
 
     def _lose(self, current: Lease | None) -> StaleWriter:
         if current is None:

@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 
 from tiermq.errors import FutureManifest, TierError
 
+REBUILD = "it can be rebuilt from the segments beside it"
+
 
 class CorruptManifest(TierError):
     """An object that should be a manifest or a lease, and is damaged."""
@@ -25,15 +27,15 @@ def seal_document(body: dict[str, Any], version: int) -> bytes:
     return _canonical({"body": body, "crc32": zlib.crc32(text), "version": version})
 
 
-def open_document(data: bytes, name: str, version_max: int) -> dict[str, Any]:
-    """The body of such a document. Raises FutureManifest or CorruptManifest."""
+def open_document(data: bytes, name: str, version_max: int, remedy: str = REBUILD) -> dict[str, Any]:
+    """The body of such a document. Raises FutureManifest or CorruptManifest, which says what can be done."""
     try:
         document = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        refuse_document(name, f"{len(data)} bytes that are no JSON ({error})")
+        refuse_document(name, f"{len(data)} bytes that are no JSON ({error})", remedy)
     version = document.get("version") if isinstance(document, dict) else None
     if type(version) is not int or version < 1:
-        refuse_document(name, "no version number")
+        refuse_document(name, "no version number", remedy)
     if version > version_max:
         raise FutureManifest(
             f"{name}: expected version {version_max} or older, found {version}; a newer TierMQ writes here, "
@@ -41,13 +43,13 @@ def open_document(data: bytes, name: str, version_max: int) -> dict[str, Any]:
         )
     body, checksum = document.get("body"), document.get("crc32")
     if not isinstance(body, dict):
-        refuse_document(name, "no body")
+        refuse_document(name, "no body", remedy)
     try:
         computed = zlib.crc32(_canonical(body))
     except (ValueError, RecursionError) as error:  # Lone surrogates, or nesting beyond reason.
-        refuse_document(name, f"a body that has no canonical text ({error})")
+        refuse_document(name, f"a body that has no canonical text ({error})", remedy)
     if checksum != computed:
-        refuse_document(name, f"checksum {checksum} where its body has {computed}")
+        refuse_document(name, f"checksum {checksum} where its body has {computed}", remedy)
     return body
 
 
@@ -55,11 +57,9 @@ def _canonical(document: dict[str, Any]) -> bytes:
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
-def refuse_document(name: str, found: str) -> NoReturn:
+def refuse_document(name: str, found: str, remedy: str = REBUILD) -> NoReturn:
     """Raise CorruptManifest for what was found under that name."""
-    raise CorruptManifest(
-        f"{name}: expected a document written by TierMQ, found {found}; it can be rebuilt from the segments beside it"
-    )
+    raise CorruptManifest(f"{name}: expected a document written by TierMQ, found {found}; {remedy}")
 
 
 def number_field(body: Any, field: str) -> int:
