@@ -2389,11 +2389,20 @@ class WindowPages:
         return page
 
 
-def check_window(units, data, tier_offset: int64_t, queue_offset: int64_t, check_crc: cython.bint = True) -> int:
+def check_window(
+    units,
+    data,
+    tier_offset: int64_t,
+    queue_offset: int64_t,
+    check_crc: cython.bint = True,
+    topic: bytes = b"",
+    queue_id: int32_t = 0,
+) -> int:
     """How many leading units are followed by exactly their records in `data`, which begins at `tier_offset`.
 
     Each record must lie right behind the one before, with the size of its unit, its own tier offset and queue offset,
-    and an intact body. Anything less ends the count: what is behind it must be looked at one by one.
+    and an intact body; and be of this topic and queue, where a topic is named. Anything less ends the count: what is
+    behind it must be looked at one by one.
     """
     u: cython.const[cython.uchar][::1] = units
     d: cython.const[cython.uchar][::1] = data
@@ -2403,8 +2412,11 @@ def check_window(units, data, tier_offset: int64_t, queue_offset: int64_t, check
         return 0
     unit: cython.pointer(cython.const[u8]) = cython.address(u[0])
     record: cython.pointer(cython.const[u8]) = cython.address(d[0])
+    name: cython.pointer(cython.const[u8]) = cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(topic))
+    length: int64_t = PyBytes_GET_SIZE(topic)
     head: head_t
     size: int64_t
+    at: int64_t
     done: int64_t = 0
     with cython.nogil:
         settle_vectors()
@@ -2417,6 +2429,12 @@ def check_window(units, data, tier_offset: int64_t, queue_offset: int64_t, check
                     break
                 if cython.cast(int64_t, load64(record + 20)) != queue_offset + done:
                     break
+                if length:
+                    at = 89 + cython.cast(int32_t, load32(record + 84))
+                    if cython.cast(int32_t, load32(record + 12)) != queue_id or record[at - 1] != length:
+                        break
+                    if not same_bytes(record + at, name, cython.cast(int32_t, length)):
+                        break
                 record += size
                 available -= size
                 tier_offset += size
@@ -2429,6 +2447,11 @@ def check_window(units, data, tier_offset: int64_t, queue_offset: int64_t, check
                 break
             if head.queue_offset != queue_offset + done:
                 break
+            if length:
+                if cython.cast(int32_t, load32(record + 12)) != queue_id or head.topic_length != length:
+                    break
+                if not same_bytes(record + head.topic_at, name, cython.cast(int32_t, length)):
+                    break
             if check_crc and not body_holds(record, cython.address(head), 1):
                 break
             record += head.total

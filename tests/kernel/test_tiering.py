@@ -103,6 +103,23 @@ def test_a_window_is_intact_up_to_its_first_damage(kernel: ModuleType) -> None:
     assert kernel.check_window(b"", got.data, 300, 0) == 0
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1:1", "[::1]:9"])
+def test_a_window_is_intact_up_to_a_record_that_names_another_queue(kernel: ModuleType, host: str) -> None:
+    queue, log = queue_and_log(kernel, [b"hello" * 9] * 6, host)
+    got = kernel.collect_for_tier(queue, log, 0, 100, 1 << 20, 300)
+    size = len(got.data) // 6
+    assert kernel.check_window(got.units, got.data, 300, 0, True, b"T", 0) == 6
+    assert kernel.check_window(got.units, got.data, 300, 0, True, b"T", 1) == 0
+    for other in (b"U", b"TT", b"%", b"t" * 127):
+        assert kernel.check_window(got.units, got.data, 300, 0, True, other, 0) == 0
+    topic_at = got.data.index(b"hello" * 9) + 45 + 1
+    for at in (2 * size + 15, 2 * size + topic_at):  # The last byte of the queue's number, and the topic.
+        damaged = bytearray(got.data)
+        damaged[at] ^= 4
+        assert kernel.check_window(got.units, bytes(damaged), 300, 0) == 6
+        assert kernel.check_window(got.units, bytes(damaged), 300, 0, True, b"T", 0) == 2
+
+
 def open_index(slots: int, items: int, hashes: list[int]) -> bytearray:
     data = bytearray(28 + 8 * slots + 32 * items)
     struct.pack_into(">iqqii", data, 0, -1127939447, 5, 9, len({h % slots for h in hashes}), len(hashes))

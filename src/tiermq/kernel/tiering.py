@@ -84,11 +84,20 @@ def collect_for_tier(
     return Collected(bytes(data), bytes(units), offset + len(times), min(times, default=0), max(times, default=0))
 
 
-def check_window(units: Any, data: Any, tier_offset: int, queue_offset: int, check_crc: bool = True) -> int:
+def check_window(
+    units: Any,
+    data: Any,
+    tier_offset: int,
+    queue_offset: int,
+    check_crc: bool = True,
+    topic: bytes = b"",
+    queue_id: int = 0,
+) -> int:
     """How many leading units are followed by exactly their records in `data`, which begins at `tier_offset`.
 
     Each record must lie right behind the one before, with the size of its unit, its own tier offset and queue offset,
-    and an intact body. Anything less ends the count: what is behind it must be looked at one by one.
+    and an intact body; and be of this topic and queue, where a topic is named. Anything less ends the count: what is
+    behind it must be looked at one by one.
     """
     position = 0
     whole = len(units) // UNIT_BYTES
@@ -97,6 +106,8 @@ def check_window(units: Any, data: Any, tier_offset: int, queue_offset: int, che
         head = read_head(data, position, len(data) - position)
         in_place = head.kind is HeadKind.OK and head.physical_offset == place == tier_offset + position
         if not in_place or head.size != size or head.queue_offset != queue_offset + done:
+            return done
+        if topic and (head.queue_id != queue_id or head.topic != topic):
             return done
         if check_crc and not body_holds(data, position, head, 1):
             return done

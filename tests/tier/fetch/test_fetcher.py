@@ -251,6 +251,19 @@ def test_a_damaged_message_is_counted_logged_and_left_out(make_world: Make, capl
 
 
 @pytest.mark.parametrize("cached", [True, False])
+def test_a_record_that_names_another_queue_or_topic_since_it_went_bad_is_left_out(
+    make_world: Make, cached: bool
+) -> None:
+    world = make_world(cache_enable=cached)
+    file = world.write(mails(100))
+    world.damage(LOG, unit_of(file, 17)[0] + 15, b"\x07")  # Queue 7 instead of 3.
+    topic_at = 84 + 4 + len(mails(1)[0].body) + 1
+    world.damage(LOG, unit_of(file, 40)[0] + topic_at, b"a")  # And "arders".
+    assert world.read_all() == [n for n in range(100) if n not in (17, 40)]
+    assert world.fetcher.counts().corrupt_count == 2
+
+
+@pytest.mark.parametrize("cached", [True, False])
 def test_pages_over_a_long_run_of_damage_make_progress(make_world: Make, cached: bool) -> None:
     world = make_world(cache_enable=cached)
     file = world.write(mails(500))

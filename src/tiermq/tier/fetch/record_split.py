@@ -11,7 +11,7 @@ instead of to the record behind it. A *gap* is a pre-blank unit: there never was
 A unit may be damaged and point anywhere. `quick_reach` believes the first and the last unit; when the records then do
 not fit, `careful_reach` takes the longest chain of units that point forward, so that one bad unit costs one message.
 A record is good when it is whole, its body has its CRC, and it says of itself that it is the message of this queue
-offset at this place. Everything else is counted and never served.
+and this offset, at this place. Everything else is counted and never served.
 """
 
 from __future__ import annotations
@@ -117,14 +117,21 @@ def points_to_coda(data: ReadableBuffer, start: int) -> bool:
     return start + 8 <= len(data) and _SIZE_MAGIC.unpack_from(data, start)[1] == MAGIC_BLANK
 
 
-def split(units: ReadableBuffer, data: ReadableBuffer, log_offset: int, first_offset: int) -> tuple[list[Place], int]:
-    """The good messages behind units, in order, and how many are damaged. `data` begins at `log_offset`."""
+def split(
+    units: ReadableBuffer,
+    data: ReadableBuffer,
+    log_offset: int,
+    first_offset: int,
+    owner: tuple[str, int] | None = None,
+) -> tuple[list[Place], int]:
+    """The good messages behind units, in order, and how many are damaged. `data` begins at `log_offset`; `owner`: the
+    topic and the queue, where they are known."""
     found: list[Place] = []
     corrupt_count = 0
     for index, (place, size, tags_code) in enumerate(UNIT.iter_unpack(units)):
         if size == PRE_BLANK_SIZE and place == 0:
             continue
-        start = _start_of_good(data, place, size, log_offset, first_offset + index)
+        start = _start_of_good(data, place, size, log_offset, first_offset + index, owner)
         if start < 0:
             corrupt_count += 1
         else:
@@ -132,7 +139,9 @@ def split(units: ReadableBuffer, data: ReadableBuffer, log_offset: int, first_of
     return found, corrupt_count
 
 
-def _start_of_good(data: ReadableBuffer, place: int, size: int, log_offset: int, queue_offset: int) -> int:
+def _start_of_good(
+    data: ReadableBuffer, place: int, size: int, log_offset: int, queue_offset: int, owner: tuple[str, int] | None
+) -> int:
     """Where the record of one unit begins in `data`; -1 when it is not whole, not intact or not its own."""
     start = place - log_offset
     if start < 0 or size < RECORD_BYTES_MIN or start + size > len(data):
@@ -146,5 +155,7 @@ def _start_of_good(data: ReadableBuffer, place: int, size: int, log_offset: int,
             crc_property=CrcPropertyCheck.IGNORE,
         )
     except CorruptRecord:
+        return -1
+    if owner is not None and (message.topic, message.queue_id) != owner:
         return -1
     return start if message.size == size and message.queue_offset == queue_offset else -1

@@ -5,9 +5,9 @@ In the tier a queue's records lie side by side, so a page of messages is one sli
     units   | u0 | u1 | u2 | ... |            20 bytes each, from queue offset `first_offset` on
     data    | record 0 | record 1 | ... |     from log offset `log_offset` on
 
-A window is *plain* when every unit is followed by exactly its record (the kernel checked places, sizes, numbers and
-body CRCs); then nothing is done per message. Otherwise (a gap, an end mark of a sealed segment, damage) it keeps the
-list of the places that are good (`record_split`).
+A window is *plain* when every unit is followed by exactly its record (the kernel checked places, sizes, numbers, owners
+and body CRCs); then nothing is done per message. Otherwise (a gap, an end mark of a sealed segment, damage) it keeps
+the list of the places that are good (`record_split`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,15 @@ class Window:
         "corrupt_count", "count", "data", "end_offset", "first_offset", "log_offset", "pages", "places", "units",
     )  # fmt: skip
 
-    def __init__(self, first_offset: int, units: bytes | memoryview, data: bytes | memoryview, log_offset: int) -> None:
+    def __init__(
+        self,
+        first_offset: int,
+        units: bytes | memoryview,
+        data: bytes | memoryview,
+        log_offset: int,
+        owner: tuple[str, int] | None = None,
+    ) -> None:
+        """`owner`: the topic and the queue whose records are good; without it nobody looks whose they are."""
         self.first_offset = first_offset
         self.units = memoryview(units)
         self.data = memoryview(data)
@@ -48,10 +56,11 @@ class Window:
         self.corrupt_count = 0
         self.places: list[Place] | None = None
         self.pages: WindowPages | None = None
-        if check_window(units, data, log_offset, first_offset) == self.count:
+        topic, queue_id = owner or ("", 0)
+        if check_window(units, data, log_offset, first_offset, True, topic.encode(), queue_id) == self.count:
             self.pages = WindowPages(units, data, log_offset, first_offset)
         else:
-            self.places, self.corrupt_count = split(units, self.data, log_offset, first_offset)
+            self.places, self.corrupt_count = split(units, self.data, log_offset, first_offset, owner)
 
     @property
     def is_plain(self) -> bool:

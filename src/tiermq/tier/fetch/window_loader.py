@@ -148,22 +148,23 @@ def fetch_window(
 
     Where units are damaged or records lie behind end marks, a third one may be needed.
     """
+    owner = file.queue.topic, file.queue.queue_id
     units = file.read_units(offset, count) if known_units is None else _leading(known_units, count)
     log_min, log_end = file.log.min_offset, file.log.commit_offset
     quick = quick_reach(units, log_min, log_end, bytes_max)
     data: bytes | memoryview = b""
     if quick is not None:
         data = file.read_records(quick.start, quick.end - quick.start)
-        window = Window(offset, _leading(units, quick.kept), data, quick.start)
+        window = Window(offset, _leading(units, quick.kept), data, quick.start, owner)
         if window.is_plain:
             return window
     reach = careful_reach(units, log_min, log_end, bytes_max)
     if reach.start < 0:
-        return Window(offset, units, b"", 0)
+        return Window(offset, units, b"", 0, owner)
     if quick is None or (reach.start, reach.end) != (quick.start, quick.end):
         data = file.read_records(reach.start, reach.end - reach.start)
     data = _with_coda(file, units, reach, data, log_end)
-    return Window(offset, _leading(units, reach.kept), data, reach.start)
+    return Window(offset, _leading(units, reach.kept), data, reach.start, owner)
 
 
 def _leading(units: bytes | memoryview, count: int) -> bytes | memoryview:
