@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from tiermq.remoting.listening import close_listener
 from tiermq.remoting.loop_thread import LoopThread
 
 READ_BYTES = 16 * 1024
@@ -138,12 +139,13 @@ class Proxy:
             self._thread.stop()
 
     async def _end(self) -> None:
-        self._server.close()
+        await close_listener(self._server)
         for link in tuple(self._links):
             link.end(reset=True)
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # What was reset is closed in the next turn.
 
     def __enter__(self) -> Self:
         return self

@@ -312,7 +312,7 @@ class Broker:
         for timer in self._timers:
             timer.cancel()
         if self._endpoint is not None:
-            self._endpoint.stop()
+            await self._endpoint.stop()
         await self.parts.server.stop(max(0.0, deadline - loop.time()))
 
     def __enter__(self) -> Self:

@@ -12,11 +12,16 @@ one and answers one request at a time; figures are gathered in the server's pool
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
+from tiermq.remoting.listening import close_listener
+
 REQUEST_BYTES_MAX = 8 * 1024
+CLOSE_S = 0.5
+LOOK_S = 0.01
 IDLE_S = 30.0
 CONNECTIONS_MAX = 64
 _REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
@@ -59,13 +64,21 @@ class HttpEndpoint:
         self._listener = await loop.create_server(lambda: _HttpConnection(self, loop), self.host, self.port)
         self.port = self._listener.sockets[0].getsockname()[1]
 
-    def stop(self) -> None:
-        """Listen no more and close every connection. Twice does no harm."""
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+    async def stop(self) -> None:
+        """Listen no more and close every connection, soon even if its peer takes nothing. Twice does no harm."""
+        if self._listener is None:
+            return
+        await close_listener(self._listener)
+        self._listener = None
         for connection in list(self._connections):
             connection.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                while self._connections:
+                    await asyncio.sleep(LOOK_S)
+        for connection in list(self._connections):
+            connection.abort()
+        await asyncio.sleep(0)  # What was aborted is closed in the next turn.
 
     # What connections call.
 
@@ -119,6 +132,10 @@ class _HttpConnection(asyncio.Protocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         self._received += data

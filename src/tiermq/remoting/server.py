@@ -28,6 +28,7 @@ from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.limits import ServerLimits
+from tiermq.remoting.listening import close_listener
 from tiermq.remoting.receiving import SEND_CODES, command_of_send, send_request_of
 from tiermq.remoting.tls import TlsMode, TlsSettings
 
@@ -141,8 +142,8 @@ class RemotingServer:
         """Take no new peers, let open ones finish what they asked for at most `drain_s`, then close them all."""
         if self._listener is None or self._empty is None:
             return
+        await close_listener(self._listener)
         self._draining = True
-        self._listener.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         deadline = self.loop.time() + drain_s
