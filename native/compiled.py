@@ -82,6 +82,7 @@ from cython.cimports.native import (
     crc_of,
     crc_prepare,
     find_tag,
+    has_space,
     head_t,
     is_memo,
     is_zero_page,
@@ -203,6 +204,8 @@ FIXED_BYTES = cython.declare(cython.int, 91)
 CRC_PROPERTY_BYTES = cython.declare(cython.int, 20)
 UNIT_BYTES = cython.declare(cython.int, 20)
 PENDING_MAX = cython.declare(cython.int, 64)
+FETCHED_WHOLE_MAX = cython.declare(int64_t, 1024)  # Records up to this size are fetched whole, ahead of their dispatch.
+FETCHED_AHEAD = cython.declare(int64_t, 2048)
 TIER_PENDING_MAX = cython.declare(cython.int, 256)
 MESSAGES_AHEAD = cython.declare(cython.int, 12)
 BODIES_AHEAD = cython.declare(cython.int, 6)
@@ -1612,10 +1615,14 @@ class Builder:
     def add(self, queue: QueueTail):
         """Let the fast path append to this queue. Only ordinary queues with an ASCII topic may be added."""
         key = (queue.topic, queue.q.queue_id)
-        if key in self.objects and self.objects[key] is queue:
+        before = self.objects.get(key)
+        if before is queue:
             return
         self.objects[key] = queue
-        self.rebuild()
+        if before is not None or self.table_size < 16 * len(self.objects):
+            self.rebuild()
+        else:
+            self.enter(self.table, self.table_size, queue)
 
     def remove(self, topic: str, queue_id: int32_t):
         self.take_touched()
@@ -1637,16 +1644,18 @@ class Builder:
         )
         if table == cython.NULL:
             raise MemoryError
-        at: int64_t
         for item in self.objects.values():
-            queue: QueueTail = item
-            at = spread(queue.q.topic, queue.q.topic_length, queue.q.queue_id) & (size - 1)
-            while table[at] != cython.NULL:
-                at = (at + 1) & (size - 1)
-            table[at] = cython.address(queue.q)
+            self.enter(table, size, item)
         free(self.table)
         self.table = table
         self.table_size = size
+
+    @cython.cfunc
+    def enter(self, table: cython.pointer(cython.pointer(queue_t)), size: int64_t, queue: QueueTail):
+        at: int64_t = spread(queue.q.topic, queue.q.topic_length, queue.q.queue_id) & (size - 1)
+        while table[at] != cython.NULL:
+            at = (at + 1) & (size - 1)
+        table[at] = cython.address(queue.q)
 
     def take_touched(self) -> list:
         """The queues that got units since the last call, as (QueueTail, next queue offset)."""
@@ -1740,9 +1749,13 @@ class Builder:
             return False
         count: int64_t = 1 if named.unique_length else 0
         i: int64_t
-        for i in range(keys_length):
-            if keys[i] != 32 and (i == 0 or keys[i - 1] == 32):
-                count += 1
+        single: cython.bint = keys_length > 0 and not has_space(keys, keys_length)
+        if single:
+            count += 1
+        else:
+            for i in range(keys_length):
+                if keys[i] != 32 and (i == 0 or keys[i - 1] == 32):
+                    count += 1
         if count == 0:
             return True
         if count > index_room[0] or count > PENDING_MAX:
@@ -1755,6 +1768,10 @@ class Builder:
             waiting[0] += 1
         i = 0
         start: int64_t
+        if single:
+            self.pend(hash_on(q.topic_hash, keys, keys_length), head, pending + waiting[0])
+            waiting[0] += 1
+            i = keys_length
         while i < keys_length:
             if keys[i] == 32:
                 i += 1
@@ -1806,17 +1823,26 @@ class Builder:
             end = view.t.size
         halt: int64_t = end if end - start < budget else start + budget
         ahead: cython.pointer(cython.const[u8])
+        fetched: int64_t = start
         view.pin()
         with cython.nogil:
             while position < halt:
                 stop = parse_head(data + position, end - position, cython.address(head))
                 if stop != STOP_END:
                     break
-                # Bodies are skipped, which the hardware's prefetcher cannot guess: fetch the ends of the next records.
-                ahead = data + position + 3 * cython.cast(int64_t, head.total)
-                prefetch_read(ahead)
-                prefetch_read(ahead + head.topic_at)
-                prefetch_read(ahead + head.topic_at + 64)
+                # Bodies are skipped, which the hardware's prefetcher cannot guess. Short records are fetched whole, of
+                # long ones the ends, as if the next were equally long.
+                if head.total <= FETCHED_WHOLE_MAX:
+                    if fetched < position:
+                        fetched = position
+                    while fetched < position + FETCHED_AHEAD:
+                        prefetch_read(data + fetched)
+                        fetched += 64
+                else:
+                    ahead = data + position + 3 * cython.cast(int64_t, head.total)
+                    prefetch_read(ahead)
+                    prefetch_read(ahead + head.topic_at)
+                    prefetch_read(ahead + head.topic_at + 64)
                 if head.physical_offset != base + position or (
                     crc_mode != 0 and not body_holds(data + position, cython.address(head), crc_mode)
                 ):

@@ -112,6 +112,18 @@ static inline int ascii_only(const u8 *p, int64_t length) {
     return 1;
 }
 
+/* Whether a text has a space: keys are parted by them, and most messages have one key. */
+static inline int has_space(const u8 *p, int64_t length) {
+    uint64_t w;
+    for (; length >= 8; p += 8, length -= 8) {
+        memcpy(&w, p, 8);
+        w ^= 0x2020202020202020ull;
+        if ((w - 0x0101010101010101ull) & ~w & 0x8080808080808080ull) return 1;
+    }
+    for (; length > 0; p++, length--) if (*p == ' ') return 1;
+    return 0;
+}
+
 /* |hash| as RocketMQ's index takes it: the one value without a positive twin becomes 0. */
 static inline int32_t abs_hash(uint32_t h) { int32_t v = (int32_t)h; return v >= 0 ? v : h == 0x80000000u ? 0 : -v; }
 

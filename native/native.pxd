@@ -60,6 +60,7 @@ cdef extern from "native.h" nogil:
     uint32_t crc_of(const u8 *p, int64_t n)
     uint32_t crc_inside(const u8 *p, int64_t n)
     int ascii_only(const u8 *p, int64_t length)
+    int has_space(const u8 *p, int64_t length)
     int32_t abs_hash(uint32_t h)
     int plain_properties(const u8 *p, int64_t length)
     int same_bytes(const u8 *a, const u8 *b, int32_t length)

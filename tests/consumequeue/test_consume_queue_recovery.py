@@ -247,6 +247,77 @@ def test_truncation_agrees_with_a_list_also_with_gaps(
     disk.queue.close()
 
 
+# Rewinding before a walk that gives the units again
+
+
+@pytest.mark.parametrize("count", [1, 10, 11, 45])
+@pytest.mark.parametrize("physical_offset", [0, 99, 100, 500, 1000, 1050, 3400, 4500, 9999])
+@pytest.mark.parametrize("again", [0, 1, 7, 12, 60])
+def test_a_rewound_queue_ends_as_one_that_was_truncated_and_filled(
+    tmp_path: Path, count: int, physical_offset: int, again: int
+) -> None:
+    disks = [Disk(tmp_path / "rewound"), Disk(tmp_path / "truncated")]
+    for disk in disks:
+        fill(disk.queue, count)
+        disk.reopen()
+    disks[0].queue.rewind(physical_offset)
+    disks[1].queue.truncate_dirty(physical_offset)
+    kept = min(count, physical_offset // 100)
+    for disk in disks:
+        assert facts(disk.queue) == (0, kept, kept * 100 if kept else -1)
+        fill(disk.queue, again, first=kept)
+    disks[0].queue.end_rewind()
+    assert facts(disks[0].queue) == facts(disks[1].queue) == (0, kept + again, (kept + again) * 100 or -1)
+    images = []
+    for disk in disks:
+        while not disk.queue.flush(0):
+            pass
+        assert disk.queue.files.flushed_where == (kept + again) * UNIT_BYTES
+        images.append({path.name: path.read_bytes() for path in disk.directory.glob("*")})
+        disk.queue.close()
+    assert images[0] == images[1]
+
+
+def test_a_rewound_queue_keeps_its_file_and_has_blocks_for_the_units_it_had(disk: Disk) -> None:
+    fill(disk.queue, 8)
+    queue = disk.reopen()
+    (before,) = queue.files.files
+    queue.rewind(0)
+    assert queue.files.files == (before,)
+    tail = queue.queue_tail.tail
+    assert tail is not None
+    assert (tail.position, queue.queue_tail.max_physical_offset) == (0, -1)
+    assert tail.limit >= 8 * UNIT_BYTES
+
+
+def test_a_rewound_queue_that_gets_nothing_again_has_no_file(disk: Disk) -> None:
+    fill(disk.queue, 8)
+    queue = disk.reopen()
+    queue.rewind(0)
+    queue.end_rewind()
+    assert queue.files.files == ()
+    assert not disk.path(0).exists()
+    fill(queue, 3)
+    assert facts(disk.reopen()) == (0, 3, 300)
+
+
+@pytest.mark.parametrize("again", range(9))
+def test_a_crash_between_rewinding_and_its_end_leaves_old_units_or_those_of_the_walk(disk: Disk, again: int) -> None:
+    fill(disk.queue, 8)
+    queue = disk.reopen()
+    queue.rewind(0)
+    fill(queue, again)
+    assert facts(disk.reopen()) == (0, 8, 800)
+    assert not disk.dropped
+
+
+def test_ending_a_rewind_that_nobody_began_changes_nothing(disk: Disk) -> None:
+    fill(disk.queue, 8)
+    disk.queue.end_rewind()
+    assert facts(disk.queue) == (0, 8, 800)
+    fill(disk.queue, 1, first=8)
+
+
 # Damage
 
 

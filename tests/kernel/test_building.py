@@ -56,6 +56,38 @@ def test_units_and_arrivals_of_ordinary_records(kernel: ModuleType) -> None:
     assert (world.builder.records, world.builder.last_store_timestamp_ms) == (3, world.now)
 
 
+@given(data=st.data())
+def test_every_key_is_indexed_however_spaces_part_them(kernel: ModuleType, data: st.DataObject) -> None:
+    text = data.draw(st.text("ab ", min_size=1, max_size=40))
+    world = log_of(kernel, {"properties": {"KEYS": text}})
+    step(world)
+    at = 40 + 4 * SLOTS + 20
+    keys = [key for key in text.split(" ") if key]
+    found = [int.from_bytes(world.index_buffer[at + 20 * n : at + 20 * n + 4], "big") for n in range(len(keys))]
+    assert found == [key_hash(f"T#{key}") for key in keys]
+    assert max(1, int.from_bytes(world.index_buffer[36:40], "big")) == 1 + len(keys)
+
+
+def test_a_builder_finds_each_of_many_queues_that_were_added_one_by_one(kernel: ModuleType) -> None:
+    world = World(kernel, file_size=1 << 16)
+    queues = {}
+    for number in range(300):
+        topic, queue_id = f"T{number // 4}", number % 4
+        queues[topic, queue_id] = kernel.QueueTail(topic, queue_id)
+        queues[topic, queue_id].tail = tail = kernel.Tail(bytearray(40), 0, 40)
+        tail.limit = 40
+        world.builder.add(queues[topic, queue_id])
+        world.builder.add(queues[topic, queue_id])
+        world.appender.put(kernel.Message(topic, b"x", queue_id))
+    replaced = kernel.QueueTail("T0", 0)
+    world.builder.add(replaced)
+    replaced.tail = queues["T0", 0].tail
+    queues["T0", 0] = replaced
+    assert step(world) == (world.tails[0].position, "END")
+    assert {queue for queue, _ in world.builder.take_touched()} == set(queues.values())
+    assert [queue.tail.position for queue in queues.values()] == [20] * 300
+
+
 def test_a_queue_that_is_not_known_stops_the_walk_before_its_record(kernel: ModuleType) -> None:
     world = log_of(kernel, {}, {"topic": "Other"}, {})
     first = world.appender.record_bytes(kernel.Message("T", b"x"))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tiermq.commitlog.check_ahead import CheckAhead
 from tiermq.commitlog.torn_pages import sound_below
 from tiermq.files.mapped_file import MappedFile
 from tiermq.kernel import Stop, Tail, scan
@@ -21,6 +22,9 @@ Step = Callable[[Tail, int, int], tuple[int, Stop]]
 
 FindTorn = Callable[[MappedFile, int], int | None]
 """The first record of a file, from a record's position on, that a power cut tore unseen; None when there is none."""
+
+CHECK_AHEAD_BYTES_MIN = 8 * 1024 * 1024
+"""A thread is not worth its start for smaller files."""
 
 FIRST_RECORD_BYTES = 64 * 1024 * 1024  # More than any record; a file is usually smaller.
 
@@ -60,16 +64,26 @@ def start_file(files: Sequence[MappedFile], matches: Callable[[int, int], bool])
     return 0
 
 
-def walk_log(files: Sequence[MappedFile], start: int, step: Step, find_torn: FindTorn | None = None) -> LogEnd:
+def walk_log(
+    files: Sequence[MappedFile],
+    start: int,
+    step: Step,
+    find_torn: FindTorn | None = None,
+    step_checked: Step | None = None,
+) -> LogEnd:
     """Walk the files from number `start` on with `step` and find the end of valid data.
 
     What lies before a file's first zero page is walked at once: nothing there is torn, and that is usually everything.
+    With `step_checked`, which does the same as `step` but for checking bodies, a second thread checks them ahead of it.
     """
     end = files[start].from_offset
     for index in range(start, len(files)):
         file = files[index]
-        sound = file.size if find_torn is None else sound_below(file)
-        position, stop = step(file.view, 0, sound)
+        if find_torn is not None and step_checked is not None and file.size >= CHECK_AHEAD_BYTES_MIN:
+            sound, position, stop = _walk_behind_check(file, step_checked)
+        else:
+            sound = file.size if find_torn is None else sound_below(file)
+            position, stop = step(file.view, 0, sound)
         torn_at = None
         if find_torn is not None and sound < file.size and stop is not Stop.BLANK:
             torn_at = find_torn(file, position)
@@ -82,6 +96,17 @@ def walk_log(files: Sequence[MappedFile], start: int, step: Step, find_torn: Fin
         if index + 1 < len(files):
             end = files[index + 1].from_offset
     return LogEnd(end, damaged=False)
+
+
+def _walk_behind_check(file: MappedFile, step_checked: Step) -> tuple[int, int, Stop]:
+    """(where the first zero page lies, position, stop) of a walk up to there."""
+    position = 0
+    with CheckAhead(file) as ahead:
+        for checked in ahead:
+            position, stop = step_checked(file.view, position, checked)
+            if position < checked:
+                return ahead.sound, position, stop
+        return ahead.sound, position, ahead.stop
 
 
 def verify_log(

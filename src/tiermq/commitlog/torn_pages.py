@@ -22,15 +22,18 @@ DISK_PAGE_BYTES = 512
 """The smallest piece that a disk writes whole; what the kernel's `first_zero_page` looks for."""
 
 
+def sound_end(file: MappedFile) -> int:
+    """Where the file's first hole begins: what is sound ends there, or before."""
+    ranges = file.data_ranges()
+    return ranges[0][1] if ranges and ranges[0][0] == 0 else 0
+
+
 def sound_below(file: MappedFile) -> int:
     """Records that end at or before this position are not torn, because no zero page lies before it.
 
     After a crash that is where the log ends, or the end of a full file; finding it costs no look at the records.
     """
-    ranges = file.data_ranges()
-    if not ranges or ranges[0][0] > 0:
-        return 0
-    end = ranges[0][1]
+    end = sound_end(file)
     selected = file.select(0, end)
     if selected is None:
         return 0

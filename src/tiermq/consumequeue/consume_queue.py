@@ -14,11 +14,12 @@ Invariants:
 * `queue_tail.max_physical_offset` is the end of the newest record that has a unit, -1 when none has. Pre-blank units
   do not count. (In RocketMQ they make it 2 GiB, and everything below is then taken for a duplicate.)
 * Bytes behind the end are zero. Truncation erases them, since the position itself is on no disk: after a crash, remains
-  behind the next new units would be taken for units.
+  behind the next new units would be taken for units. Between `rewind` and `end_rewind` old units lie there.
 
 Threads: `append` and the kernel's fast path, which writes through `queue_tail.tail`, belong to the dispatching thread;
-`load`, `recover` and `truncate_dirty` to the thread that starts the store; `delete_expired` and `correct_min_offset` to
-the cleaning thread. Anyone may read. A queue with ext units has no `queue_tail.tail`: each unit comes here.
+`load`, `recover`, `rewind` and `truncate_dirty` to the thread that starts the store; `delete_expired` and
+`correct_min_offset` to the cleaning thread. Anyone may read. A queue with ext units has no `queue_tail.tail`: each unit
+comes here.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ class ConsumeQueue:
 
     __slots__ = (
         "_gap_before",
+        "_rewound_from",
         "_units",
         "ext",
         "files",
@@ -110,6 +112,7 @@ class ConsumeQueue:
         self.queue_tail = QueueTail(topic, queue_id)
         self.min_logic_offset = 0
         self._gap_before = -1
+        self._rewound_from = -1
 
     # Bounds
 
@@ -327,6 +330,43 @@ class ConsumeQueue:
 
     def truncate_dirty(self, physical_offset: int) -> None:
         """Drop every unit whose record does not end at or before `physical_offset`, the new end of the commit log."""
+        cut = self._end_below(physical_offset)
+        if cut is not None:
+            self._cut(cut, erase=True)
+        self._settle_after_cut()
+
+    def rewind(self, physical_offset: int) -> None:
+        """Drop the same units before a walk over the log that gives most of them again; `end_rewind` comes after it.
+
+        The file stays with its map and its blocks, and old units behind the end stay until they are written over, so
+        that the kernel appends at once. A crash in between leaves what the crash before it left, or units that the
+        log gave: the next start rewinds as far, since nothing vouches for them yet. Raises DiskFull.
+        """
+        if self.ext is not None:
+            self.truncate_dirty(physical_offset)
+            return
+        cut = self._end_below(physical_offset)
+        before = self.max_logic_offset
+        if cut is not None:
+            self.files.truncate_dirty(cut)
+        last = self.files.last()
+        if last is not None:
+            self._rewound_from = min(before, last.from_offset + last.size)
+            if self._rewound_from > self.max_logic_offset:
+                last.reserve(self._rewound_from - last.from_offset)
+        self._settle_after_cut()
+
+    def end_rewind(self) -> None:
+        """Erase, durably, what the walk since `rewind` did not write over; nothing is left to do for most queues."""
+        end, before = self.max_logic_offset, self._rewound_from
+        self._rewound_from = -1
+        last = self.files.last()
+        if last is not None and before >= 0 and (end < before or last.wrote_position == 0):
+            self._cut(end, erase=True)
+            self._settle_after_cut()
+
+    def _end_below(self, physical_offset: int) -> int | None:
+        """The byte behind the last unit whose record ends at or before `physical_offset`; None without files."""
         cut: int | None = None
         for file in reversed(self.files.files):
             data = readable(file)
@@ -335,8 +375,9 @@ class ConsumeQueue:
                 cut = file.from_offset + scan.valid_bytes
             if scan.has_real:
                 break
-        if cut is not None:
-            self._cut(cut, erase=True)
+        return cut
+
+    def _settle_after_cut(self) -> None:
         self.min_logic_offset = min(self.min_logic_offset, self.max_logic_offset)
         self._settle()
         if self.queue_tail.max_physical_offset < 0:
@@ -377,7 +418,7 @@ class ConsumeQueue:
         if self.ext is not None:
             self.ext.destroy()
         self.min_logic_offset = 0
-        self._gap_before = -1
+        self._gap_before = self._rewound_from = -1
         self.queue_tail.max_physical_offset = -1
 
     def close(self) -> None:

@@ -101,6 +101,19 @@ class Dispatch:
     def records(self) -> int:
         return self._builder.records
 
+    def adopt(self, queue: ConsumeQueue) -> None:
+        """Let the fast path append to a queue from its next unit on, where that needs nothing but its place."""
+        follows = queue.max_physical_offset >= 0 or queue.max_logic_offset == 0
+        if follows and self._is_ordinary(queue.topic):
+            with self.lock:
+                self._builder.add(queue.queue_tail)
+
+    def prepare_index(self) -> None:
+        """Make the index file that the next record needs, if there is none: 20 MB of blocks for its slots."""
+        with self.lock:
+            if self._index is not None:
+                self._refresh_index_tail(self._index)
+
     def forget_topic(self, topic: str) -> None:
         """Drop a deleted topic's queues from the fast path."""
         with self.lock:

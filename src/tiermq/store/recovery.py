@@ -10,13 +10,17 @@ its index entries; no queue has a unit and the index no entry for anything beyon
 the last units.
 If the walk meets damage that cannot be an unfinished write (records that were known to be on disk follow it), it
 refuses to go on, because the truncation would destroy them; log and queues are then as they were.
-Runs on the thread that opens the store, before any other thread exists.
+Runs on the thread that opens the store, before any other thread exists; bodies are checked on a second one where that
+helps (see `check_ahead`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 
 from tiermq.commitlog.commit_log import CommitLog
@@ -26,9 +30,9 @@ from tiermq.config import StoreConfig
 from tiermq.consumequeue.consume_queue import ConsumeQueue
 from tiermq.consumequeue.queue_table import QueueTable
 from tiermq.consumequeue.unit import UNIT_BYTES
-from tiermq.errors import StoreDamaged
+from tiermq.errors import StoreDamaged, StoreError
 from tiermq.files.mapped_file import MappedFile
-from tiermq.kernel import Stop, Tail
+from tiermq.kernel import KERNEL, Stop, Tail
 from tiermq.store.checkpoint import SAFETY_MS, Checkpoint
 from tiermq.store.clean_marker import NAME, CleanMarker
 from tiermq.store.dispatching import Dispatch
@@ -61,14 +65,19 @@ class Recovery:
         dispatch: Dispatch,
         checkpoint: Checkpoint,
         index_rebuild_from: int | None,
+        threads: bool = True,
     ) -> None:
+        """`threads`: whether a second thread may check what this one dispatches."""
         self._config = config
         self._log = log
         self._queues = queues
         self._dispatch = dispatch
         self._checkpoint = checkpoint
         self._index_from = index_rebuild_from
+        self._threads = threads
         self._crc_mode = crc_mode_of(config.check_crc_on_recover, config.force_verify_prop_crc)
+        # The pure kernel keeps the interpreter lock: two threads would take turns.
+        self._checks_ahead = threads and KERNEL == "compiled" and len(os.sched_getaffinity(0)) > 1
 
     def run(self, clean: bool, marker: CleanMarker | None) -> Recovered:
         files = self._log.files.files
@@ -85,12 +94,29 @@ class Recovery:
             if not lost_units and self._index_from is None and self._ends_as(marker) and self._resume(marker):
                 return Recovered("marker", marker.log_end, marker.log_end, 0, False)
         hole_at = 0 if lost_units else None
-        lossy_from = self._queues.recover_all(clean)
+        with self._index_prepared_beside() if self._threads and not clean else nullcontext():
+            lossy_from = self._queues.recover_all(clean)
         if hole_at is None:
             hole_at = lossy_from
         done = self._normal(files) if clean and hole_at is None else self._abnormal(files, hole_at)
         self._settle_queues()
         return done
+
+    @contextmanager
+    def _index_prepared_beside(self) -> Iterator[None]:
+        """A second thread reserves the blocks of the index, which the walk needs first."""
+
+        def prepare() -> None:
+            # Should it fail, the walk asks again and raises.
+            with suppress(StoreError):
+                self._dispatch.prepare_index()
+
+        thread = threading.Thread(target=prepare, name="prepare-index", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join()
 
     # Nothing happened since the store was closed
 
@@ -217,12 +243,17 @@ class Recovery:
         )
 
     def _cut_queues(self, physical_offset: int) -> None:
-        """Drop all units of records from there on, and whatever lies behind the units that stay.
+        """Drop all units of records from there on: the walk gives them again, or they go when it has ended.
 
         Of every queue: one that a power cut left empty but for the length of its files has nothing to tell it by.
         """
         for queue in self._queues.all_queues():
-            if queue.files.files:
+            if not queue.files.files:
+                continue
+            if isinstance(queue, ConsumeQueue):
+                queue.rewind(physical_offset)
+                self._dispatch.adopt(queue)
+            else:
                 queue.truncate_dirty(physical_offset)
 
     def _walk_and_end(self, mode: str, files: Sequence[MappedFile], start: int) -> Recovered:
@@ -232,7 +263,8 @@ class Recovery:
         def step(view: Tail, position: int, size: int) -> tuple[int, Stop]:
             return self._dispatch.walk(view, position, size, self._crc_mode)
 
-        end = walk_log(files, start, step, self._find_torn)
+        step_checked = self._dispatch.walk if self._checks_ahead else None
+        end = walk_log(files, start, step, self._find_torn, step_checked)
         self._refuse_to_destroy(files, end)
         truncated = end.damaged or any(
             file.from_offset > end.offset and first_record(file) is not None for file in files
@@ -242,6 +274,9 @@ class Recovery:
             # What a killed process wrote is in the page cache only; from here on it counts as flushed, and puts that
             # are acknowledged lie behind it.
             file.sync_whole()
+        for queue in self._queues.all_queues():
+            if isinstance(queue, ConsumeQueue):
+                queue.end_rewind()
         self._queues.truncate_dirty_all(end.offset)
         for queue in self._queues.all_queues():
             while not queue.flush(0):

@@ -98,7 +98,7 @@ class StoreLife:
             clean = not access.exists(f"{root}/abort")
             marker = read_marker(access, root)
             self._load(clean, marker)
-            self._recover(clean, marker)
+            self._recover(clean, marker, background)
             parts.reader.check_below(parts.log.files.max_offset)
             # From here on the directory is in use: no marker vouches for it, and its abort file says so.
             remove_marker(access, root)
@@ -140,10 +140,12 @@ class StoreLife:
         listed = self._parts.access.list_files(f"{self._parts.config.root_path}/index")
         return not set(marker.index_names) <= {info.name for info in listed}
 
-    def _recover(self, clean: bool, marker: CleanMarker | None) -> None:
+    def _recover(self, clean: bool, marker: CleanMarker | None, threads: bool) -> None:
         parts = self._parts
         self._lifecycle.advance(State.RECOVER_BEGIN)
-        recovery = Recovery(parts.config, parts.log, parts.queues, parts.dispatch, parts.checkpoint, self._index_from)
+        recovery = Recovery(
+            parts.config, parts.log, parts.queues, parts.dispatch, parts.checkpoint, self._index_from, threads
+        )
         self.recovered = recovery.run(clean, marker)
         self._lifecycle.advance(State.RECOVER_TOPIC_QUEUE_TABLE_OK)
         _log.info("recovered %s: %s", parts.config.root_path, self.recovered)
