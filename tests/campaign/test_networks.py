@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from campaign.networks import clients
+from campaign.networks.buckets import TRIES_MAX, ask_again
 from campaign.networks.clients import ClientsPart
 from campaign.networks.faults import Fault, Step, apply, schedule, shortest
 from campaign.networks.name_servers import NameServersPart
@@ -17,8 +18,9 @@ from campaign.networks.part import PARTS
 from campaign.networks.pipelines import is_met
 from campaign.networks.proxy import CLEAR, Proxy, Weather
 from campaign.networks.traffic import Ledger, judge
-from campaign.part import Finding
+from campaign.part import Finding, Outcome
 from remoting.peers import ECHO, RawPeer, make_server, serving
+from tiermq.errors import CorruptSegment, TierUnavailable
 from tiermq.remoting.command import RemotingCommand
 
 
@@ -140,6 +142,31 @@ def test_name_servers_are_told_over_a_failing_network(tmp_path: Path) -> None:
 def test_a_trouble_lasts_until_a_job_has_met_it(fault: Fault, short: dict[str, int], enough: dict[str, int]) -> None:
     assert not is_met(fault, Counter(short))
     assert is_met(fault, Counter(enough))
+
+
+def test_a_tier_that_is_not_available_is_asked_again_and_not_for_ever() -> None:
+    outcome, tried = Outcome(), list[int]()
+
+    def third_time() -> str:
+        tried.append(1)
+        if len(tried) < 3:
+            raise TierUnavailable("a request gave up")
+        return "a page"
+
+    assert ask_again(third_time, outcome) == "a page"
+    assert outcome.counts["asked_again"] == 2
+
+    def never() -> str:
+        raise TierUnavailable("nobody answers")
+
+    def damaged() -> str:
+        raise CorruptSegment("another error is not passed over")
+
+    with pytest.raises(TierUnavailable):
+        ask_again(never, outcome)
+    assert outcome.counts["asked_again"] == 2 + TRIES_MAX - 1
+    with pytest.raises(CorruptSegment):
+        ask_again(damaged, outcome)
 
 
 def test_every_network_part_can_be_named() -> None:

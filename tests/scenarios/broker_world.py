@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,12 +123,19 @@ class BrokerWorld:
             queue.append(Sent(result.queue_offset, body, keys, tags, self.clock.now_ms()))
         self.store.local.dispatch_now()
 
-    def read(self, topic: str = "orders", queue_id: int = 0, *, page: int = 7) -> list[StoredMessage]:
-        """Every message of a queue from its minimum on, page by page, as a consumer reads."""
+    def read(
+        self,
+        topic: str = "orders",
+        queue_id: int = 0,
+        *,
+        page: int = 7,
+        ask: Callable[[Callable[[], Any]], Any] = lambda get: get(),
+    ) -> list[StoredMessage]:
+        """Every message of a queue from its minimum on, page by page, as a consumer reads. `ask` gets a page."""
         found: list[StoredMessage] = []
         offset = self.store.min_offset(topic, queue_id)
         while True:
-            got = self.store.get(topic, queue_id, offset, page)
+            got = ask(partial(self.store.get, topic, queue_id, offset, page))
             if got.status in OVER:
                 assert offset == self.store.max_offset(topic, queue_id)
                 return found
