@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from recovery_cases import MARKER, closed_store, reopened, unclean, without_marker
@@ -25,6 +27,7 @@ from tiermq import Message
 from tiermq.clock import ManualClock
 from tiermq.errors import StoreDamaged
 from tiermq.store.checkpoint import CHECKPOINT
+from tiermq.store.dispatching import Dispatch
 
 # The clean marker
 
@@ -51,6 +54,29 @@ def test_a_believed_marker_gives_back_every_position() -> None:
         assert store.max_offset("T", 0) == 200
         assert bodies(store) == numbered(200)
         assert put_all(store, 1)[0].queue_offset == 200
+
+
+@pytest.mark.parametrize("files_walked", range(4))
+def test_a_recovery_that_dies_half_way_is_not_taken_for_the_store_that_was_closed(
+    monkeypatch: pytest.MonkeyPatch, files_walked: int
+) -> None:
+    """Its queues have all their files again, and the marker looks at no more than that."""
+    access, _ = closed_store(400)
+    remove_tree(access, "consumequeue/T")
+    walk, begun = Dispatch.walk, []
+
+    def dies(self: Dispatch, *arguments: Any) -> Any:
+        begun.append(arguments)
+        if len(begun) > files_walked:
+            raise SystemExit("killed")
+        return walk(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Dispatch, "walk", dies)
+        with pytest.raises(SystemExit):
+            reopened(access)
+    with reopened(killed(access)) as store:
+        assert bodies(store) == numbered(400)
 
 
 def test_opening_a_cleanly_closed_store_does_not_read_its_log() -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 
@@ -79,7 +79,10 @@ class Recovery:
         # The pure kernel keeps the interpreter lock: two threads would take turns.
         self._checks_ahead = threads and KERNEL == "compiled" and len(os.sched_getaffinity(0)) > 1
 
-    def run(self, clean: bool, marker: CleanMarker | None) -> Recovered:
+    def run(
+        self, clean: bool, marker: CleanMarker | None, before_changes: Callable[[], None] = lambda: None
+    ) -> Recovered:
+        """`before_changes`: called when the marker is not believed: from then on it is true of nothing."""
         files = self._log.files.files
         if not files:
             for queue in self._queues.all_queues():
@@ -93,6 +96,7 @@ class Recovery:
             lost_units = not self._has_queues_of(marker)
             if not lost_units and self._index_from is None and self._ends_as(marker) and self._resume(marker):
                 return Recovered("marker", marker.log_end, marker.log_end, 0, False)
+        before_changes()
         hole_at = 0 if lost_units else None
         with self._index_prepared_beside() if self._threads and not clean else nullcontext():
             lossy_from = self._queues.recover_all(clean)

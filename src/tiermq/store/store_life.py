@@ -45,6 +45,7 @@ class StoreLife:
         self._lock = lock
         self._lifecycle = Lifecycle()
         self._close_lock = threading.Lock()
+        self._in_use = False
         self.metrics = Registry()
         self.recovered: Recovered | None = None
 
@@ -100,9 +101,7 @@ class StoreLife:
             self._load(clean, marker)
             self._recover(clean, marker, background)
             parts.reader.check_below(parts.log.files.max_offset)
-            # From here on the directory is in use: no marker vouches for it, and its abort file says so.
-            remove_marker(access, root)
-            access.write_bytes(f"{root}/abort", str(os.getpid()).encode())
+            self._take_into_use()
             if background:
                 parts.allocator.start()
             parts.log.open_for_append()  # Before the services: warming the first file may find the disk full.
@@ -146,9 +145,19 @@ class StoreLife:
         recovery = Recovery(
             parts.config, parts.log, parts.queues, parts.dispatch, parts.checkpoint, self._index_from, threads
         )
-        self.recovered = recovery.run(clean, marker)
+        # A recovery that dies has changed queues: the marker would take what it left for what was closed.
+        self.recovered = recovery.run(clean, marker, before_changes=self._take_into_use)
         self._lifecycle.advance(State.RECOVER_TOPIC_QUEUE_TABLE_OK)
         _log.info("recovered %s: %s", parts.config.root_path, self.recovered)
+
+    def _take_into_use(self) -> None:
+        """From here on no marker vouches for the directory, and its abort file says so. Harmless when repeated."""
+        if self._in_use:
+            return
+        access, root = self._parts.access, str(self._parts.config.root_path)
+        access.write_bytes(f"{root}/abort", str(os.getpid()).encode())
+        remove_marker(access, root)
+        self._in_use = True
 
     def _services(self) -> list[Any]:
         parts = self._parts
