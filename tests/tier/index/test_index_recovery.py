@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import random
+import zlib
 from dataclasses import replace
 
 import pytest
@@ -154,11 +156,94 @@ def test_a_recorded_file_of_another_size_is_damage() -> None:
         world.open()
 
 
-def test_an_unreadable_record_is_damage_that_says_what_to_do() -> None:
+def indexed(count: int = 14) -> World:
+    """A world whose index is partly in the tier, and partly in the local files that were closed."""
     world = World()
-    world.access.write_bytes(RECORD, b"{")
-    with pytest.raises(StoreDamaged, match="remove the file"):
+    store = world.open()
+    for n in range(count):
+        world.commit_and_put(store, "T" if n % 2 else "U", 0, "k")
+    run_until_idle(store)
+    store.close()
+    return world
+
+
+def test_any_flipped_bit_of_the_record_is_told_and_what_it_told_of_is_indexed_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = indexed()
+    sound, local = world.access.read_bytes(RECORD), sorted(names(world) - {RECORD_NAME})
+    assert local
+    files = {name: world.access.read_bytes(f"{DIRECTORY}/{name}") for name in local}
+    chance = random.Random(96)
+    for at in range(len(sound)):
+        data = bytearray(sound)
+        data[at] ^= 1 << chance.randrange(8)
+        for name in names(world):
+            world.access.remove(f"{DIRECTORY}/{name}")
+        for name, content in files.items():
+            world.access.write_bytes(f"{DIRECTORY}/{name}", content)
+        world.access.write_bytes(RECORD, bytes(data))
+        caplog.clear()
+        with caplog.at_level(logging.ERROR):
+            store = world.open()
+        assert "indexed again from the tier" in caplog.text, (at, bytes(data))
+        assert not store.is_complete
+        run_until_idle(store)
+        assert world.indexed_items(store) == world.expected_items(), (at, bytes(data))
+        assert store.is_complete
+        store.close()
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", bytes(512)], ids=["empty", "cut", "zeros"])
+def test_an_unreadable_record_is_told_and_does_not_keep_the_store_from_opening(
+    damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = indexed()
+    world.access.write_bytes(RECORD, damage)
+    with caplog.at_level(logging.ERROR):
+        store = world.open()
+    assert RECORD_NAME in caplog.text
+    run_until_idle(store)
+    assert world.indexed_items(store) == world.expected_items()
+
+
+def test_a_damaged_record_of_a_sealed_file_costs_nothing_either() -> None:
+    world = World()
+    healthy = world.driver
+    world.driver = FaultyDriver(healthy, Down())  # type: ignore[assignment]
+    store = world.open()
+    for _ in range(11):
+        world.commit_and_put(store, "T", 0, "k")
+    store.sync()
+    store.close()
+    sealed, *_ = sorted(name for name in names(world) if name.endswith("." + RECORD_NAME))
+    data = bytearray(world.access.read_bytes(f"{DIRECTORY}/{sealed}"))
+    data[len(data) // 2] ^= 1
+    world.access.write_bytes(f"{DIRECTORY}/{sealed}", bytes(data))
+    world.driver = healthy
+    store = world.open()
+    run_until_idle(store)
+    assert world.indexed_items(store) == world.expected_items()
+
+
+def test_a_record_of_a_newer_tiermq_is_left_alone() -> None:
+    world = indexed()
+    text = world.access.read_bytes(RECORD).rpartition(b',"crc32":')[0].replace(b'"version":1', b'"version":2') + b"}"
+    world.access.write_bytes(RECORD, text[:-1] + b',"crc32":%d}' % zlib.crc32(text))
+    before = names(world)
+    with pytest.raises(StoreDamaged, match="newer TierMQ"):
         world.open()
+    assert names(world) == before
+
+
+def test_a_record_without_a_checksum_is_an_older_one_and_is_believed(caplog: pytest.LogCaptureFixture) -> None:
+    world = indexed()
+    world.access.write_bytes(RECORD, world.access.read_bytes(RECORD).rpartition(b',"crc32":')[0] + b"}")
+    with caplog.at_level(logging.ERROR):
+        store = world.open()
+    assert not caplog.text
+    assert world.indexed_items(store) == world.expected_items()
+    assert store.counts.filled == 0
 
 
 def test_a_file_that_was_cut_by_a_crash_right_after_it_was_sealed_is_not_sealed() -> None:

@@ -22,7 +22,7 @@ from tiermq.spark.jobs.held_broker import HeldBroker
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
 from tiermq.tier.index.block_sums import BlockSums, summed
 from tiermq.tier.index.compacted_index import CompactedIndex, companion_name
-from tiermq.tier.index.index_coverage import Coverage, CoverageRecord, QueueTail
+from tiermq.tier.index.index_coverage import Coverage, CoverageRecord, QueueTail, open_sealed
 from tiermq.tier.index.index_item import HEADER_BYTES, MAGIC_END, decode_header
 from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, RECORD_NAME
 from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus
@@ -158,7 +158,7 @@ def _read_local(held: HeldBroker, found: IndexFiles) -> None:
     found.local_begins = frozenset(int(name) for name in os.listdir(directory) if name.isascii() and name.isdigit())
     record = directory / RECORD_NAME
     if record.is_file():
-        found.local_record = CoverageRecord.decode(record.read_bytes(), str(record))
+        found.local_record = open_sealed(record.read_bytes(), str(record))
 
 
 def encoded_companion(record: CoverageRecord, **marks: Any) -> bytes:

@@ -60,7 +60,7 @@ from tiermq.spark.jobs.reindex_task import (
 )
 from tiermq.spark.jobs.task_runner import Progress
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.index.index_coverage import CoverageRecord, QueueName
+from tiermq.tier.index.index_coverage import CoverageRecord, QueueName, sealed_text
 from tiermq.tier.index.index_item import SLOTS_DEFAULT, is_merged
 from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, RECORD_NAME
 from tiermq.tier.index.index_write_file import FileFacts
@@ -369,7 +369,7 @@ class _Reindex:
         if changed:
             self.options.step("record")
             path = os.path.join(self.held.root, INDEX_DIRECTORY, RECORD_NAME)
-            OsFileAccess().write_bytes(path, with_queues(record, changed).encode())
+            OsFileAccess().write_bytes(path, sealed_text(with_queues(record, changed)))
 
 
 def _holds(units: Segment, stretch: Stretch) -> bool:

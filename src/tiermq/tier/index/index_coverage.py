@@ -27,11 +27,15 @@ written in one piece, after those files were synced; whatever it does not speak 
                    "topic_ids"} ],
       "queues": [ ["topic", topic id, queue id, end, [[start, stop or null], ...]] ],
       "doubtful": [ ["topic", queue id, doubtful end] ] }      left out when there are none
+
+In a local file, "crc32" is the last field: of the text without it (`sealed_text`). A file without one is an older one.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import zlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
@@ -40,8 +44,14 @@ from tiermq.errors import StoreDamaged
 from tiermq.tier.index.index_write_file import FileFacts
 
 RECORD_VERSION = 1
+FIELDS = {"version", "next_base", "is_base_known", "files", "queues", "doubtful"}
+_SEAL = re.compile(rb',"crc32":(\d{1,10})}$')
 OPEN = (1 << 63) - 1
 """The stop of a hole that nobody has closed yet."""
+
+
+class CoverageDamaged(StoreDamaged):
+    """A record that is not what was written, or was never one."""
 
 
 class QueueTail(NamedTuple):
@@ -245,7 +255,7 @@ class CoverageRecord:
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> CoverageRecord:
-        """Raises StoreDamaged for anything that `encode` did not write."""
+        """Raises CoverageDamaged for anything that `encode` did not write, StoreDamaged for another version."""
         try:
             record: dict[str, Any] = json.loads(data)
             version = record["version"]
@@ -262,7 +272,28 @@ class CoverageRecord:
             doubtful = tuple((str(topic), int(at), int(end)) for topic, at, end in record.get("doubtful", ()))
             return cls(tuple(files), tuple(queues), record["next_base"], record["is_base_known"], doubtful)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise StoreDamaged(
+            raise CoverageDamaged(
                 f"{where}: expected the index coverage as JSON, found {type(error).__name__}: {error}; "
                 "remove the file to index from here on, and index older messages again"
             ) from error
+
+
+def sealed_text(record: CoverageRecord) -> bytes:
+    """The record as a local file holds it: with a checksum."""
+    text = record.encode()
+    return b'%b,"crc32":%d}' % (text[:-1], zlib.crc32(text))
+
+
+def open_sealed(data: bytes, where: str) -> CoverageRecord:
+    """The record of a local file. Raises CoverageDamaged, and StoreDamaged for another version."""
+    found = _SEAL.search(data)
+    if found is not None:
+        text = data[: found.start()] + b"}"
+        if zlib.crc32(text) != int(found[1]):
+            raise CoverageDamaged(f"{where}: expected the index coverage, found one whose checksum is of another")
+        return CoverageRecord.decode(text, where)
+    record = CoverageRecord.decode(data, where)
+    odd = sorted(set(json.loads(data)) - FIELDS)
+    if odd:  # Its checksum, by another name.
+        raise CoverageDamaged(f"{where}: expected the index coverage, found fields that it does not have: {odd}")
+    return record

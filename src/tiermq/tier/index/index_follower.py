@@ -21,7 +21,7 @@ from tiermq.errors import StoreClosed, StoreDamaged
 from tiermq.files.file_access import FileAccess
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.index.compacted_index import CompactedIndex
-from tiermq.tier.index.index_coverage import Coverage, CoverageRecord
+from tiermq.tier.index.index_coverage import Coverage, open_sealed
 from tiermq.tier.index.index_query import FetchKeys, IndexSearch, QueryAnswer, QueryPool, Question
 from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, RECORD_NAME
 from tiermq.tier.index.index_rows import IndexRows
@@ -65,7 +65,7 @@ class IndexFollower:
         """See what was synced since. Raises StoreDamaged for a record that nobody of us wrote."""
         path = os.path.join(self._directory, RECORD_NAME)
         try:
-            record = CoverageRecord.decode(self._access.read_bytes(path), path)
+            record = open_sealed(self._access.read_bytes(path), path)
         except FileNotFoundError:
             record = None  # Nothing was indexed yet.
         uploaded = {}

@@ -6,6 +6,8 @@
 * With a coverage record: a file it lists is cut to what it says; a file it does not list was made later, and what it
   held will be indexed again, so it goes. A listed file that is missing is an error that only a person can explain.
 * Without one the files are RocketMQ's: each is adopted, torn items dropped.
+* A record that is damaged makes the local files worthless: all of it goes, and what was indexed since the last upload
+  is indexed again from the tier, as after the loss of a disk.
 * A file without items is of no use to anybody and goes (RocketMQ uploads it as an empty object).
 """
 
@@ -18,7 +20,7 @@ from dataclasses import dataclass
 
 from tiermq.errors import CorruptRecord, StoreDamaged
 from tiermq.files.file_access import FileAccess
-from tiermq.tier.index.index_coverage import CoverageRecord
+from tiermq.tier.index.index_coverage import CoverageDamaged, CoverageRecord, open_sealed
 from tiermq.tier.index.index_item import HEADER_BYTES, decode_header, open_file_bytes
 from tiermq.tier.index.index_upload import COMPACTING_DIRECTORY
 from tiermq.tier.index.index_write_file import FileFacts, IndexWriteFile
@@ -55,7 +57,11 @@ def recover_files(
     access.make_directories(directory)
     _clear(access, os.path.join(directory, COMPACTING_DIRECTORY))
     legacy = _rename_legacy(access, directory, slots, capacity)
-    record = _read_record(access, directory)
+    try:
+        record, sealed = _read_records(access, directory)
+    except CoverageDamaged as error:
+        log.error("%s. What is not in the tier's index is indexed again from the tier", error)  # noqa: TRY400
+        return _begin_anew(access, directory)
     begins = sorted(int(info.name) for info in access.list_files(directory) if _is_file_name(info.name))
     files: list[IndexWriteFile] = []
     try:
@@ -78,7 +84,7 @@ def recover_files(
                 "metadata; messages from %d to %d ms may be missing from key queries until they are indexed again",
                 facts.begin_ms, directory, facts.item_count, facts.oldest_ms, facts.newest_ms,
             )  # fmt: skip
-    sealed_records = _read_sealed_records(access, directory, {file.begin_ms: file.facts() for file in files})
+    sealed_records = _of_kept_files(access, directory, sealed, {file.begin_ms: file.facts() for file in files})
     return RecoveredFiles(record, tuple(files), sealed_records, bool(begins))
 
 
@@ -104,34 +110,47 @@ def _open(
     return file
 
 
-def _read_record(access: FileAccess, directory: str) -> CoverageRecord | None:
-    path = os.path.join(directory, RECORD_NAME)
-    try:
-        data = access.read_bytes(path)
-    except FileNotFoundError:
-        return None
-    return CoverageRecord.decode(data, path)
+def _read_records(access: FileAccess, directory: str) -> tuple[CoverageRecord | None, dict[int, CoverageRecord]]:
+    """The record, and those of sealed files by their begin time. Raises CoverageDamaged, StoreDamaged."""
+    record, sealed = None, {}
+    for name in [info.name for info in access.list_files(directory)]:
+        path = os.path.join(directory, name)
+        begin = name.removesuffix("." + RECORD_NAME)
+        if name == RECORD_NAME:
+            record = open_sealed(access.read_bytes(path), path)
+        elif begin != name and _is_file_name(begin):
+            sealed[int(begin)] = open_sealed(access.read_bytes(path), path)
+    return record, sealed
 
 
-def _read_sealed_records(access: FileAccess, directory: str, kept: dict[int, FileFacts]) -> dict[int, CoverageRecord]:
+def _begin_anew(access: FileAccess, directory: str) -> RecoveredFiles:
+    """Remove what cannot be understood any more: the records last, so that a crash in between is the same again."""
+    names = [info.name for info in access.list_files(directory)]
+    for some in (
+        [name for name in names if _is_file_name(name)],
+        [name for name in names if name.endswith(RECORD_NAME)],
+    ):
+        for name in some:
+            access.remove(os.path.join(directory, name))
+        access.sync_directory(directory)
+    return RecoveredFiles(None, (), {}, had_files=False)
+
+
+def _of_kept_files(
+    access: FileAccess, directory: str, sealed: dict[int, CoverageRecord], kept: dict[int, FileFacts]
+) -> dict[int, CoverageRecord]:
     """The records of sealed files; those of files that are gone are removed.
 
     One that tells of more items than its file was cut to was written right before a crash: the file is not sealed, and
     what the record says was indexed is not.
     """
     found: dict[int, CoverageRecord] = {}
-    for info in access.list_files(directory):
-        name = info.name.removesuffix("." + RECORD_NAME)
-        path = os.path.join(directory, info.name)
-        if name == info.name or not _is_file_name(name):
-            continue
-        facts = kept.get(int(name))
+    for begin_ms, record in sealed.items():
+        facts = kept.get(begin_ms)
         if facts is None:
-            access.remove(path)
-            continue
-        record = CoverageRecord.decode(access.read_bytes(path), path)
-        if facts in record.files:
-            found[facts.begin_ms] = record
+            access.remove(sealed_record_path(directory, begin_ms))
+        elif facts in record.files:
+            found[begin_ms] = record
     return found
 
 

@@ -24,7 +24,7 @@ from tiermq.errors import CorruptSegment, SegmentMissing, TierError
 from tiermq.files.file_access import FileAccess
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.index.compacted_index import CompactedIndex, companion_name
-from tiermq.tier.index.index_coverage import Coverage, CoverageRecord, QueueTail
+from tiermq.tier.index.index_coverage import Coverage, CoverageRecord, QueueTail, sealed_text
 from tiermq.tier.index.index_recovery import RECORD_NAME, sealed_record_path
 from tiermq.tier.index.index_rows import IndexRows
 from tiermq.tier.index.index_state import IndexEntry, IndexState
@@ -123,7 +123,7 @@ class IndexUpkeep:
                     file.sync()
             for entry in moment.sealed:
                 self._write_sealed_record(entry)
-            self._access.write_bytes(os.path.join(self._directory, RECORD_NAME), moment.record.encode())
+            self._access.write_bytes(os.path.join(self._directory, RECORD_NAME), sealed_text(moment.record))
             self._recorded_version = moment.version
             self.counts.synced += 1
             return True
@@ -131,7 +131,7 @@ class IndexUpkeep:
     def _write_sealed_record(self, entry: IndexEntry) -> None:
         if entry.begin_ms not in self._sealed_written and entry.sealed_record is not None:
             path = sealed_record_path(self._directory, entry.begin_ms)
-            self._access.write_bytes(path, entry.sealed_record.encode())
+            self._access.write_bytes(path, sealed_text(entry.sealed_record))
             self._sealed_written.add(entry.begin_ms)
 
     # Rebuilding
