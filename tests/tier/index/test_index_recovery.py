@@ -133,29 +133,6 @@ def test_a_local_file_that_has_a_row_is_removed() -> None:
     assert not [name for name in names(world) if name.startswith(str(sealed))]
 
 
-def test_a_recorded_file_that_is_missing_is_complained_about(caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
-    store = world.open()
-    world.commit_and_put(store, "T", 0, "k")
-    begin_ms = store.states()[0][0]
-    store.close()
-    world.access.remove(f"{DIRECTORY}/{begin_ms}")
-    with caplog.at_level(logging.ERROR):
-        world.open()
-    assert str(begin_ms) in caplog.text
-
-
-def test_a_recorded_file_of_another_size_is_damage() -> None:
-    world = World()
-    store = world.open()
-    world.commit_and_put(store, "T", 0, "k")
-    begin_ms = store.states()[0][0]
-    store.close()
-    world.access.write_bytes(f"{DIRECTORY}/{begin_ms}", b"short")
-    with pytest.raises(StoreDamaged):
-        world.open()
-
-
 def indexed(count: int = 14) -> World:
     """A world whose index is partly in the tier, and partly in the local files that were closed."""
     world = World()
@@ -192,6 +169,24 @@ def test_any_flipped_bit_of_the_record_is_told_and_what_it_told_of_is_indexed_ag
         assert world.indexed_items(store) == world.expected_items(), (at, bytes(data))
         assert store.is_complete
         store.close()
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"short"], ids=["gone", "empty", "short"])
+def test_a_recorded_file_that_is_gone_or_damaged_is_told_and_made_again_from_the_tier(
+    damage: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = indexed()
+    name = max(names(world) - {RECORD_NAME})
+    world.access.remove(f"{DIRECTORY}/{name}")
+    if damage is not None:
+        world.access.write_bytes(f"{DIRECTORY}/{name}", damage)
+    with caplog.at_level(logging.ERROR):
+        store = world.open()
+    assert name in caplog.text
+    assert not store.is_complete
+    run_until_idle(store)
+    assert world.indexed_items(store) == world.expected_items()
+    assert store.is_complete
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", bytes(512)], ids=["empty", "cut", "zeros"])

@@ -4,10 +4,11 @@
 * `0000` and `1111`, names of an old RocketMQ, become the begin time in their header; without one they are deleted.
 * A file whose begin time has a row in the metadata is in the tier: the crash came before it was removed.
 * With a coverage record: a file it lists is cut to what it says; a file it does not list was made later, and what it
-  held will be indexed again, so it goes. A listed file that is missing is an error that only a person can explain.
+  held will be indexed again, so it goes.
 * Without one the files are RocketMQ's: each is adopted, torn items dropped.
-* A record that is damaged makes the local files worthless: all of it goes, and what was indexed since the last upload
-  is indexed again from the tier, as after the loss of a disk.
+* A record that is damaged, or a listed file that is missing or damaged: nobody can say any more which records the
+  local files hold. That is told, all of it goes, and what was indexed since the last upload is indexed again from the
+  tier, as after the loss of a disk.
 * A file without items is of no use to anybody and goes (RocketMQ uploads it as an empty object).
 """
 
@@ -60,9 +61,15 @@ def recover_files(
     try:
         record, sealed = _read_records(access, directory)
     except CoverageDamaged as error:
-        log.error("%s. What is not in the tier's index is indexed again from the tier", error)  # noqa: TRY400
-        return _begin_anew(access, directory)
+        return _begin_anew(access, directory, str(error))
     begins = sorted(int(info.name) for info in access.list_files(directory) if _is_file_name(info.name))
+    for facts in record.files if record else ():
+        if facts.item_count and facts.begin_ms not in begins and facts.begin_ms not in uploaded:
+            missing = (
+                f"index file {facts.begin_ms} in {directory}: expected {facts.item_count} items of it, found neither "
+                "the file nor a row of it in the metadata"
+            )
+            return _begin_anew(access, directory, missing)
     files: list[IndexWriteFile] = []
     try:
         for begin_ms in begins:
@@ -72,18 +79,13 @@ def recover_files(
             file = _open(access, directory, begin_ms, None if begin_ms in legacy else record, slots, capacity)
             if file is not None:
                 files.append(file)
-    except BaseException:
+    except BaseException as error:
         for file in files:
             file.close()
+        if isinstance(error, StoreDamaged):
+            return _begin_anew(access, directory, str(error))
         raise
     access.sync_directory(directory)
-    for facts in record.files if record else ():
-        if facts.item_count and facts.begin_ms not in begins and facts.begin_ms not in uploaded:
-            log.error(
-                "index file %d in %s: expected %d items of it, found neither the file nor a row of it in the "
-                "metadata; messages from %d to %d ms may be missing from key queries until they are indexed again",
-                facts.begin_ms, directory, facts.item_count, facts.oldest_ms, facts.newest_ms,
-            )  # fmt: skip
     sealed_records = _of_kept_files(access, directory, sealed, {file.begin_ms: file.facts() for file in files})
     return RecoveredFiles(record, tuple(files), sealed_records, bool(begins))
 
@@ -123,8 +125,11 @@ def _read_records(access: FileAccess, directory: str) -> tuple[CoverageRecord | 
     return record, sealed
 
 
-def _begin_anew(access: FileAccess, directory: str) -> RecoveredFiles:
+def _begin_anew(access: FileAccess, directory: str, damage: str) -> RecoveredFiles:
     """Remove what cannot be understood any more: the records last, so that a crash in between is the same again."""
+    log.error(
+        "%s. What is not in the tier's index is indexed again from the tier; key queries lack it until then", damage
+    )
     names = [info.name for info in access.list_files(directory)]
     for some in (
         [name for name in names if _is_file_name(name)],
