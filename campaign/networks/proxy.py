@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from tiermq.remoting.listening import close_listener
+from tiermq.remoting.listener_end import close_listener
 from tiermq.remoting.loop_thread import LoopThread
 
 READ_BYTES = 16 * 1024

@@ -17,7 +17,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
-from tiermq.remoting.listening import close_listener
+from tiermq.remoting.listener_end import close_listener
 
 REQUEST_BYTES_MAX = 8 * 1024
 CLOSE_S = 0.5

@@ -28,7 +28,7 @@ from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.limits import ServerLimits
-from tiermq.remoting.listening import close_listener
+from tiermq.remoting.listener_end import close_listener
 from tiermq.remoting.receiving import SEND_CODES, command_of_send, send_request_of
 from tiermq.remoting.tls import TlsMode, TlsSettings
 

@@ -12,7 +12,7 @@ import pytest
 
 from campaign.networks.proxy import Proxy
 from tiermq.broker.http_endpoint import HttpEndpoint
-from tiermq.remoting.listening import TURNS_UNTIL_SERVED, close_listener
+from tiermq.remoting.listener_end import TURNS_UNTIL_SERVED, close_listener
 from tiermq.remoting.server import RemotingServer
 
 TURNS = range(TURNS_UNTIL_SERVED + 2)
