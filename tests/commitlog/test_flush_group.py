@@ -95,6 +95,46 @@ def test_a_failed_flush_lets_everybody_go_with_the_truth(disk, group):
     assert disk.count == 1
 
 
+def test_followers_let_each_other_go_and_one_who_left_in_between_breaks_no_row(disk, group, monkeypatch):
+    producers = [Producer(group, 1)]
+    disk.begun.get()
+    late = group._join(2)  # Its time will be over in the moment in which it is let go.
+    producers += [Producer(group, offset) for offset in range(3, 20)]
+    followers(group, 18)
+    disk.go.put(20)
+    producers[0].join()
+    assert group._follow(late, timeout_s=0) is False
+    for producer in producers:
+        producer.join()
+    assert [producer.result for producer in producers] == [True] * 18
+    assert disk.count == 1
+
+
+def test_a_signal_in_a_follower_leaves_nobody_waiting(disk, group):
+    class Interrupted:
+        def acquire(self, timeout):
+            raise KeyboardInterrupt
+
+        def release(self):
+            pass
+
+    first = Producer(group, 1)
+    disk.begun.get()
+    gone = group._join(5)
+    behind = Producer(group, 6)
+    followers(group, 2)
+    gone.turn = Interrupted()
+    disk.go.put(1)
+    first.join()
+    assert gone.leads
+    with pytest.raises(KeyboardInterrupt):
+        group._follow(gone, FOREVER_S)
+    assert disk.begun.get() == 6, "the next one leads"
+    disk.go.put(6)
+    behind.join()
+    assert behind.result is True
+
+
 def test_a_follower_whose_time_is_over_leaves_and_is_not_made_leader(disk, group):
     first = Producer(group, 1)
     disk.begun.get()

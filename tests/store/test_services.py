@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 
 from simulation.simulated_files import SimulatedFileAccess
 from small_store import bodies, body, numbered, on_simulation, power_cut, put_all
-from tiermq import Message
+from tiermq import LocalStore, Message
 from tiermq.clock import ManualClock
 from tiermq.errors import CorruptRecord
 
@@ -99,3 +100,14 @@ def test_errors_of_services_are_in_the_status() -> None:
     with on_simulation() as store:
         store._parts.queue_flush.error_count = 3
         assert store.status()["service_errors"] == {"flush-consumequeue": 3}
+
+
+def test_puts_that_wait_for_the_disk_gather_before_they_are_dispatched_and_a_stop_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tiermq.store.services.SYNC_GATHER_S", threading.TIMEOUT_MAX / 2)
+    with LocalStore.open(tmp_path, flush_disk_type="SYNC_FLUSH", mapped_file_size_commit_log=1 << 20) as store:
+        assert store.put(Message("T", b"a")).ok
+        assert len(store.get("T", 0, 0).messages) == 0
+        store.dispatch_now()
+        assert len(store.get("T", 0, 0).messages) == 1

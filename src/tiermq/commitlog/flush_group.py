@@ -8,8 +8,12 @@ flush, and two halves would take turns for ever, each with a flush of its own. A
 was let go or left waiting by the flush before, and waits for them at most as long as a flush takes. Where nobody comes
 meanwhile, the next leaders do not wait, for longer and longer.
 
-Invariants: at most one leads; a follower is let go once, by a leader, with its bytes durable, or flushing failed, or
-with the word that it leads now; nobody waits for a leader that does not exist.
+Why followers are let go in a row: woken all at once, all but one would go to sleep again, before the interpreter lock.
+So a leader wakes the first two, and whoever was woken wakes the one behind it before anything else.
+
+Invariants: at most one leads; a follower is let go once, with its bytes durable, or flushing failed, or with the word
+that it leads now; whoever is let go lets the next one go, in whatever way it leaves; nobody waits for a leader that
+does not exist.
 """
 
 from __future__ import annotations
@@ -22,14 +26,17 @@ PATIENCE = 1.0
 """How long a leader gathers at most, in times of the last flush."""
 PATIENCE_S_MAX = 0.001
 SKIPS_MAX = 64
+ROWS = 2
+"""How many followers are woken at once: one at work, and one on its way."""
 
 
 class _Follower:
-    __slots__ = ("leads", "offset", "turn")
+    __slots__ = ("behind", "leads", "offset", "turn")
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
         self.leads = False
+        self.behind: _Follower | None = None  # Whom it wakes when it was woken itself.
         self.turn = threading.Lock()
         self.turn.acquire()
 
@@ -68,11 +75,8 @@ class FlushGroup:
         """True once everything below `offset` is durable; False when the wait is over, or flushing failed."""
         deadline = self._now() + timeout_s
         follower = self._join(offset)
-        if follower is not None:
-            if not follower.turn.acquire(timeout=timeout_s) and self._leave(follower):
-                return self._flushed_where() >= offset
-            if not follower.leads:
-                return self._flushed_where() >= offset
+        if follower is not None and not self._follow(follower, timeout_s):
+            return self._flushed_where() >= offset
         try:
             self._gather()
             begun = self._now()
@@ -94,6 +98,20 @@ class FlushGroup:
                 self._complete.release()
                 self._complete = None
             return follower
+
+    def _follow(self, follower: _Follower, timeout_s: float) -> bool:
+        """Wait to be let go; True for a follower that leads now."""
+        try:
+            if not follower.turn.acquire(timeout=timeout_s):
+                self._leave(follower)
+            return follower.leads
+        except BaseException:  # A signal's, in the main thread: others must not wait for a producer that has gone.
+            if not self._leave(follower) and follower.leads:
+                self._hand_over()
+            raise
+        finally:
+            if follower.behind is not None:
+                follower.behind.turn.release()
 
     def _leave(self, follower: _Follower) -> bool:
         """Go, after a time-out; False when somebody let the follower go at the last moment."""
@@ -132,7 +150,9 @@ class FlushGroup:
             self._led = bool(waiting)
             if waiting:
                 waiting[0].leads = True  # Under the lock, so that one whose time is over sees it, too.
+            for each, behind in zip(served, served[ROWS:], strict=False):
+                each.behind = behind
         if waiting:
             waiting[0].turn.release()
-        for each in served:
+        for each in served[:ROWS]:
             each.turn.release()

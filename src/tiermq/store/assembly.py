@@ -132,7 +132,7 @@ def assemble(
         group_commit=group_commit,
         flush_service=group_commit if sync else RealTimeFlush(config, flusher, clock),
         commit_service=None if pool is None else RealTimeCommit(config, flusher, clock, lambda: _wake_reput(box[0])),
-        reput=Reput(log, dispatch, lambda: box[0].confirm_offset(), _note_damage(flags)),
+        reput=Reput(config, log, dispatch, lambda: box[0].confirm_offset(), _note_damage(flags)),
         queue_flush=QueueFlush(config, queues, dispatch, checkpoint, clock),
         housekeeping=_housekeeping(config, cleaner, checkpoint, log, reader, statistics, dispatch, clock),
     )
