@@ -28,6 +28,7 @@ QUEUES = 8
 THREADS = 64
 CONSUMER_THREADS = 20
 BATCH = 16
+ROUTE_LOOK_S = 0.05
 HISTORY_BODY_BYTES = 1024
 SLOW_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """What suits a test that starts many short-lived JVMs, and no benchmark."""
@@ -116,6 +117,7 @@ def rocketmq(jars: Any, directory: Path, **settings: object) -> Iterator[Loaded]
         Measured(jars, store, directory / "rocketmq", {"flushDiskType": "ASYNC_FLUSH", **settings}) as cluster,
         official_load.loading(jars, cluster.name_server, cluster.port, QUEUES, directory) as load,
     ):
+        _await_route(cluster.name_server, TOPIC)
         yield Loaded("rocketmq", load, cluster.pid, cluster.name_server, cluster.port)
 
 
@@ -135,6 +137,20 @@ def tiermq(jars: Any, directory: Path, *words: str, **settings: object) -> Itera
         assert served.process is not None
         metrics = served.ready["metrics"]
         yield Loaded("tiermq", load, served.process.pid, served.name_server, served.port, metrics)
+
+
+def _await_route(name_server: str, topic: str) -> None:
+    """Until the name server tells where the topic is: RocketMQ's broker answers before it has said so, and the
+    official programs count a message without a route as one that failed.
+    """
+    from tiermq.remoting.client import BlockingClient
+    from tiermq.remoting.codes import RequestCode
+    from tiermq.remoting.command import RemotingCommand
+
+    host, _, port = name_server.rpartition(":")
+    with BlockingClient(host, int(port), timeout_s=60) as client:
+        while client.request(RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext={"topic": topic})).code != 0:
+            time.sleep(ROUTE_LOOK_S)
 
 
 def _make_topics(store: Path) -> None:
