@@ -99,12 +99,15 @@ def _announced(port: int, count: int, chance: random.Random, peers: contextlib.E
 
 
 def _slow(port: int, count: int, chance: random.Random, peers: contextlib.ExitStack) -> None:
-    """Slow peers: a byte at a time, of a frame that never ends."""
+    """Slow peers: a few bytes at a time, of a frame that never ends."""
     frame = encode_frame(send_command("Slow", bytes(1000)))
     sockets = [_connected(port, peers) for _ in range(count)]
-    for at in range(12):
+    at = 0
+    for _ in range(12):
+        step = 1 + chance.randrange(3)
         for peer in sockets:
-            peer.sendall(frame[at : at + 1 + chance.randrange(3)])
+            peer.sendall(frame[at : at + step])
+        at += step
 
 
 def _deaf(port: int, count: int, chance: random.Random, peers: contextlib.ExitStack) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 
@@ -13,9 +16,10 @@ from tiermq.clock import ManualClock
 from tiermq.errors import RemotingError, RequestRefused
 from tiermq.kernel import SendRequest, send_answer
 from tiermq.remoting.client import BlockingClient
-from tiermq.remoting.codes import ResponseCode
+from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, HeaderType, RemotingCommand
-from tiermq.remoting.connection import Connection
+from tiermq.remoting.connection import NOBODY, Connection
+from tiermq.remoting.frame import encode_frame
 from tiermq.remoting.limits import ServerLimits
 from tiermq.remoting.loop_thread import ServerThread
 from tiermq.remoting.server import RemotingServer
@@ -241,3 +245,22 @@ def test_a_server_that_was_not_started_says_so() -> None:
 def test_a_big_answer_arrives_whole(running: ServerThread) -> None:
     with BlockingClient("127.0.0.1", running.port, timeout_s=60) as client:
         assert len(client.request(RemotingCommand(BIG, ext={"bytes": str(12 << 20)})).body) == 12 << 20
+
+
+def test_what_a_peer_sent_who_was_gone_before_it_was_taken_is_nobody_s_mistake() -> None:
+    asked = []
+    server = RemotingServer()
+    server.register(RequestCode.GET_BROKER_RUNTIME_INFO, lambda connection, _request: asked.append(connection.peer))
+
+    async def gone() -> None:
+        for _ in range(20):
+            with socket.create_connection(("127.0.0.1", server.port)) as peer:
+                peer.sendall(encode_frame(RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO)))
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            await asyncio.sleep(0)  # The loop takes it after its reset.
+
+    with ServerThread(server) as running:
+        running.thread.run(gone())
+        with BlockingClient("127.0.0.1", running.port, timeout_s=60) as client:
+            assert client.request(RemotingCommand(1)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert NOBODY not in asked

@@ -30,6 +30,8 @@ from tiermq.remoting.tls import HANDSHAKE_BYTE, TlsLayer
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
 _FLUSH_BYTES = 256 * 1024
+NOBODY = ("", 0)
+"""Where a peer is that had gone before anybody asked."""
 _JOINED_BYTES_MAX = 16 * 1024  # Beyond it a copy costs more than handing the parts over one by one.
 
 
@@ -355,4 +357,4 @@ class Connection(asyncio.Protocol):
 def _address(found: Any) -> tuple[str, int]:
     if isinstance(found, tuple) and len(found) >= 2:
         return str(found[0]), int(found[1])
-    return str(found or ""), 0
+    return NOBODY if found is None else (str(found), 0)

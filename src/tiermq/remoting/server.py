@@ -26,7 +26,7 @@ from tiermq.errors import RemotingError, RequestRefused
 from tiermq.kernel import SendLane, SendRequest
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
-from tiermq.remoting.connection import Connection
+from tiermq.remoting.connection import NOBODY, Connection
 from tiermq.remoting.limits import ServerLimits
 from tiermq.remoting.listener_end import close_listener
 from tiermq.remoting.receiving import SEND_CODES, command_of_send, send_request_of
@@ -254,6 +254,8 @@ class RemotingServer:
         return self.clock.monotonic()
 
     def opened(self, connection: Connection) -> bool:
+        if connection.peer == NOBODY:  # It was reset before it was taken: what it sent would come from nowhere.
+            return False
         if self._draining or len(self.connections) >= self.limits.connections_max:
             self.refused_connections += 1
             return False
