@@ -26,6 +26,9 @@ from campaign.power_cuts.machine import Machine, missing_tools, run
 from servers.serving import Serving
 from tiermq.broker.topics import FILE, encode_topics
 from tiermq.namesrv.topic_config import NO_VERSION, TopicConfig
+from tiermq.remoting.client import BlockingClient
+from tiermq.remoting.codes import RequestCode
+from tiermq.remoting.command import RemotingCommand
 
 TROUBLES = 3
 ACKNOWLEDGEMENTS_MAX = 200
@@ -187,11 +190,20 @@ class Round:
             self._refused(broker, refused)  # For good: nothing is trusted after a failed sync.
         else:
             while self.faults.happened == happened and len(self.ledger.repeated) == refused:
+                if calls is not Calls.RESERVE:
+                    self._make_it_write(broker)
                 time.sleep(_POLL_S)
         self.faults.heal()
         self._must_live(kind, broker)
         if calls is Calls.SYNC or calls is Calls.RESERVE or calls is Calls.WRITE:
             self._restart(broker)
+
+    def _make_it_write(self, broker: Serving) -> None:
+        """Messages go by the map; settings are written. Whether a topic can be made is open while writes fail."""
+        queues = {"readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "topicFilterType": "SINGLE_TAG"}
+        fields = {"topic": f"made-{self.faults.happened}", "defaultTopic": "TBW102", **queues}
+        with BlockingClient("127.0.0.1", broker.port, timeout_s=30.0) as client:
+            client.request(RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, ext=fields))
 
     def _break(self, broker: Serving) -> None:
         """As the kernel does when it meets an error in the file system. The broker may end: its maps are gone."""
