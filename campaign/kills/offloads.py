@@ -122,6 +122,8 @@ class _Round:
             killed = victim is not None and kill(victim)
         with suppress(DriverDied, AssertionError):  # It may fail, in whatever words; what it left is looked at later.
             driver.answer()
+        if attempt.victim == "jvm":
+            driver.kill()  # A session whose JVM is gone serves nobody; the next attempt has one of its own.
         return killed
 
     def _found(self, driver: DriverProcess, kind: str) -> int | None:

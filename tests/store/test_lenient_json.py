@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiermq.errors import StoreDamaged
-from tiermq.store.lenient_json import decode_lenient_json
+from tiermq.store.lenient_json import _STRING_OR_KEY, decode_lenient_json
 
 
 def test_integer_keys_may_come_without_quotes() -> None:
@@ -42,3 +42,11 @@ def test_strict_json_reads_as_ever(document: object) -> None:
 def test_nesting_beyond_reason_is_damage_and_no_exhausted_stack() -> None:
     with pytest.raises(StoreDamaged, match="expected JSON"):
         decode_lenient_json(b'{"a":' * 20_000 + b"1" + b"}" * 20_000, "config.json")
+
+
+def test_a_string_without_an_end_is_looked_at_once() -> None:
+    """Each of its quotes would be tried as the beginning of a string otherwise: seconds for a small file."""
+    for text in ('"]\\' * 100, '"]\\' * 100 + "\\", '{"a' + '\\"' * 100):
+        assert len(_STRING_OR_KEY.findall(text)) == 1
+        with pytest.raises(StoreDamaged, match=r"f\.json: expected JSON"):
+            decode_lenient_json(text.encode(), "f.json")
