@@ -39,7 +39,7 @@ SMALL = {
     "mapped_file_size_commit_log": 256 * 1024,
     "mapped_file_size_consume_queue": 20 * 500,
     "clean_file_forcibly_enable": False,  # Or the oldest files go, as RocketMQ's do.
-    "warm_maped_file_enable": True,  # An ext4 that goes read-only loses synced writes to blocks that were only reserved.
+    "warm_maped_file_enable": True,  # An ext4 that breaks loses synced writes to blocks that were only reserved.
 }
 PROMISE = "What was acknowledged under SYNC_FLUSH is there after trouble with the disk."
 _POLL_S = 0.01

@@ -14,8 +14,8 @@ from typing import Any
 
 from tiermq.errors import StoreDamaged
 
-# A string is matched first and kept as it is, so that text which looks like a key inside a string stays text. One without
-# an end reaches to the end of the text, or every quote in it would be tried as the beginning of another.
+# A string is matched first and kept as it is, so that text which looks like a key inside a string stays text. One that
+# does not end reaches to the end of the text, or every quote in it would be tried as the beginning of another.
 _STRING_OR_KEY = re.compile(r'"(?:[^"\\]|(?s:\\.))*(?:"|\\?\Z)|(?P<before>[{,]\s*)(?P<key>-?[0-9]+)(?=\s*:)')
 
 
