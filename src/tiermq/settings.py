@@ -19,6 +19,8 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from tiermq.errors import BadConfig
 
+NUMBER_BITS_MAX = 64
+
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
@@ -82,6 +84,24 @@ class Setting(NamedTuple):
 _KIND_NAMES = {int: "a whole number", bool: "true or false", float: "a number", str: "text"}
 
 
+def read_toml(text: str) -> dict[str, Any]:
+    """The document. Raises BadConfig when it is none, or has a number that nobody could print: 0b1111 and so on."""
+    try:
+        document = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # Numbers of thousands of digits are no TOMLDecodeError.
+        raise BadConfig(f"expected settings in TOML, found something else: {error}") from error
+    waiting: list[Any] = [document]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, dict):
+            waiting += found.values()
+        elif isinstance(found, list):
+            waiting += found
+        elif isinstance(found, int) and found.bit_length() > NUMBER_BITS_MAX:
+            raise BadConfig(f"expected numbers of at most {NUMBER_BITS_MAX} bits, found one of {found.bit_length()}")
+    return document
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
     """What every configuration can do. Derive a frozen dataclass, and call `check_settings` in `__post_init__`."""
@@ -127,10 +147,7 @@ class Configuration:
         Keys are snake_case or RocketMQ's own spelling. An unknown key raises BadConfig: the file is ours to get right.
         Other tables belong to other parts.
         """
-        try:
-            document = tomllib.loads(text)
-        except (ValueError, RecursionError) as error:  # Numbers of thousands of digits are no TOMLDecodeError.
-            raise BadConfig(f"settings are not valid TOML: {error}") from error
+        document = read_toml(text)
         table = {key: value for key, value in document.items() if cls.AT_TOP and not isinstance(value, Mapping)}
         own = document.get(cls.TABLE, {})
         if isinstance(own, Mapping):

@@ -116,3 +116,11 @@ def test_a_number_of_thousands_of_digits_is_a_bad_setting(tmp_path: Path, name: 
     (tmp_path / name).write_text(text)
     with pytest.raises(BadConfig, match=name):
         read_settings_file(tmp_path / name)
+
+
+@pytest.mark.parametrize("text", ["broker_name = 0b" + "1" * 20_000, "[store]\nx = [1, {y = 0x" + "f" * 5_000 + "}]"])
+def test_a_number_that_nobody_could_print_is_a_bad_setting(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "b.toml"
+    path.write_text(text)
+    with pytest.raises(BadConfig, match="expected numbers of at most 64 bits, found one of 20000"):
+        read_settings_file(path)

@@ -11,7 +11,6 @@ Invariants: what is read has been checked; only what the file says is in it, so 
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +20,7 @@ from tiermq.broker.broker_config import BrokerConfig
 from tiermq.config import StoreConfig
 from tiermq.errors import BadConfig
 from tiermq.namesrv.name_server_config import NameServerConfig
-from tiermq.settings import Configuration, read_properties, settings_of
+from tiermq.settings import Configuration, read_properties, read_toml, settings_of
 from tiermq.tier.tier_config import TierConfig
 
 Values = dict[str, Any]
@@ -67,10 +66,7 @@ def settings_in_properties(text: str) -> FileSettings:
 
 def settings_in_toml(text: str) -> FileSettings:
     """What a TOML document says. Values are not checked yet. Raises BadConfig for a key that nobody knows."""
-    try:
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # Numbers of thousands of digits are no TOMLDecodeError.
-        raise BadConfig(f"expected TOML, found something else: {error}") from error
+    document = read_toml(text)
     found: dict[type[Configuration], Values] = {kind: {} for kind in (*_AT_TOP, NameServerConfig)}
     top = {key: value for key, value in document.items() if not isinstance(value, Mapping)}
     for key, value in top.items():
