@@ -95,14 +95,17 @@ def test_a_failed_flush_lets_everybody_go_with_the_truth(disk, group):
     assert disk.count == 1
 
 
-def test_followers_let_each_other_go_and_one_who_left_in_between_breaks_no_row(disk, group, monkeypatch):
+def test_followers_let_each_other_go_and_one_who_left_in_between_breaks_no_row(disk, group):
     producers = [Producer(group, 1)]
     disk.begun.get()
-    late = group._join(2)  # Its time will be over in the moment in which it is let go.
-    producers += [Producer(group, offset) for offset in range(3, 20)]
+    producers += [Producer(group, offset) for offset in range(2, 7)]
+    followers(group, 5)
+    late = group._join(7)
+    producers += [Producer(group, offset) for offset in range(8, 20)]
     followers(group, 18)
     disk.go.put(20)
     producers[0].join()
+    assert [producer.is_alive() for producer in producers].count(True) >= 6, "those behind it in its row wait"
     assert group._follow(late, timeout_s=0) is False
     for producer in producers:
         producer.join()
