@@ -46,8 +46,8 @@ def server(manual_clock: ManualClock) -> Iterator[NameServer]:
 @pytest.mark.parametrize("header_type", list(HeaderType))
 def test_a_broker_registers_and_a_client_finds_it_in_either_header(server: NameServer, header_type: HeaderType) -> None:
     with (
-        BlockingClient("127.0.0.1", server.port, header_type=header_type) as broker,
-        BlockingClient("127.0.0.1", server.port, header_type=header_type) as client,
+        BlockingClient("127.0.0.1", server.port, header_type=header_type, timeout_s=60) as broker,
+        BlockingClient("127.0.0.1", server.port, header_type=header_type, timeout_s=60) as client,
     ):
         assert broker.request(registration()).code == 0
         answer = client.request(route_request())
@@ -61,8 +61,8 @@ def test_a_broker_registers_and_a_client_finds_it_in_either_header(server: NameS
 def test_a_broker_whose_connection_ends_is_gone_at_once(server: NameServer) -> None:
     gone = threading.Event()
     server.server.on_close.append(lambda _connection: gone.set())
-    with BlockingClient("127.0.0.1", server.port) as client:
-        broker = BlockingClient("127.0.0.1", server.port)
+    with BlockingClient("127.0.0.1", server.port, timeout_s=60) as client:
+        broker = BlockingClient("127.0.0.1", server.port, timeout_s=60)
         broker.request(registration())
         assert client.request(route_request()).code == 0
         broker.close()
@@ -72,21 +72,24 @@ def test_a_broker_whose_connection_ends_is_gone_at_once(server: NameServer) -> N
 
 def test_a_silent_broker_is_dropped_by_the_scan_and_its_connection_closed(manual_clock: ManualClock) -> None:
     config = loopback(scan_not_active_broker_interval=10)
-    with NameServer(config, clock=manual_clock) as server, BlockingClient("127.0.0.1", server.port) as broker:
+    with (
+        NameServer(config, clock=manual_clock) as server,
+        BlockingClient("127.0.0.1", server.port, timeout_s=60) as broker,
+    ):
         assert broker.request(registration()).code == 0
         manual_clock.advance_ms(120_001)
         broker._thread.run(broker.client.wait_closed())
-        with BlockingClient("127.0.0.1", server.port) as client:
+        with BlockingClient("127.0.0.1", server.port, timeout_s=60) as client:
             assert client.request(route_request()).code == ResponseCode.TOPIC_NOT_EXIST
 
 
 def test_key_value_settings_written_over_the_wire_outlive_the_server(tmp_path: Path) -> None:
     config = loopback(kv_config_path=str(tmp_path / "kv.json"))
     place = {"namespace": "n", "key": "k"}
-    with NameServer(config) as server, BlockingClient("127.0.0.1", server.port) as client:
+    with NameServer(config) as server, BlockingClient("127.0.0.1", server.port, timeout_s=60) as client:
         put = RemotingCommand(RequestCode.PUT_KV_CONFIG, ext={**place, "value": "v"})
         assert client.request(put).code == 0
-    with NameServer(config) as server, BlockingClient("127.0.0.1", server.port) as client:
+    with NameServer(config) as server, BlockingClient("127.0.0.1", server.port, timeout_s=60) as client:
         assert client.request(RemotingCommand(RequestCode.GET_KV_CONFIG, ext=place)).ext == {"value": "v"}
 
 
@@ -94,9 +97,9 @@ def test_it_runs_on_a_loop_that_runs_already_beside_others() -> None:
     async def story() -> int:
         server = NameServer(loopback())
         await server.open()
-        client = await RemotingClient.connect("127.0.0.1", server.port)
-        await client.request(registration())
-        answer = await client.request(route_request())
+        client = await RemotingClient.connect("127.0.0.1", server.port, timeout_s=60)
+        await client.request(registration(), timeout_s=60)
+        answer = await client.request(route_request(), timeout_s=60)
         await client.close()
         await server.close()
         return answer.code

@@ -33,8 +33,8 @@ def test_requests_of_many_threads_get_their_own_answers() -> None:
 
 def test_a_client_works_on_the_caller_s_loop() -> None:
     async def talk(port: int) -> list[bytes]:
-        client = await RemotingClient.connect("127.0.0.1", port, header_type=HeaderType.ROCKETMQ)
-        asked = (client.request(RemotingCommand(ECHO, body=bytes([n]))) for n in range(5))
+        client = await RemotingClient.connect("127.0.0.1", port, header_type=HeaderType.ROCKETMQ, timeout_s=60)
+        asked = (client.request(RemotingCommand(ECHO, body=bytes([n])), timeout_s=60) for n in range(5))
         answers = await asyncio.gather(*asked)
         assert client.is_open
         await client.close()
@@ -75,7 +75,7 @@ def test_notices_reach_their_handler() -> None:
         return command.respond(0)
 
     server.register(LATER, notify)
-    with serving(server) as running, BlockingClient("127.0.0.1", running.port) as client:
+    with serving(server) as running, BlockingClient("127.0.0.1", running.port, timeout_s=60) as client:
         client.on_request(40, lambda command: heard.set())
         client.request(RemotingCommand(LATER))
         heard.wait()

@@ -179,7 +179,7 @@ def test_what_follows_an_end_is_called_once_each_and_a_mistake_there_is_logged(
 
     server.register(LATER, watch)
     with serving(server) as running, caplog.at_level(logging.ERROR):
-        with BlockingClient("127.0.0.1", running.port) as client:
+        with BlockingClient("127.0.0.1", running.port, timeout_s=60) as client:
             assert "127.0.0.1" in (client.request(RemotingCommand(LATER)).remark or "")
         ended.wait()
     assert "what follows its end failed" in caplog.text
@@ -197,7 +197,7 @@ def test_a_closed_connection_takes_no_more_and_asks_nobody() -> None:
 
     server.register(LATER, keep)
     with serving(server) as running:
-        with BlockingClient("127.0.0.1", running.port) as client:
+        with BlockingClient("127.0.0.1", running.port, timeout_s=60) as client:
             client.request(RemotingCommand(LATER))
         ended.wait()
         running.thread.call(kept[0].send, RemotingCommand(1))
@@ -222,6 +222,6 @@ def test_an_answer_of_many_parts_is_one_frame(size: int, uvloop: str, monkeypatc
         connection.send_bytes(whole[:10], memoryview(whole)[10:50], whole[50:])
 
     server.register(LATER, parts)
-    with serving(server) as running, BlockingClient("127.0.0.1", running.port) as client:
+    with serving(server) as running, BlockingClient("127.0.0.1", running.port, timeout_s=60) as client:
         assert client.request(RemotingCommand(LATER)).body == body
         assert len(client.request(RemotingCommand(BIG, ext={"bytes": "7"})).body) == 7

@@ -152,7 +152,7 @@ def test_a_server_with_accounts_serves_signed_sends_only(table: AccessTable) -> 
         for header_type in HeaderType:
             for credentials, code in ((USER, 0), (None, 16), (Credentials("user", "guess"), 16)):
                 with BlockingClient(
-                    "127.0.0.1", running.port, credentials=credentials, header_type=header_type
+                    "127.0.0.1", running.port, credentials=credentials, header_type=header_type, timeout_s=60
                 ) as client:
                     assert client.request(RemotingCommand(310, ext=SEND, body=b"x")).code == code
 

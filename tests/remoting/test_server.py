@@ -36,7 +36,7 @@ def running() -> Iterator[ServerThread]:
 @pytest.mark.parametrize("header_type", HeaderType)
 @pytest.mark.parametrize("code", [ECHO, ECHO_BLOCKING])
 def test_a_request_is_answered_in_its_own_header_type(running: ServerThread, code: int, header_type: int) -> None:
-    with BlockingClient("127.0.0.1", running.port, header_type=header_type) as client:
+    with BlockingClient("127.0.0.1", running.port, header_type=header_type, timeout_s=60) as client:
         answer = client.request(RemotingCommand(code, ext={"a": "é"}, body=b"body"))
     assert (answer.code, answer.ext, answer.body, answer.header_type) == (0, {"a": "é"}, b"body", header_type)
 
@@ -50,12 +50,12 @@ def test_requests_that_are_sent_together_are_all_answered_by_their_opaque(runnin
 
 
 def test_an_unknown_code_is_not_supported(running: ServerThread) -> None:
-    with BlockingClient("127.0.0.1", running.port) as client:
+    with BlockingClient("127.0.0.1", running.port, timeout_s=60) as client:
         assert client.request(RemotingCommand(31_999)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
 def test_a_handler_s_mistake_is_answered_and_logged(running: ServerThread, caplog: pytest.LogCaptureFixture) -> None:
-    with BlockingClient("127.0.0.1", running.port) as client, caplog.at_level(logging.ERROR):
+    with BlockingClient("127.0.0.1", running.port, timeout_s=60) as client, caplog.at_level(logging.ERROR):
         answer = client.request(RemotingCommand(BROKEN))
         assert (answer.code, answer.remark) == (1, "ZeroDivisionError: no reason")
         assert client.request(RemotingCommand(ECHO)).code == 0
@@ -76,7 +76,7 @@ def test_a_refusal_has_its_code_and_its_remark() -> None:
         raise RequestRefused("no such topic", ResponseCode.TOPIC_NOT_EXIST)
 
     server.register(LATER, refuse)
-    with serving(server) as started, BlockingClient("127.0.0.1", started.port) as client:
+    with serving(server) as started, BlockingClient("127.0.0.1", started.port, timeout_s=60) as client:
         answer = client.request(RemotingCommand(LATER))
     assert (answer.code, answer.remark) == (17, "no such topic")
     assert server.handler_errors == 0
@@ -89,7 +89,7 @@ def test_a_handler_may_answer_later_and_from_another_thread() -> None:
         threading.Thread(target=connection.send_threadsafe, args=(command.respond(0, "later"),)).start()
 
     server.register(LATER, later)
-    with serving(server) as started, BlockingClient("127.0.0.1", started.port) as client:
+    with serving(server) as started, BlockingClient("127.0.0.1", started.port, timeout_s=60) as client:
         assert client.request(RemotingCommand(LATER)).remark == "later"
 
 
@@ -118,7 +118,7 @@ def test_sends_come_parsed_and_their_answer_goes_out_as_it_is() -> None:
     server.register_send(take)
     with serving(server) as started:
         for header_type in HeaderType:
-            with BlockingClient("127.0.0.1", started.port, header_type=header_type) as client:
+            with BlockingClient("127.0.0.1", started.port, header_type=header_type, timeout_s=60) as client:
                 answer = client.request(RemotingCommand(310, ext=SEND_EXT, body=b"body"))
                 assert (answer.code, answer.ext["queueOffset"]) == (0, "7")
                 unusual = client.request(RemotingCommand(310, ext={**SEND_EXT, "e": "+3"}))
@@ -134,7 +134,7 @@ def test_sends_come_parsed_and_their_answer_goes_out_as_it_is() -> None:
 def test_without_a_handler_for_sends_they_are_commands_like_others() -> None:
     server = make_server()
     server.register(310, lambda connection, command: command.respond(0, ext={"topic": command.ext["b"]}))
-    with serving(server) as started, BlockingClient("127.0.0.1", started.port) as client:
+    with serving(server) as started, BlockingClient("127.0.0.1", started.port, timeout_s=60) as client:
         assert client.request(RemotingCommand(310, ext=SEND_EXT)).ext == {"topic": "T"}
 
 
@@ -146,10 +146,10 @@ def test_a_client_can_be_asked_by_the_server() -> None:
         asked.add_done_callback(lambda done: connection.send(command.respond(0, done.result().remark)))
 
     server.register(LATER, ask_back)
-    with serving(server) as started, BlockingClient("127.0.0.1", started.port) as client:
-        assert client.request(RemotingCommand(LATER), timeout_s=30).remark == "this client does not do that"
+    with serving(server) as started, BlockingClient("127.0.0.1", started.port, timeout_s=60) as client:
+        assert client.request(RemotingCommand(LATER)).remark == "this client does not do that"
         client.on_request(307, lambda command: command.respond(0, command.ext["who"]))
-        assert client.request(RemotingCommand(LATER), timeout_s=30).remark == "you"
+        assert client.request(RemotingCommand(LATER)).remark == "you"
 
 
 def test_idle_peers_are_closed_and_busy_ones_are_not(manual_clock: ManualClock) -> None:
@@ -161,8 +161,13 @@ def test_idle_peers_are_closed_and_busy_ones_are_not(manual_clock: ManualClock) 
         manual_clock.advance_ms(100_000)
         busy.send(RemotingCommand(ECHO))
         busy.read()
-        manual_clock.advance_ms(100_000)
-        assert started.thread.call(server.close_idle) == 1
+
+        def look_later() -> int:
+            """In one turn of the loop, or the server's own look, every ten seconds, may come in between."""
+            manual_clock.advance_ms(100_000)
+            return server.close_idle()
+
+        assert started.thread.call(look_later) == 1
         assert idle.is_closed_by_server()
         busy.send(RemotingCommand(ECHO))
         assert busy.read().code == 0

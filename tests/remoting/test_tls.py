@@ -47,7 +47,7 @@ def test_a_server_without_tls_closes_tls_peers(tls: TlsSettings | None) -> None:
     with serving(make_server(tls=tls)) as running:
         with pytest.raises(PeerGone):
             BlockingClient("127.0.0.1", running.port, tls=trusting_client_context(), timeout_s=60)
-        with BlockingClient("127.0.0.1", running.port) as client:
+        with BlockingClient("127.0.0.1", running.port, timeout_s=60) as client:
             assert client.request(RemotingCommand(ECHO)).code == 0
 
 
