@@ -42,8 +42,37 @@ class LaneCounter:
         self.count = max(self.count, getattr(node, "workeroutput", {}).get("left_out", 0))
 
 
+class FailureList:
+    """Tells dev.py which failures a second look alone may clear, and which are final at the first.
+
+    Final: what proves that nothing is lost (marked crash), for a loss that was seen once is a loss; and a test whose
+    process died.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._failed: dict[str, list[str]] = {"again": [], "final": []}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            is_final = "crash" in report.keywords or report.when not in ("setup", "call", "teardown")
+            kept = self._failed["final" if is_final else "again"]
+            if report.nodeid not in kept:
+                kept.append(report.nodeid)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._failed["final"].append(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        if self._config.cache is not None:
+            self._config.cache.set("tiermq/failed", self._failed)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(LaneCounter(), "lane-counter")
+    if not hasattr(config, "workerinput"):  # Under xdist the workers' reports reach the process that started them.
+        config.pluginmanager.register(FailureList(config), "failure-list")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,0 +1,85 @@
+"""What `python3 dev.py test` makes of a test that fails once."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+# The first call of each name fails, in whichever process; later ones pass.
+ONCE = """
+import os, pathlib, pytest
+def once(name):
+    seen = pathlib.Path(__file__).with_name(name)
+    if not seen.exists():
+        seen.touch()
+        raise AssertionError("the machine stood still")
+"""
+
+
+@pytest.fixture
+def dev(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """dev.py of a project of its own, with this project's conftest and an empty suite."""
+    (tmp_path / "tests").mkdir()
+    shutil.copy(ROOT / "dev.py", tmp_path)
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "tests")
+    markers = 'markers = ["crash"]\naddopts = ["--import-mode=importlib", "-p", "xdist"]\n'
+    (tmp_path / "pyproject.toml").write_text(f"[tool.pytest.ini_options]\n{markers}")
+    spec = importlib.util.spec_from_file_location("dev_of_a_test", tmp_path / "dev.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    made.PYTHON = Path(sys.executable)  # type: ignore[attr-defined]
+    made.WORKERS = 1  # type: ignore[attr-defined]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # They take longer to load than the tests to run.
+    for name in ("PYTEST_XDIST_WORKER", "PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST"):
+        monkeypatch.delenv(name, raising=False)  # Those of the run that runs this test.
+    return made
+
+
+def suite(dev: ModuleType, tests: str) -> tuple[str, bool]:
+    (dev.HERE / "tests" / "test_some.py").write_text(ONCE + tests)
+    name, passed = dev.whole_suite()
+    return name, passed
+
+
+def test_one_that_fails_once_and_passes_alone_is_named_unsteady(dev: ModuleType) -> None:
+    name, passed = suite(dev, "def test_a(): once('a')\ndef test_b(): pass\n")
+    assert passed
+    assert "UNSTEADY: 1 failed once: tests/test_some.py::test_a" in name
+
+
+def test_one_that_fails_alone_too_is_a_failure(dev: ModuleType) -> None:
+    name, passed = suite(dev, "def test_a(): once('a')\ndef test_b(): assert not os.environ.get('HOME', '') + '?'\n")
+    assert not passed
+    assert "UNSTEADY" not in name
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "@pytest.mark.crash\ndef test_a(): once('a')\n",
+        "@pytest.mark.parametrize('n', range(4))\ndef test_a(n): once(f'a{n}')\n",
+        "def test_a():\n    try: once('a')\n    except AssertionError: os._exit(9)\n",
+        "def test_a(): once('a')\nonce('file')\n",
+    ],
+    ids=["of durability", "of too many", "whose process died", "whose file could not be read"],
+)
+def test_there_is_no_second_look_at_one(dev: ModuleType, tests: str) -> None:
+    name, passed = suite(dev, tests)
+    assert not passed
+    assert "UNSTEADY" not in name
+
+
+def test_a_suite_that_passes_is_run_once(dev: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
+    name, passed = suite(dev, "def test_a(): pass\n")
+    assert passed
+    assert "UNSTEADY" not in name
+    assert capfd.readouterr().out.count("1 passed") == 1
