@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from simulation.descriptor_limit import descriptors_below
 from tiermq.errors import StoreClosed, StoreDamaged, StoreError
 from tiermq.files import os_region
 from tiermq.files.os_file_access import OsFileAccess
@@ -87,19 +88,18 @@ def test_a_file_replaced_under_us_is_not_mistaken_for_ours(tmp_path):
 
 def test_descriptors_are_given_back(tmp_path):
     access = OsFileAccess()
-    before = len(os.listdir("/proc/self/fd"))
     regions = [access.create(str(tmp_path / str(number)), 4096) for number in range(10)]
+    assert len(descriptors_below(tmp_path)) == 10
     for region in regions:
         region.close_descriptor()
-    closed = len(os.listdir("/proc/self/fd"))
-    assert closed == before, "also of those that Python's maps would keep"
+    assert descriptors_below(tmp_path) == [], "also of those that Python's maps would keep"
     for region in regions:
         region.buffer[:5] = b"bytes"
         region.sync()
-    assert len(os.listdir("/proc/self/fd")) == before, "a sync needs none"
+    assert descriptors_below(tmp_path) == [], "a sync needs none"
     for region in regions:
         region.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors_below(tmp_path) == []
 
 
 def test_holes_are_no_data(tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from simulation.descriptor_limit import descriptors_below
 from small_store import LOG_BYTES, SIZES, bodies, numbered, on_disk, on_simulation, put_all
 from tiermq import LocalStore, Message
 from tiermq.config import StoreConfig
@@ -18,24 +19,14 @@ from tiermq.errors import BadConfig, IllegalMessage, ReadOnlyStore, StoreDamaged
 from tiermq.files.os_file_access import OsFileAccess
 
 
-def descriptors() -> set[str]:
-    """What this process has open, by name; the directory that is being listed does not count."""
-    found = set()
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            found.add(f"{name} {os.readlink(f'/proc/self/fd/{name}')}")
-        except FileNotFoundError:
-            continue
-    return found
-
-
 def maps_below(path: Path) -> list[str]:
     return [line for line in Path("/proc/self/maps").read_text().splitlines() if str(path) in line]
 
 
-def store_threads() -> list[str]:
+def store_threads(others: set[threading.Thread]) -> list[str]:
+    """Threads of a store that were not there before."""
     names = {"reput", "flush-commitlog", "commit-commitlog", "flush-consumequeue", "allocate", "housekeeping"}
-    return sorted(thread.name for thread in threading.enumerate() if thread.name in names)
+    return sorted(thread.name for thread in set(threading.enumerate()) - others if thread.name in names)
 
 
 # Locks
@@ -98,10 +89,9 @@ def test_a_directory_that_cannot_be_written_is_read_only(tmp_path: Path) -> None
             pass
         else:
             pytest.skip("the directory could not be made read-only here")
-        before = descriptors()
         with pytest.raises(ReadOnlyStore):
             on_disk(frozen)
-        assert descriptors() == before
+        assert descriptors_below(root) == []
     finally:
         if os.geteuid() == 0:
             subprocess.run(["umount", str(root)], capture_output=True, check=False)
@@ -128,13 +118,13 @@ def test_a_foreign_file_is_refused_and_once_it_is_gone_the_store_opens(tmp_path:
         put_all(store, 3)
     foreign = root / name
     foreign.write_bytes(b"x" * (LOG_BYTES if "commitlog" in name else 1000))
-    before = descriptors()
+    others = set(threading.enumerate())
     for _ in range(2):
         with pytest.raises(StoreDamaged, match=foreign.name):
             on_disk(root)
-    assert descriptors() == before
+    assert descriptors_below(root) == []
     assert maps_below(root) == []
-    assert store_threads() == []
+    assert store_threads(others) == []
     foreign.unlink()
     with on_disk(root) as store:
         assert bodies(store) == numbered(3)
@@ -147,10 +137,9 @@ def test_a_store_of_other_file_sizes_is_refused_and_unharmed(tmp_path: Path, set
     root = tmp_path / "store"
     with on_disk(root) as store:
         put_all(store, 100, keys="k")
-    before = descriptors()
     with pytest.raises(StoreDamaged, match="bytes"):
         on_disk(root, **{setting: SIZES[setting] * 2})
-    assert descriptors() == before
+    assert descriptors_below(root) == []
     with on_disk(root) as store:
         assert bodies(store) == numbered(100)
         assert len(store.query("T", "k").messages) == 32
@@ -162,10 +151,9 @@ def test_a_checkpoint_of_a_wrong_size_is_refused_and_leaves_nothing_open(tmp_pat
         put_all(store, 3)
     good = (root / "checkpoint").read_bytes()
     (root / "checkpoint").write_bytes(good[:100])
-    before = descriptors()
     with pytest.raises(StoreDamaged, match="checkpoint"):
         on_disk(root)
-    assert descriptors() == before
+    assert descriptors_below(root) == []
     (root / "checkpoint").write_bytes(good)
     with on_disk(root) as store:
         assert bodies(store) == numbered(3)
@@ -201,10 +189,9 @@ def test_a_file_where_the_directory_should_be_is_refused(tmp_path: Path) -> None
     ],
 )
 def test_a_bad_setting_leaves_no_lock_behind(tmp_path: Path, settings: dict[str, object], error: type) -> None:
-    before = descriptors()
     with pytest.raises(error):
         on_disk(tmp_path / "store", **settings)
-    assert descriptors() == before
+    assert descriptors_below(tmp_path) == []
     on_disk(tmp_path / "store").close()
 
 
@@ -234,15 +221,17 @@ def test_a_new_store_has_its_directories_at_once(tmp_path: Path) -> None:
 
 def test_closing_gives_back_every_descriptor_map_and_thread(tmp_path: Path) -> None:
     root = tmp_path / "store"
-    before = descriptors()
+    others = set(threading.enumerate())
     for settings in ({}, {"flush_disk_type": "SYNC_FLUSH"}, {"transient_store_pool_enable": True}):
         store = on_disk(root, **settings)
         put_all(store, 300, keys="k")
         store.get("T", 0, 0)
+        assert descriptors_below(root)
+        assert store_threads(others)
         store.close()
-        assert descriptors() == before
+        assert descriptors_below(root) == []
         assert maps_below(root) == []
-        assert store_threads() == []
+        assert store_threads(others) == []
 
 
 def test_closing_again_changes_nothing(tmp_path: Path) -> None:

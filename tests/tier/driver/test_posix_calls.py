@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from simulation.descriptor_limit import descriptors_below
 from tiermq.tier.driver.posix_calls import PosixCalls, locked, opened
 
 
@@ -38,9 +39,8 @@ def test_readers_share(tmp_path: Path) -> None:
 def test_descriptors_are_closed_also_after_an_error(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()
-    before = len(os.listdir("/proc/self/fd"))
     for manager in (opened, locked):
         with pytest.raises(RuntimeError), manager(str(path), os.O_RDWR):
             raise RuntimeError
     PosixCalls().sync_directory(str(tmp_path))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors_below(tmp_path) == []
