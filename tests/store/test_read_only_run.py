@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
-from tiermq.store.read_only_run import Listing, ReadOnlyRun, RunFile, map_read_only
+import pytest
+
+from simulation.descriptor_limit import descriptors_below
+from tiermq.store import read_only_run
+from tiermq.store.read_only_run import CLOCK_TICK_NS, Listing, ReadOnlyRun, RunFile, map_read_only
 
 
 def write(directory: Path, base: int, data: bytes) -> Path:
@@ -29,9 +34,13 @@ def test_a_directory_is_listed_again_only_when_it_can_have_changed(tmp_path: Pat
     assert [entry.name for entry in listing.changed() or ()] == ["a"]
 
 
-def test_a_directory_that_has_just_changed_is_not_trusted_to_stay_as_it_is(tmp_path: Path) -> None:
+def test_a_directory_that_has_just_changed_is_not_trusted_to_stay_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     listing = Listing([tmp_path])
     (tmp_path / "a").touch()
+    monkeypatch.setattr(read_only_run, "time", SimpleNamespace(time_ns=lambda: changed_ns + CLOCK_TICK_NS - 1))
+    changed_ns = tmp_path.stat().st_mtime_ns
     assert listing.changed() is not None
     assert listing.changed() is not None
     settle(tmp_path)
@@ -52,6 +61,21 @@ def test_files_come_in_order_and_one_that_is_being_made_is_not_there_yet(tmp_pat
     assert run.refresh()
     assert run.segments().read(299, 1) == b"x"
     assert run.segments().read(300, 2) == b"yy"
+
+
+def test_a_file_that_gets_its_length_long_after_its_name_is_seen(tmp_path: Path) -> None:
+    """Its directory does not change then, and had been taken for one that tells."""
+    for size_before in (0, 10):
+        write(tmp_path, 0, b"x" * 100)
+        write(tmp_path, 100, b"y" * size_before)
+        run = ReadOnlyRun([tmp_path])
+        settle(tmp_path)
+        assert run.refresh()
+        assert run.size_end == 100
+        write(tmp_path, 100, b"y" * 100)
+        settle(tmp_path)
+        assert run.refresh()
+        assert run.size_end == 200
 
 
 def test_bytes_that_another_process_writes_are_seen_and_nothing_written_here_reaches_the_file(tmp_path: Path) -> None:
@@ -89,9 +113,8 @@ def test_no_descriptor_is_kept_for_a_map(tmp_path: Path) -> None:
         write(tmp_path, number * 10, b"x" * 10)
     run = ReadOnlyRun([tmp_path])
     run.refresh()
-    before = len(os.listdir("/proc/self/fd"))
     run.segments()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors_below(tmp_path) == []
 
 
 def test_a_run_without_files_has_no_bytes(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from tiermq import LocalStore, Message
 from tiermq.errors import StoreDamaged, StoreNotRecovered
 from tiermq.kernel import TransferLimits, read_page
+from tiermq.message.record import decode_record
 from tiermq.store.read_only_store import ReadOnlyStore
 from tiermq.store.store_state import StoreState
 
@@ -69,6 +70,21 @@ def test_nothing_new_is_seen_before_a_refresh_and_everything_after_it(tmp_path: 
         seen.refresh()
         assert seen.max_offset("later", 0) == 1
         assert seen.index.find("later", "key-0")
+
+
+def test_a_queue_that_grew_into_new_log_files_since_the_refresh_is_read_whole(tmp_path: Path) -> None:
+    """Its units are newer than the look at the log then: of what they lead to nothing was there."""
+    with LocalStore.open(tmp_path, background=False, **SMALL) as store, ReadOnlyStore.open(tmp_path) as seen:
+        fill(store, 9)
+        seen.refresh()
+        fill(store, 900)
+        found = seen.collect_for_tier("orders", 0, 0, 1 << 20, 1 << 30, 0)
+        assert found.count == seen.max_offset("orders", 0) == 303
+        fill(store, 900)
+        [(_, physical, size)] = store.units_between("orders", 0, 602, 603)
+        record = seen.read(physical, size)
+        assert record is not None
+        assert decode_record(record).queue_offset == 602
 
 
 def test_queues_and_log_files_that_are_deleted_are_gone_after_a_refresh(tmp_path: Path) -> None:

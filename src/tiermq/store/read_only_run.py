@@ -5,7 +5,7 @@
 Maps hold no descriptor and are private: what the compiled kernel could write to them by mistake never reaches a file. A
 file that its owner deletes stays readable for whoever still has its Segments; the map goes with the last of them.
 Invariant: files are equally long, in the order of their offsets, and end to end; a newer file of another length is one
-that is being made this moment, and is not there yet.
+that is being made this moment, and is not there yet. Its directory's time does not tell when it has got its length.
 Not safe to share between threads.
 """
 
@@ -62,6 +62,10 @@ class Listing:
                 continue
         return found
 
+    def doubt(self) -> None:
+        """Read the entries again next time, whatever the directories say."""
+        self._unsure = True
+
 
 class ReadOnlyRun:
     """See the module. `refresh` looks at the directories; everything else answers from what it saw."""
@@ -79,7 +83,9 @@ class ReadOnlyRun:
         entries = self._listing.changed()
         if entries is None:
             return False
-        files = _in_order(entries)
+        files, being_made = _in_order(entries)
+        if being_made:
+            self._listing.doubt()
         if files == self.files:
             return False
         self.files = files
@@ -146,9 +152,12 @@ def _changed_ns(directory: Path) -> int:
         return 0
 
 
-def _in_order(entries: Sequence[os.DirEntry[str]]) -> list[RunFile]:
-    """The files of a run: those named like one, as long as the oldest, without a hole before the newest ones."""
+def _in_order(entries: Sequence[os.DirEntry[str]]) -> tuple[list[RunFile], bool]:
+    """The files of a run: those named like one, as long as the oldest, without a hole before the newest ones; and
+    whether there are others that may become so without their directory's telling.
+    """
     found: dict[int, RunFile] = {}
+    being_made = False
     for entry in entries:
         if _NAME.fullmatch(entry.name):
             try:
@@ -157,7 +166,10 @@ def _in_order(entries: Sequence[os.DirEntry[str]]) -> list[RunFile]:
                 continue  # Deleted since the directory was listed.
             if size:
                 found[int(entry.name)] = RunFile(int(entry.name), Path(entry.path), size)
+            else:
+                being_made = True
     files = [found[base] for base in sorted(found)]
     while len(files) > 1 and files[-1].size != files[0].size:
         files.pop()
-    return files
+        being_made = True
+    return files, being_made

@@ -130,6 +130,7 @@ class ReadOnlyStore:
                 directory = self._kinds[is_batch].directory / topic / str(queue_id)
                 found = ReadOnlyQueue(directory, topic, queue_id, is_batch=is_batch, read_record=self.read)
             found.refresh()
+            self._see_log_up_to(found.max_physical_offset)
             self._seen[name] = self._queues[name] = found
             self._seen_end = max(self._seen_end, found.max_physical_offset)
             if len(self._queues) > QUEUE_MAPS_MAX:
@@ -179,7 +180,13 @@ class ReadOnlyStore:
 
     def read(self, physical_offset: int, size: int) -> bytes | None:
         """A copy of bytes of the log; None when they are not there (any more). A record is checked by its reader."""
+        self._see_log_up_to(physical_offset + size)
         return self.log.read(physical_offset, size)
+
+    def _see_log_up_to(self, end: int) -> None:
+        """Units may be newer than the look at the log's files that was taken before them: then it is taken again."""
+        if end > self._log.size_end:
+            self._log.refresh()
 
     @property
     def min_physical_offset(self) -> int:
