@@ -26,24 +26,35 @@ SIZES = {
     "max_index_num": 200,
     "delete_commit_log_files_interval": 0,
 }
+PATIENCE_MS = 3_600_000
+PATIENT = {"sync_flush_timeout": PATIENCE_MS, "os_page_cache_busy_time_out_mills": PATIENCE_MS}
+"""A put is refused when the disk or another put takes longer than a second or five. Machines that run tests do that."""
 
 
 def on_simulation(
     access: FileAccess | None = None, *, clock: Clock | None = None, background: bool = False, **settings: Any
 ) -> LocalStore:
     """A store on a simulated disk (a new one when none is given), at a standing clock, without threads."""
-    return LocalStore.open(
-        ROOT,
-        access=access if access is not None else SimulatedFileAccess(),
-        clock=clock if clock is not None else ManualClock(),
-        background=background,
-        **{**SIZES, **settings},
+    return patient(
+        LocalStore.open(
+            ROOT,
+            access=access if access is not None else SimulatedFileAccess(),
+            clock=clock if clock is not None else ManualClock(),
+            background=background,
+            **{**SIZES, **PATIENT, **settings},
+        )
     )
 
 
 def on_disk(path: Path, **settings: Any) -> LocalStore:
     """A store on the real disk, with its threads and the machine's clock."""
-    return LocalStore.open(path, **{**SIZES, **settings})
+    return patient(LocalStore.open(path, **{**SIZES, **PATIENT, **settings}))
+
+
+def patient(store: LocalStore) -> LocalStore:
+    """Let it wait for its next log file as long as it takes, which no setting says."""
+    store._parts.allocator._wait_ms = PATIENCE_MS
+    return store
 
 
 def body(number: int, size: int = 40) -> bytes:
