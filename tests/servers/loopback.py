@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import socket
 import subprocess
 from contextlib import ExitStack
 
+FIRST_PORT, PORT_COUNT = 11_000, 10_000  # Twins lie in the next ten thousand; the kernel's own begin at 32768.
+_turns = itertools.count(os.getpid() * 617)  # Processes that run tests side by side begin far from each other.
+
 
 def free_ports(count: int, *, also_above: int = 0) -> list[int]:
-    """Ports that nobody listens on now. `also_above`: the port this much higher is free as well (gRPC twins)."""
+    """Ports that nobody listens on now. `also_above`: the port this much higher is free as well (gRPC twins).
+
+    They lie below those that the kernel gives to whoever wants just any, so that nobody takes them between now and a
+    server's start, nor while a server that was killed is started again.
+    """
     found: list[int] = []
     with ExitStack() as held:
         while len(found) < count:
-            probe = held.enter_context(socket.socket())
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-            if also_above:
-                # The kernel hands out ports from the upper range; the lower half of the numbers leaves room for twins.
-                port -= also_above
-                try:
-                    held.enter_context(socket.socket()).bind(("127.0.0.1", port))
-                except OSError:
-                    continue
+            port = FIRST_PORT + next(_turns) % PORT_COUNT
+            try:
+                for each in (port, port + also_above) if also_above else (port,):
+                    held.enter_context(socket.socket()).bind(("127.0.0.1", each))
+            except OSError:
+                continue
             found.append(port)
     return found
 
