@@ -151,7 +151,7 @@ def test_a_topic_can_be_deleted_and_made_again_while_it_is_uploaded(tmp_path: Pa
 
 def test_a_tier_that_is_down_at_the_start_is_used_when_it_comes_back(tmp_path: Path) -> None:
     driver = FaultyDriver(MemoryDriver(), Down())
-    with TieredStore.open(tmp_path, driver=driver, tier_lease_term=3_000, **BUSY) as store:
+    with TieredStore.open(tmp_path, driver=driver, **BUSY) as store:
         assert store.put(Message(T, b"x")).ok
         assert not store.tier_now(0.5)
         driver.plan = None
