@@ -4,6 +4,9 @@ Both brokers run for the whole of a work, each with a load of its own (one JVM t
 have the same settings (`broker_side`); nothing is pinned, because client and broker share the machine on both sides.
 Seconds are the client's, from the first message to the last. The limit is `echo_limit` with the frames of this very
 exchange: a request as the official client makes it, and as many bytes as TierMQ's broker answers to it.
+
+With SYNC_FLUSH brokers answer what is on disk, so their stores lie there, and the limit is what the disk does at best:
+one write and one fdatasync for all messages that the client has in flight. It is lower than the echo's.
 """
 
 from __future__ import annotations
@@ -18,9 +21,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import broker_side, official_load
+from benchmarks import broker_side, limits, official_load
 from benchmarks.broker_side import BACKLOG_TOPIC, BATCH, BATCH_TOPIC, CONSUMER_THREADS, QUEUES, THREADS, TOPIC, Loaded
 from benchmarks.compare import peer_process
+from benchmarks.compare.broker_process import HOST, ask
 from benchmarks.compare.echo_limit import Exchange
 from benchmarks.compare.peer_process import PeerFailed
 from benchmarks.compare.work import LIMIT, ROCKETMQ, TIERMQ, Goal, Place, Sides, Work
@@ -36,13 +40,23 @@ MESSAGES = 131_072
 """Of a round at scale 1: some seconds of the official Producer, so that its start does not decide. Batches and backlogs
 have more."""
 BATCH_FACTOR = CONSUMER_FACTOR = 4
+SYNC_MESSAGES = 24_576
+"""Where each waits for the disk: fewer messages fill the same seconds."""
 QUICK_DIVISOR = 32
+RAW_FILE_BYTES = 64 << 20
+ASYNC_FLUSH, SYNC_FLUSH = "ASYNC_FLUSH", "SYNC_FLUSH"
 PULL_MESSAGES = 32  # What the official Consumer asks for at once, of each of its queues.
 FRAME_LENGTH = struct.Struct(">i")
 UNIQUE_KEY = "7F000001000025F655FFD2B274C7E4AC"
 PATIENT = {"waitTimeMillsInSendQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000}
 """RocketMQ refuses sends when one has waited 200 ms for its threads, or has held the log for a second; on a busy
 machine it would refuse whole rounds. These let it take them."""
+FLUSH_CHECK = (
+    "messages of one thread, each sent when the one before was answered, under strace: TierMQ's broker made at least "
+    "one fdatasync, RocketMQ's at least one msync for every message (tests/benchmarks/test_compare_network.py)"
+)
+PLACE_CHARACTERS = 16
+"""A message id ends with where its record lies, in so many hexadecimal digits."""
 _groups = itertools.count(1)
 
 
@@ -55,16 +69,22 @@ class Load:
     asked: RemotingCommand
     in_flight: int
     messages_per_request: int = 1
+    flush: str = ASYNC_FLUSH
+
+    @property
+    def waits_for_disk(self) -> bool:
+        return self.flush == SYNC_FLUSH
 
 
 # Sides
 
 
-def open_brokers(place: Place, stack: ExitStack, jars: Any) -> dict[str, Loaded]:
-    """Both brokers, each with its load; they end with the stack."""
+def open_brokers(directory: Path, stack: ExitStack, jars: Any, flush: str = ASYNC_FLUSH) -> dict[str, Loaded]:
+    """Both brokers, each with its load and its store in the directory; they end with the stack."""
+    theirs = {**PATIENT, "flushDiskType": flush}
     return {
-        TIERMQ: stack.enter_context(broker_side.tiermq(jars, place.directory)),
-        ROCKETMQ: stack.enter_context(broker_side.rocketmq(jars, place.directory, **PATIENT)),
+        TIERMQ: stack.enter_context(broker_side.tiermq(jars, directory, flush_disk_type=flush)),
+        ROCKETMQ: stack.enter_context(broker_side.rocketmq(jars, directory, **theirs)),
     }
 
 
@@ -75,26 +95,41 @@ def count_of(place: Place, factor: int = 1) -> int:
 
 def _open(place: Place, stack: ExitStack, load: Load) -> Sides:
     jars = peer_process.distribution()
-    brokers = open_brokers(place, stack, jars)
-    errors = place.directory / "official.errors"
+    directory = place.disk if load.waits_for_disk else place.directory
+    brokers = open_brokers(directory, stack, jars, load.flush)
+    errors = directory / "official.errors"
     rounds = {name: telling(load.making(side), errors) for name, side in brokers.items()}
-    frame = encode_frame(load.asked)
-    answer_bytes = answered_bytes(brokers[TIERMQ].port, frame)
-    exchange = Exchange(len(frame), answer_bytes, load.messages_per_request, load.in_flight)
-    echo = peer_process.start_tiermq(stack, "echo_limit", "Echo")
-    echo.prepare(**exchange.parameters())
-    rounds[LIMIT] = partial(echo.run, messages=load.messages)
     notes = {
         "load": official_load.describe(jars),
         "messages": load.messages,
         "queues": QUEUES,
         "rocketmq": jars.version,
-        "flush": "ASYNC_FLUSH",
+        "flush": load.flush,
         "rocketmq_settings": PATIENT,
-        "echo": exchange.parameters(),
         "memory": "TierMQ's process has the name server in it, RocketMQ's is the broker alone",
     }
-    return Sides(rounds, {name: side.pid for name, side in brokers.items()}, notes)
+    port = brokers[TIERMQ].port
+    limit = _raw_flush(directory, stack, load, port) if load.waits_for_disk else _echo(stack, load, port)
+    rounds[LIMIT], more = limit
+    return Sides(rounds, {name: side.pid for name, side in brokers.items()}, {**notes, **more})
+
+
+def _echo(stack: ExitStack, load: Load, port: int) -> tuple[Side, dict[str, object]]:
+    """The limit of what is not waited for, and notes about it."""
+    frame = encode_frame(load.asked)
+    exchange = Exchange(len(frame), answered_bytes(port, frame), load.messages_per_request, load.in_flight)
+    echo = peer_process.start_tiermq(stack, "echo_limit", "Echo")
+    echo.prepare(**exchange.parameters())
+    return partial(echo.run, messages=load.messages), {"echo": exchange.parameters()}
+
+
+def _raw_flush(directory: Path, stack: ExitStack, load: Load, port: int) -> tuple[Side, dict[str, object]]:
+    """The limit of what waits for the disk, and notes about it."""
+    record = stored_bytes(port, load.asked)
+    block = bytes(record * load.in_flight)
+    raw = stack.enter_context(limits.RawFlush(directory / "limit", RAW_FILE_BYTES, block, load.in_flight))
+    notes = {"stores": "on a disk", "record_bytes": record, "flushes were checked": FLUSH_CHECK}
+    return partial(raw.round, load.messages // load.in_flight), notes
 
 
 def telling(run: Side, errors: Path) -> Side:
@@ -118,6 +153,12 @@ def answered_bytes(port: int, frame: bytes) -> int:
         if len(answers.read(length)) != length:
             raise SystemExit(f"the broker closed within an answer of {length} bytes")
         return FRAME_LENGTH.size + int(length)
+
+
+def stored_bytes(port: int, request: RemotingCommand) -> int:
+    """The length of the record that the broker at `port` makes of this send. Nobody else may send meanwhile."""
+    first, second = (ask((HOST, port), request).ext["msgId"][-PLACE_CHARACTERS:] for _ in range(2))
+    return int(second, 16) - int(first, 16)
 
 
 # What the official client sends: fields and their order are its own.
@@ -163,6 +204,14 @@ def _producer(body_bytes: int, place: Place, stack: ExitStack) -> Sides:
     return _open(place, stack, Load(messages, lambda side: partial(side.round, **job), request, THREADS))
 
 
+def _producer_sync(threads: int, place: Place, stack: ExitStack) -> Sides:
+    messages = place.amount(SYNC_MESSAGES // threads) * threads
+    job = {"kind": "send", "topic": TOPIC, "threads": threads, "bytes": 1024, "messages": messages}
+    request = send_request(TOPIC, b"x" * 1024)
+    load = Load(messages, lambda side: partial(side.round, **job), request, threads, flush=SYNC_FLUSH)
+    return _open(place, stack, load)
+
+
 def _batch_producer(place: Place, stack: ExitStack) -> Sides:
     messages = count_of(place, BATCH_FACTOR)
     job = {"kind": "batch", "topic": BATCH_TOPIC, "threads": THREADS, "bytes": 128, "batch": BATCH}
@@ -185,6 +234,7 @@ def _drainer(messages: int, side: Loaded) -> Side:
 
 
 _ECHO = "loopback echo of the same frames, one connection, {} in flight, on both ends a Python loop of bare sockets"
+_FLUSHED = "pwrite and fdatasync of one record per thread of the Producer"
 _SENT, _PULLED = _ECHO.format("64 requests"), _ECHO.format("8 pulls of 32 messages")
 WORKS = [
     Work(
@@ -194,6 +244,14 @@ WORKS = [
     Work(
         "producer_1024", GROUP, "official Producer, 64 threads, 1 KiB", partial(_producer, 1024),
         goal=Goal(1.2), limit=_SENT, rounds_max=7, warms_alike=True, growth_part=8,
+    ),
+    *(
+        Work(
+            f"producer_sync_{threads}", GROUP, f"official Producer, {threads} threads, 1 KiB, SYNC_FLUSH",
+            partial(_producer_sync, threads), goal=Goal(1.2), limit=_FLUSHED, rounds_max=9, warms_alike=True,
+            growth_part=8,
+        )
+        for threads in (16, 64)
     ),
     Work(
         "batch_producer", GROUP, "official BatchProducer, 64 threads, 16 messages of 128 B", _batch_producer,

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,12 +16,15 @@ from benchmarks.broker_side import BATCH_TOPIC, QUEUES, TOPIC
 from benchmarks.compare import network_works, peer_process
 from benchmarks.compare.echo_limit import Exchange
 from benchmarks.compare.network_works import (
+    ASYNC_FLUSH,
+    SYNC_FLUSH,
     WORKS,
     answered_bytes,
     batch_body,
     count_of,
     pull_request,
     send_request,
+    stored_bytes,
     telling,
 )
 from benchmarks.compare.work import LIMIT, ROCKETMQ, TIERMQ, Place, by_name
@@ -24,6 +32,9 @@ from benchmarks.report import Round
 from interop.rocketmq import Unavailable, fetch
 from tiermq.remoting.frame import encode_frame
 from tiermq.testing import LocalBroker
+
+COUNTED_MESSAGES = 500
+_FLUSH = re.compile(r"(?:fdatasync|fsync|msync)\(")
 
 
 @pytest.mark.parametrize("exchange", [Exchange(358, 202, in_flight=64), Exchange(285, 300_000, 32, 8), Exchange(7, 1)])
@@ -69,6 +80,14 @@ def test_a_broker_takes_the_requests_that_the_limit_is_made_of(tmp_path: Path) -
         assert 32 * 128 < pulled < 40 * 300
 
 
+def test_the_limit_of_flushed_sends_writes_as_many_bytes_as_a_broker_stores(tmp_path: Path) -> None:
+    with LocalBroker(tmp_path / "store") as broker:
+        broker.create_topic(TOPIC, queues=QUEUES)
+        record = stored_bytes(int(broker.address.rsplit(":", 1)[1]), send_request(TOPIC, b"x" * 1024))
+        first, second = (message.physical_offset for message in broker.messages(TOPIC))
+        assert record == second - first > 1024
+
+
 def test_a_round_grows_with_its_scale_and_is_whole_batches(tmp_path: Path) -> None:
     counts = [count_of(Place(tmp_path, tmp_path, scale)) for scale in (1, 4, 16)]
     assert counts == [counts[0], 4 * counts[0], 16 * counts[0]]
@@ -79,8 +98,9 @@ def test_a_round_grows_with_its_scale_and_is_whole_batches(tmp_path: Path) -> No
 
 def test_the_official_programs_have_the_goals_of_the_issue() -> None:
     goals = {name: work.goal.ratio for name, work in by_name(WORKS).items() if work.goal}
-    assert goals == {"producer_128": 1.2, "producer_1024": 1.2, "batch_producer": 1.5, "consumer": 1.2}
-    assert all("echo" in work.limit and work.grows for work in WORKS)
+    flushed = {"producer_sync_16": 1.2, "producer_sync_64": 1.2}
+    assert goals == {"producer_128": 1.2, "producer_1024": 1.2, **flushed, "batch_producer": 1.5, "consumer": 1.2}
+    assert all(work.grows and ("fdatasync" if work.name in flushed else "echo") in work.limit for work in WORKS)
 
 
 def test_a_round_that_fails_says_what_the_client_said_last(tmp_path: Path) -> None:
@@ -108,6 +128,7 @@ def test_both_brokers_do_a_round_of_each_network_work(
     except Unavailable as reason:
         pytest.skip(f"no real RocketMQ here: {reason}")
     monkeypatch.setattr(network_works, "MESSAGES", 4096)
+    monkeypatch.setattr(network_works, "SYNC_MESSAGES", 4096)
     with ExitStack() as stack:
         sides = by_name(WORKS)[name].opener(Place(tmp_path, tmp_path, quick=True), stack)
         done = {side: run() for side, run in sides.rounds.items()}
@@ -115,3 +136,39 @@ def test_both_brokers_do_a_round_of_each_network_work(
         assert {each.messages for each in done.values()} == {sides.notes["messages"]}
         assert set(sides.pids) == {TIERMQ, ROCKETMQ}
         assert done[TIERMQ].bytes == done[ROCKETMQ].bytes > 0
+
+
+@pytest.mark.bench
+@pytest.mark.slow
+@pytest.mark.interop
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("flush", [ASYNC_FLUSH, SYNC_FLUSH])
+def test_both_brokers_flush_before_they_answer_where_a_work_says_so(tmp_path: Path, flush: str) -> None:
+    """One thread sends a message when the one before was answered, so each of them needs a flush of its own."""
+    if shutil.which("strace") is None:
+        pytest.skip("strace, which counts the flushes, is not installed")
+    try:
+        jars = peer_process.distribution()
+    except SystemExit as reason:
+        pytest.skip(str(reason))
+    with ExitStack() as stack:
+        for name, side in network_works.open_brokers(tmp_path, stack, jars, flush).items():
+            job = {"kind": "send", "topic": TOPIC, "threads": 1, "bytes": 1024, "messages": COUNTED_MESSAGES}
+            side.round(**job)  # What a first round makes does not count.
+            with counted_flushes(side.pid, tmp_path / f"{name}.strace") as count:
+                side.round(**job)
+            assert (count() >= COUNTED_MESSAGES) == (flush == SYNC_FLUSH), f"{name} flushed {count()} times"
+
+
+@contextlib.contextmanager
+def counted_flushes(pid: int, log: Path) -> Iterator[Callable[[], int]]:
+    """Count the flushes of a process and its threads until the end of the block."""
+    command = ["strace", "-f", "-e", "trace=fdatasync,fsync,msync", "-o", str(log), "-p", str(pid)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as strace:
+        assert strace.stderr is not None
+        attached = strace.stderr.readline()
+        assert "attached" in attached, attached
+        try:
+            yield lambda: len(_FLUSH.findall(log.read_text()))
+        finally:
+            strace.terminate()
