@@ -114,7 +114,7 @@ def test_a_running_session_is_returned_and_another_master_is_warned_about(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         assert get_spark("local[2]") is spark
-        assert caplog.messages == []
+        assert [record for record in caplog.records if record.name == "tiermq.spark.session"] == []
         assert get_spark("local[7]") is spark
     assert "local[2,4] runs already" in caplog.text
     assert "local[7,4]" in caplog.text

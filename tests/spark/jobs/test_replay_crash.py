@@ -11,7 +11,7 @@ import pytest
 
 from tiermq import LocalStore, Message
 
-COUNT = 3000
+COUNT = 6_000
 KILLS = 3
 
 

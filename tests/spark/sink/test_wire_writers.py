@@ -38,6 +38,7 @@ def test_a_named_batch_is_written_once_and_read_back_hot_and_cold(spark: SparkSe
     assert stored(broker) == list(range(1000))
     broker.broker.parts.store.tier_now()  # type: ignore[union-attr] # It has a tier.
     rows.limit(10).write.format(FORMAT).mode("append").options(**wire, topic="orders").save()
+    broker.broker.parts.local.dispatch_now()
     frame = spark.read.format(FORMAT).options(**wire, subscribe="orders", minPartitions="4").load()
     assert frame.count() == 1010
     assert frame.selectExpr("sum(int(string(body)))").first()[0] == sum(range(1000)) + sum(range(10))
@@ -51,6 +52,7 @@ def test_a_stream_from_brokers_to_brokers_goes_on_and_repeats_nothing(
 ) -> None:
     wire = {"namesrv": broker.name_server}
     numbers(spark, 100).write.format(FORMAT).mode("append").options(**wire, topic="orders").save()
+    broker.broker.parts.local.dispatch_now()
     source = (
         spark.readStream.format(FORMAT)
         .options(**wire, subscribe="orders", startingOffsets="earliest", maxOffsetsPerTrigger="40")
@@ -65,7 +67,7 @@ def test_a_stream_from_brokers_to_brokers_goes_on_and_repeats_nothing(
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(120)
+        query.awaitTermination()
 
     run()
     assert stored(broker, "copies") == list(range(100))
@@ -74,5 +76,6 @@ def test_a_stream_from_brokers_to_brokers_goes_on_and_repeats_nothing(
     for path in (last, last.with_name(f".{last.name}.crc")):
         path.unlink(missing_ok=True)
     numbers(spark, 7).write.format(FORMAT).mode("append").options(**wire, topic="orders").save()
+    broker.broker.parts.local.dispatch_now()
     run()
     assert stored(broker, "copies") == sorted([*range(100), *range(7)])
