@@ -32,6 +32,25 @@ def test_far_timers_are_asked_for_now_and_then_and_not_in_every_round() -> None:
     assert 5 <= far.pull_count <= 12
 
 
+def test_time_that_passes_during_a_pull_counts_for_the_next_one() -> None:
+    class Slow(KeptFar):
+        def pulled(self) -> None:
+            super().pulled()
+            if self.pull_count == 2:
+                world.clock.advance_ms(2 * HOUR_MS)
+
+    far = Slow(horizon_ms=HOUR_MS)
+    world = TimerWorld(far=far)
+    world.send(b"a", HOUR_MS + 5_000)
+    world.turn()
+    world.timers.flush()
+    assert (far.pull_count, len(far.kept)) == (1, 1)
+    world.clock.advance_ms(60_000)
+    world.turn()
+    world.wait(2_000)
+    assert world.bodies() == [b"a"], "not a minute later"
+
+
 def test_a_pull_that_breaks_off_is_done_again() -> None:
     far = KeptFar(horizon_ms=60_000)
     world = TimerWorld(far=far)

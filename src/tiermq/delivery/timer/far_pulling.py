@@ -103,7 +103,8 @@ class FarPulling:
         self._pulled = (self._until_ms, store.max_offset(TIMER_TOPIC, TIMER_QUEUE, committed=False))
         self._given = None
         interval_ms = max(INTERVAL_MS_MIN, min(INTERVAL_MS_MAX, self.lead_ms // 4))
-        self._next_ms = self._state.clock.now_ms() + interval_ms
+        # From when it began: what is due since then was not asked for, however long this pull took.
+        self._next_ms = self._until_ms - self.lead_ms + interval_ms
 
     def written_down(self, read_ms: int, queue_offset: int) -> None:
         """A checkpoint says that slots before `read_ms` were delivered and messages below the offset taken in."""
