@@ -2,7 +2,7 @@
 
 Timers that are a day to weeks away, flushed in small objects, some of them merged. Damage may cost those of one object,
 and then it is told; it is never given out as a timer, and never holds the others up. A lease that cannot be read is
-taken over by the broker itself; one that seems to be a newer TierMQ's is left alone, until an operator removes it.
+taken over by the broker itself; no damage makes it look like a newer TierMQ's, which nobody would touch.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from delivery.far.far_world import BROKER, CLUSTER, DAY_MS, HOUR_MS, NOW_MS, Far
 from tiermq.clock import ManualClock
 from tiermq.delivery.far.tier_owner import TierOwner
 from tiermq.delivery.timer.far_timers import FarTimer
-from tiermq.errors import FutureManifest, TierError
+from tiermq.errors import TierError
 from tiermq.tier.dispatch.writer import QueueWriter
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import BrokerLease
 from tiermq.tier.metadata.database import IN_MEMORY
-from tiermq.tier.metadata.document import open_document
 from tiermq.tier.metadata.manifest_store import ManifestStore
 from tiermq.tier.metadata.metadata_store import MetadataStore
 
@@ -70,9 +69,6 @@ class FarTimerGround:
                 world = world or _world(root)
                 for given in world.walk(end_ms, STEP_MS):
                     found |= {timer.record: timer.deliver_ms for timer in given}
-            except FutureManifest as error:
-                verdict.told.append(str(error))
-                _remove_newer(world.driver if world else _driver(root), verdict)
             except TierError as error:
                 verdict.told.append(str(error))
         verdict.compare(expected.timers, found)
@@ -92,16 +88,3 @@ def _owner(driver: TierDriver, clock: ManualClock) -> TierOwner:
     lease = BrokerLease(driver, CLUSTER, BROKER, "a broker", clock=clock)
     manifests = ManifestStore(driver, lease.owner, lease=lease, clock=clock)
     return TierOwner(QueueWriter(MetadataStore(IN_MEMORY), manifests, lease=lease, clock=clock), lease)
-
-
-def _remove_newer(driver: TierDriver, verdict: Verdict) -> None:
-    """What an operator does who knows that no newer TierMQ was ever here."""
-    for name in driver.list_objects():
-        stored = driver.get_object(name) if name.endswith(".tiermq.json") else None
-        if stored is not None:
-            try:
-                open_document(stored.data, name, 1)
-            except FutureManifest:
-                driver.delete_object(name)
-            except TierError as error:
-                verdict.told.append(str(error))

@@ -103,7 +103,7 @@ class LeaseAlone(FarTimerGround):
 
 
 def make_newer(path: Path, _: random.Random) -> str:
-    """The one bit that no checksum covers: a newer TierMQ may have written such a lease."""
+    """One bad bit: as if a newer TierMQ had written it, whose lease nobody would touch."""
     path.write_bytes(path.read_bytes().replace(b'"version":1', b'"version":3'))
     return "says that it is of version 3"
 

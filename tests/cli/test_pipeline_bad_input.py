@@ -16,6 +16,7 @@ from tiermq import LocalStore, Message
 from tiermq.cli.main import cli
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import BrokerLease
+from tiermq.tier.metadata.document import seal_document
 
 TENDING = ("compact", "expire", "verify", "reindex")
 READING = ("export", "replay", "sql")
@@ -180,4 +181,4 @@ def test_a_master_that_is_none_or_does_not_answer(place: Place, job: str, monkey
 
 def make_newer(place: Place) -> None:
     path = next((place.path / "cold").rglob("orders/0/manifest.tiermq.json"))
-    path.write_text(json.dumps({**json.loads(path.read_bytes()), "version": 99}))
+    path.write_bytes(seal_document(json.loads(path.read_bytes())["body"], 99))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from tiermq.history.cold_queues import find_cold_queue
 from tiermq.history.open_history import open_history
 from tiermq.history.scan_values import HistoryPlace, ScanRequest
 from tiermq.tier.driver.tier_url import bare_driver
+from tiermq.tier.metadata.document import seal_document
 from tiermq.tier.metadata.manifest import manifest_name
 from tiermq.tier.names import QueueKey, SegmentType
 
@@ -133,15 +135,18 @@ def test_a_manifest_of_a_newer_version_is_refused(world: HistoryWorld) -> None:
     world.put(3)
     world.tier_now()
     stored = world.driver.get_object(manifest_name(ORDERS))
-    world.driver.put_object(manifest_name(ORDERS), stored.data.replace(b'"version":1', b'"version":99'))
+    world.driver.put_object(manifest_name(ORDERS), seal_document(json.loads(stored.data)["body"], 99))
     with pytest.raises(FutureManifest):
         world.catalog(store=False)
 
 
-def test_a_manifest_that_is_damaged_is_done_without(world: HistoryWorld) -> None:
+@pytest.mark.parametrize("version", [b"", b'"version":99'], ids=["no document", "a bad version digit"])
+def test_a_manifest_that_is_damaged_is_done_without(world: HistoryWorld, version: bytes) -> None:
     world.put(30)
     world.tier_now()
-    world.driver.put_object(manifest_name(ORDERS), b"{}")
+    stored = world.driver.get_object(manifest_name(ORDERS))
+    damaged = stored.data.replace(b'"version":1', version) if version else b"{}"
+    world.driver.put_object(manifest_name(ORDERS), damaged)
     assert as_sent(read_all(world.catalog(store=False))["orders", 0]) == sent_of(world.sent["orders", 0])
 
 

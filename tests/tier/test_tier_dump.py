@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import struct
 from collections import Counter
@@ -15,6 +16,7 @@ from tiermq.files.os_file_access import OsFileAccess
 from tiermq.tier.driver.posix import PosixDriver
 from tiermq.tier.driver.tier_url import bare_driver
 from tiermq.tier.index.index_write_file import IndexWriteFile
+from tiermq.tier.metadata.document import seal_document
 from tiermq.tier.names import SegmentType
 from tiermq.tier.tier_dump import (
     TIER_ROW_KINDS,
@@ -129,9 +131,12 @@ def file_of(root: Path, kind: SegmentType) -> Path:
 def test_a_small_object_that_cannot_be_read_is_damage(tmp_path: Path, name: str) -> None:
     root = our_tier(tmp_path)
     path = sorted(root.rglob(f"{name}.tiermq.json"))[0]
-    path.write_bytes(path.read_bytes().replace(b'"version":1', b'"version":9'))
-    (row,) = [row for row in rows(root) if "error" in row]
-    assert "newer TierMQ" in row["error"]
+    good = path.read_bytes()
+    newer = seal_document(json.loads(good)["body"], 9)
+    for data, told in ((newer, "newer TierMQ"), (good.replace(b'"version":1', b'"version":9'), "checksum")):
+        path.write_bytes(data)
+        (row,) = [row for row in rows(root) if "error" in row]
+        assert told in row["error"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from tiermq.errors import (
 from tiermq.tier.driver.faulty import Down
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.fetch.read_policy import StorageLevel
+from tiermq.tier.metadata.document import seal_document
 from tiermq.tier.metadata.manifest import decode_manifest, manifest_name
 from tiermq.tier.names import QueueKey
 from tiermq.tier.tier_config import TierConfig
@@ -139,8 +141,7 @@ def test_a_queue_with_a_manifest_of_the_future_is_left_alone_and_the_others_go_o
     world.put(5)
     assert world.store.tier_now()
     stored = world.driver.get_object(manifest_name(QUEUE))
-    future = stored.data.replace(b'"version": 1', b'"version": 9').replace(b'"version":1', b'"version":9')
-    assert future != stored.data
+    future = seal_document(json.loads(stored.data)["body"], 9)
     world.driver.put_object(manifest_name(QUEUE), future)
     with pytest.raises(FutureManifest):
         decode_manifest(future, "m")

@@ -18,6 +18,7 @@ from tiermq.errors import BadConfig, TierError
 from tiermq.spark.jobs.verify import verify
 from tiermq.spark.source.builder import messages
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
+from tiermq.tier.metadata.document import seal_document
 from tiermq.tier.names import QueueKey, SegmentType
 from tiermq.tier.verify import verify_tier
 
@@ -203,7 +204,7 @@ def test_a_tier_of_a_newer_program_is_told_by_executors_and_not_read_by_a_scan(
     made: JobWorld, spark: SparkSession
 ) -> None:
     path = next(made.root.rglob("orders/0/manifest.tiermq.json"))
-    path.write_text(json.dumps({**json.loads(path.read_bytes()), "version": 99}))
+    path.write_bytes(seal_document(json.loads(path.read_bytes())["body"], 99))
     report = verify(spark, tier=made.tier)
     assert [text for text in report.problems if "expected version 1 or older, found 99" in text]
     with pytest.raises(Exception, match="expected version 1 or older, found 99"):

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tier.metadata.lease_samples import DISPATCHER, JOB, lease_of
 from tier.metadata.manifest_values import I64, TEXT
 from tiermq.clock import ManualClock
-from tiermq.errors import StaleWriter, TierUnavailable
+from tiermq.errors import FutureManifest, StaleWriter, TierUnavailable
 from tiermq.tier.driver.contract import ANY, Expected, StoredObject
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.metadata.broker_lease import (
@@ -25,13 +26,6 @@ from tiermq.tier.metadata.broker_lease import (
     lease_name,
 )
 from tiermq.tier.metadata.document import CorruptManifest, seal_document
-
-DISPATCHER = "embedded dispatcher of broker-a on host-1"
-JOB = "spark job 7"
-
-
-def lease_of(driver: MemoryDriver, owner: str, clock: ManualClock) -> BrokerLease:
-    return BrokerLease(driver, "DefaultCluster", "broker-a", owner, term_ms=30_000, clock=clock)
 
 
 @given(st.builds(Lease, I64, TEXT, I64, I64))
@@ -279,6 +273,60 @@ def test_a_damaged_lease_is_taken_over_when_nobody_wrote_it_anew_for_a_term(
     manual_clock.advance_ms(1)
     assert job.acquire(epoch_min=7) == 7
     assert job.read() == Lease(7, JOB, manual_clock.now_ms() + 30_000)
+
+
+def make_newer(driver: MemoryDriver, name: str) -> None:
+    stored = driver.get_object(name)
+    assert stored is not None
+    driver.put_object(name, stored.data.replace(b'"version":1', b'"version":3'), expected=ANY)
+
+
+def test_a_lease_whose_version_digit_went_bad_is_damaged_and_taken_over_after_a_term(
+    manual_clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = MemoryDriver()
+    lease_of(driver, DISPATCHER, manual_clock).acquire()
+    job = lease_of(driver, JOB, manual_clock)
+    make_newer(driver, job.name)
+    with pytest.raises(LeaseDamaged, match=f"checksum .* version 3 .* {DEFAULT_TERM_MS} ms"):
+        job.acquire()
+    assert "cannot be read" in caplog.text
+    manual_clock.advance_ms(DEFAULT_TERM_MS)
+    job.acquire()
+    job.check()
+
+
+def test_a_holder_writes_a_lease_anew_whose_version_digit_went_bad(manual_clock: ManualClock) -> None:
+    driver = MemoryDriver()
+    holder = lease_of(driver, DISPATCHER, manual_clock)
+    holder.acquire(epoch_min=5)
+    make_newer(driver, holder.name)
+    holder.check()
+    assert holder.read() == Lease(5, DISPATCHER, manual_clock.now_ms() + 30_000)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_sound_lease_of_a_newer_version_is_left_alone_for_ever(manual_clock: ManualClock, force: bool) -> None:
+    driver = MemoryDriver()
+    job = lease_of(driver, JOB, manual_clock)
+    newer = seal_document({"epoch": 1, "owner": "", "expiresMs": 0, "renewals": 0}, 2)
+    driver.put_object(job.name, newer)
+    for _ in range(3):
+        with pytest.raises(FutureManifest, match="a newer TierMQ writes here"):
+            job.acquire(force=force)
+        manual_clock.advance_ms(DEFAULT_TERM_MS)
+    stored = driver.get_object(job.name)
+    assert stored is not None
+    assert stored.data == newer
+
+
+def test_a_lease_of_the_first_release_is_read(manual_clock: ManualClock) -> None:
+    driver = MemoryDriver()
+    job = lease_of(driver, JOB, manual_clock)
+    old = b'{"body":{"epoch":41,"expiresMs":0,"owner":"","renewals":3},"crc32":3545448418,"version":1}'
+    driver.put_object(job.name, old)
+    assert job.read() == Lease(41, renewals=3)
+    assert job.acquire() == 42
 
 
 def test_damage_that_changed_is_waited_for_anew_because_somebody_may_be_at_work(manual_clock: ManualClock) -> None:

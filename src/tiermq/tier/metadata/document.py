@@ -1,9 +1,13 @@
 """Small JSON documents of our own in the tier: manifests and leases. Versioned and checksummed.
 
-    {"body": {...}, "crc32": <of the body's canonical text>, "version": 1}
+    {"body": {...}, "crc32": <of the body's canonical text, and of the version's digits behind it>, "version": 2}
 
-Keys are sorted, there is no white space, text is UTF-8: equal documents are equal bytes. The version is looked at
-first, and one that is higher than ours is refused, because its body may mean anything.
+Keys are sorted, there is no white space, text is UTF-8: equal documents are equal bytes. Version 1 is older than that
+rule: its sum is the body's alone. So a digit that went bad turns no document into a sound one of another version, in
+either direction, and the bytes of version 1 are what they always were.
+
+Invariant, for all versions to come: these three keys, and this sum. A document whose sum is right and whose version is
+higher than ours is refused, because its body may mean anything; one whose sum is wrong is damage, whatever it says.
 """
 
 from __future__ import annotations
@@ -23,8 +27,7 @@ class CorruptManifest(TierError):
 
 def seal_document(body: dict[str, Any], version: int) -> bytes:
     """A small JSON document of ours with its version and its checksum."""
-    text = _canonical(body)
-    return _canonical({"body": body, "crc32": zlib.crc32(text), "version": version})
+    return _canonical({"body": body, "crc32": _checksum(body, version), "version": version})
 
 
 def open_document(data: bytes, name: str, version_max: int, remedy: str = REBUILD) -> dict[str, Any]:
@@ -36,21 +39,26 @@ def open_document(data: bytes, name: str, version_max: int, remedy: str = REBUIL
     version = document.get("version") if isinstance(document, dict) else None
     if type(version) is not int or version < 1:
         refuse_document(name, "no version number", remedy)
+    body, checksum = document.get("body"), document.get("crc32")
+    if not isinstance(body, dict):
+        refuse_document(name, "no body", remedy)
+    try:
+        computed = _checksum(body, version)
+    except (ValueError, RecursionError) as error:  # Lone surrogates, or nesting beyond reason.
+        refuse_document(name, f"a body that has no canonical text ({error})", remedy)
+    if checksum != computed:
+        refuse_document(name, f"checksum {checksum} where version {version} of its body has {computed}", remedy)
     if version > version_max:
         raise FutureManifest(
             f"{name}: expected version {version_max} or older, found {version}; a newer TierMQ writes here, "
             f"so use that one: this one will neither read nor overwrite it"
         )
-    body, checksum = document.get("body"), document.get("crc32")
-    if not isinstance(body, dict):
-        refuse_document(name, "no body", remedy)
-    try:
-        computed = zlib.crc32(_canonical(body))
-    except (ValueError, RecursionError) as error:  # Lone surrogates, or nesting beyond reason.
-        refuse_document(name, f"a body that has no canonical text ({error})", remedy)
-    if checksum != computed:
-        refuse_document(name, f"checksum {checksum} where its body has {computed}", remedy)
     return body
+
+
+def _checksum(body: dict[str, Any], version: int) -> int:
+    of_body = zlib.crc32(_canonical(body))
+    return of_body if version == 1 else zlib.crc32(b"%d" % version, of_body)
 
 
 def _canonical(document: dict[str, Any]) -> bytes:

@@ -5,7 +5,7 @@ One document (see `document.py`) beside the queue's segments, named
 of [queue offset, store ms, log offset], each but the first as the difference to the one before, because a queue of a
 terabyte has a quarter of a million of them.
 
-Invariants: `version` is looked at first, and a higher one than ours is refused (FutureManifest) and never overwritten;
+Invariants: a sound one of a higher `version` than ours is refused (FutureManifest) and never overwritten;
 `epoch` never falls; within an epoch `sequence` counts the writes. Keys that we do not know are ignored: whatever a
 reader must understand comes with a new version.
 """
