@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from campaign.environment import environment
@@ -31,7 +32,10 @@ from servers.seaweedfs import SeaweedFS
 from servers.seaweedfs import missing as missing_server
 from servers.serving import Serving
 from tiermq.broker.topics import FILE, encode_topics
+from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.namesrv.topic_config import NO_VERSION, TopicConfig
+from tiermq.tier.driver.tier_url import open_driver
+from tiermq.tier.names import SegmentType
 
 TOPIC = "Soak"
 QUEUES = 4
@@ -39,6 +43,9 @@ BUCKET = "soak"
 PER_SECOND = 100.0
 """Of each stream; a fifth of it of later ones."""
 SECONDS = 3_600.0
+UNITS = SegmentType.CONSUME_QUEUE
+UPLOAD_SECONDS_MAX = 600
+POLL_S = 0.1
 CACHE_BYTES = 32 << 20
 """Full after some minutes, so that what grows later is no cache."""
 
@@ -78,9 +85,10 @@ def soak(seed: int, scratch: Path, seconds: float, per_second: float = PER_SECON
                 watch = Watch(broker.process.pid)
                 _load(broker.port, tally, seconds, per_second, random.Random(seed))
                 watch.stop()
+                behind = _behind(tier, tally)
                 broker.terminate()
             outcome.peaks |= watch.peaks()
-            found = [*tally.problems, *growth(watch.samples), *_bucket(tier, store, tally)]
+            found = [*tally.problems, *growth(watch.samples), *behind, *_bucket(tier, store, tally)]
     outcome.findings += [Finding("nothing is lost, grows or is left over", text, seed) for text in found]
     return outcome
 
@@ -150,6 +158,22 @@ def _guarded(work: Callable[[], None], tally: Tally) -> threading.Thread:
     thread = threading.Thread(target=run)
     thread.start()
     return thread
+
+
+def _behind(tier: str, tally: Tally) -> list[str]:
+    """What the bucket lacks, in words. Waits for it: a broker that ends uploads no more than it has begun with."""
+    given_up_at = time.monotonic() + UPLOAD_SECONDS_MAX
+    wanted = tally.counts["acknowledged"]
+    with closing(open_driver(tier)) as driver:
+        while not tally.problems:
+            units = [each for each in driver.list_segments() if (each.key.topic, each.key.type) == (TOPIC, UNITS)]
+            there = sum(each.size for each in units) // UNIT_BYTES
+            if there >= wanted:
+                break
+            if time.monotonic() >= given_up_at:
+                return [f"expected {wanted} messages in the tier, found {there} {UPLOAD_SECONDS_MAX} s after the last"]
+            time.sleep(POLL_S)
+    return []
 
 
 def _bucket(tier: str, store: Path, tally: Tally) -> list[str]:
