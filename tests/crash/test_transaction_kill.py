@@ -43,6 +43,8 @@ class Victim:
         self.number = 0
         self.prepared: set[int] = set()
         self.ended: dict[int, int] = {}
+        self.ended_before: dict[int, int] = {}
+        """By a broker before the one that runs. About what this one ends it may be asking at that very moment."""
         self.tried: set[int] = set()
         self.problems: list[str] = []
         self.enough = threading.Semaphore(0)
@@ -51,6 +53,7 @@ class Victim:
     def broker(self) -> Iterator[tuple[subprocess.Popen[str], tuple[str, int]]]:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         command = [sys.executable, transaction_child.__file__, str(self.root), self.flush]
+        self.ended_before = dict(self.ended)
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         ) as process:
@@ -95,7 +98,7 @@ class Victim:
         while (question := peer.asked.get()).body:
             number = int(shown(question).body)
             with self.lock:
-                if self.ended.get(number) == ROLLBACK:
+                if self.ended_before.get(number) == ROLLBACK:
                     self.problems.append(f"asked about {number}, whose rollback was acknowledged")
             try:
                 peer.answer(question, decision(number))
