@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from small_store import PATIENT, patient
 from tiermq import LocalStore, Message
 from tiermq.errors import DiskFull
 from tiermq.status import GetStatus, PutStatus
@@ -27,6 +28,7 @@ SMALL: dict[str, Any] = {
     "max_hash_slot_num": 500,
     "max_index_num": 2000,
     "clean_resource_interval": 3_600_000,  # Cleaning would make room behind the test's back.
+    **PATIENT,
 }
 
 
@@ -52,7 +54,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def opened(disk: Path, flush: str, **settings: Any) -> LocalStore:
-    return LocalStore.open(disk / "store", flush_disk_type=flush, **{**SMALL, **settings})
+    return patient(LocalStore.open(disk / "store", flush_disk_type=flush, **{**SMALL, **settings}))
 
 
 def message(number: int) -> Message:
@@ -136,6 +138,9 @@ def test_dispatch_waits_for_room_and_catches_up(small_disk: Path, flush: str, gr
     count = 400
     for number in range(1, count):
         assert store.put(message(number)).ok
+    allocator = store._parts.allocator
+    with allocator._changed:  # The next log file: if it found no room half way, it would give back what it had.
+        allocator._changed.wait_for(lambda: not allocator._wanted and allocator._making is None)
     squeeze(small_disk)
     with pytest.raises(DiskFull):
         store.dispatch_now()
