@@ -20,6 +20,8 @@ from tiermq.broker.pulling import PullProcessor
 from tiermq.clock import ManualClock
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import ResponseCode
+from tiermq.remoting.limits import ServerLimits
+from tiermq.testing.local_broker import NEVER_S
 from tiermq.tier.tiered_store import TieredStore
 
 RATE = 1_000_000.0
@@ -163,6 +165,7 @@ def cold_broker(tmp_path: Path, manual_clock: ManualClock) -> Broker:
         tier=(tmp_path / "tier").as_uri(),
         config=config,
         clock=manual_clock,
+        limits=ServerLimits(idle_s=NEVER_S),
         tiered_storage_level="FORCE",
         mapped_file_size_commit_log=1 << 20,
         mapped_file_size_consume_queue=20 * 1_000,
@@ -185,12 +188,14 @@ def cold_broker(tmp_path: Path, manual_clock: ManualClock) -> Broker:
 def test_cold_pulls_of_a_busy_broker_are_answered_at_its_pace(cold_broker: Broker, manual_clock: ManualClock) -> None:
     with cold_broker as broker, Peer(broker) as peer:
         peer.join()
-        line = part(broker, PullProcessor).cold_line
+        pulling = part(broker, PullProcessor)
+        line = pulling.cold_line
         assert peer.pull(0).code == 0
         manual_clock.advance_ms(100)
         until(broker, lambda: line.pace.rate == 100_000)
         began_s = manual_clock.monotonic()
         pulls = [peer.pull_later(offset) for offset in range(0, 192, 32)]
+        until(broker, lambda: pulling.cold_count == 7)  # All have come before time passes.
         while not all(pull.done() for pull in pulls):
             manual_clock.advance_ms(10)
             on_loop(broker, lambda: None)
