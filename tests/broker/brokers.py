@@ -13,12 +13,15 @@ from tiermq.message.stored_message import StoredMessage
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.limits import ServerLimits
+from tiermq.testing.local_broker import NEVER_S
 
 SMALL: dict[str, Any] = {
     "mapped_file_size_commit_log": 1024 * 1024,
     "mapped_file_size_consume_queue": 20 * 1000,
     "max_hash_slot_num": 64,
     "max_index_num": 2000,
+    "sync_flush_timeout": 60_000,  # A disk may stop for longer than the usual five seconds.
 }
 BORN_MS = 1_700_000_000_000
 
@@ -29,7 +32,11 @@ def broker_config(**settings: Any) -> BrokerConfig:
 
 @contextmanager
 def running(path: Path, *, config: BrokerConfig | None = None, **settings: Any) -> Iterator[Broker]:
-    """A started broker on a store below `path`; `settings` are the store's, or `Broker.open`'s."""
+    """A started broker on a store below `path`; `settings` are the store's, or `Broker.open`'s. With a clock that is
+    moved, nobody is closed for being silent.
+    """
+    if "clock" in settings:
+        settings = {"limits": ServerLimits(idle_s=NEVER_S), **settings}
     with Broker.open(path / "store", config=config or broker_config(), **{**SMALL, **settings}) as broker:
         yield broker
 

@@ -19,8 +19,15 @@ from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.limits import ServerLimits
+from tiermq.settings import INT_MAX
+from tiermq.testing.local_broker import NEVER_S
 
-SIZES: dict[str, Any] = {"mapped_file_size_commit_log": 1024 * 1024, "mapped_file_size_consume_queue": 20 * 1000}
+SIZES: dict[str, Any] = {
+    "mapped_file_size_commit_log": 1024 * 1024,
+    "mapped_file_size_consume_queue": 20 * 1000,
+    "sync_flush_timeout": 60_000,  # A disk may stop for longer than the usual five seconds.
+}
 LOCALLY = {"bind_address": "127.0.0.1", "listen_port": 0, "broker_name": "b"}
 
 
@@ -28,9 +35,14 @@ LOCALLY = {"bind_address": "127.0.0.1", "listen_port": 0, "broker_name": "b"}
 def running(
     path: Path, *, clock: Clock | None = None, store: dict[str, Any] | None = None, **settings: Any
 ) -> Iterator[Broker]:
-    """A broker with a topic T of four queues."""
+    """A broker with a topic T of four queues. With a clock that is moved, nobody is closed for being silent."""
+    patient: dict[str, Any] = {} if clock is None else {"channel_expired_timeout": INT_MAX}
     broker = Broker.open(
-        path, config=BrokerConfig(**{**LOCALLY, **settings}), clock=clock, **{**SIZES, **(store or {})}
+        path,
+        config=BrokerConfig(**{**LOCALLY, **patient, **settings}),
+        clock=clock,
+        limits=None if clock is None else ServerLimits(idle_s=NEVER_S),
+        **{**SIZES, **(store or {})},
     )
     if broker.parts.topics.get("T") is None:
         broker.parts.topics.put(TopicConfig("T", 4, 4))
@@ -67,7 +79,7 @@ class Peer:
     """One connection of a consumer."""
 
     def __init__(self, broker: Broker, *, header_type: int = 0) -> None:
-        self.client = BlockingClient("127.0.0.1", broker.port, header_type=header_type)
+        self.client = BlockingClient("127.0.0.1", broker.port, header_type=header_type, timeout_s=60)
 
     def __enter__(self) -> Self:
         return self
@@ -121,7 +133,7 @@ def pull_fields(offset: int = 0) -> dict[str, object]:
         "maxMsgNums": 32,
         "sysFlag": 0,
         "commitOffset": 0,
-        "suspendTimeoutMillis": 15_000,
+        "suspendTimeoutMillis": 100_000,
         "subVersion": 1,
     }
 

@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from broker.consuming import Peer, messages_of, put, running
+from tiermq.broker import client_relays
 from tiermq.broker.broker import Broker
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
+def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+    monkeypatch.setattr(client_relays, "PATIENCE_S", 60.0)
     with running(tmp_path) as made:
         yield made
 

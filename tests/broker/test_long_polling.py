@@ -107,7 +107,10 @@ def test_a_thousand_pulls_of_one_consumer_wait_and_each_is_woken_by_its_own_queu
     with running(tmp_path, clock=manual_clock) as broker, Peer(broker) as peer:
         broker.parts.topics.put(TopicConfig("wide", 1024, 1024))
         peer.join(topic="wide")
-        held = [peer.pull_later(0, sysFlag=HOLD, topic="wide", queueId=number) for number in range(1024)]
+        held = [
+            peer.pull_later(0, sysFlag=HOLD, topic="wide", queueId=number, suspendTimeoutMillis=15_000)
+            for number in range(1024)
+        ]
         until(broker, lambda: polling(broker).held == 1024)
         for number in range(0, 1024, 64):
             broker.parts.local.put(Message("wide", str(number).encode(), number))

@@ -20,9 +20,9 @@ def pull_of(**changes: object) -> Pull:
 
 
 def test_every_field_is_read() -> None:
-    pull = pull_of(commitOffset=4, sysFlag=3, subVersion=9)
+    pull = pull_of(commitOffset=4, sysFlag=3, suspendTimeoutMillis=7_000, subVersion=9)
     assert (pull.group, pull.topic, pull.queue_id, pull.offset, pull.max_messages) == ("G", "T", 0, 5, 32)
-    assert (pull.flags, pull.commit_offset, pull.suspend_ms, pull.subscription_version) == (3, 4, 15_000, 9)
+    assert (pull.flags, pull.commit_offset, pull.suspend_ms, pull.subscription_version) == (3, 4, 7_000, 9)
     assert pull.message_filter is None
 
 

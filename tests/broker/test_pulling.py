@@ -330,12 +330,12 @@ def test_a_consumer_at_the_end_of_a_tier_that_is_behind_waits_and_does_not_spin(
         assert isinstance(store, TieredStore)
         store.pause_tiering()
         put(broker, "only here")
-        pulling = part(broker, PullProcessor)
-        held = peer.pull_later(60, sysFlag=2)
-        until(broker, lambda: pulling.long_polling.held == 1)
-        assert pulling.long_polling.woken == 0
+        polling = part(broker, PullProcessor).long_polling
+        held = peer.pull_later(60, sysFlag=2, suspendTimeoutMillis=1_000)
+        until(broker, lambda: polling.held == 1 or polling.timed_out == 1)
         put(broker, "another")
         assert held.result(60).code == NOT_FOUND
+        assert (polling.woken, polling.timed_out) == (0, 1)
 
 
 def test_too_many_cold_pulls_are_told_to_come_back(tmp_path: Path) -> None:

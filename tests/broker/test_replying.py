@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.brokers import Producer, broker_config, running, send_command, stored
+from tiermq.broker import replying
 from tiermq.broker.broker import Broker
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import HeaderType, RemotingCommand
@@ -18,7 +19,8 @@ PROPERTIES = "UNIQ_KEY\x01K\x02CORRELATION_ID\x01c1\x02REPLY_TO_CLIENT\x01waitin
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
+def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+    monkeypatch.setattr(replying, "PUSH_TIMEOUT_S", 60.0)
     with running(tmp_path) as made:
         yield made
 

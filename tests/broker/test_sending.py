@@ -331,7 +331,8 @@ def test_under_sync_flush_a_producer_that_does_not_wait_is_answered_at_once(tmp_
 
 def test_a_flush_that_takes_too_long_is_told_and_the_message_has_its_place(tmp_path: Path) -> None:
     clock = ManualClock()
-    with running(tmp_path, flush_disk_type="SYNC_FLUSH", clock=clock) as broker, Producer(broker) as producer:
+    settings = {"flush_disk_type": "SYNC_FLUSH", "sync_flush_timeout": 5_000}
+    with running(tmp_path, **settings, clock=clock) as broker, Producer(broker) as producer:
         producer.send()
         with broker.parts.local._parts.flusher._flush_lock:
             waiting = producer.client.request_later(send_command())
@@ -360,7 +361,7 @@ def test_a_broker_that_stops_answers_sends_that_wait_for_the_disk(tmp_path: Path
         lock.acquire()
         waiting = producer.client.request_later(send_command())
         _wait_until(lambda: sending_of(broker).waiting == 1)
-        stopping = threading.Thread(target=broker.stop)
+        stopping = threading.Thread(target=broker.stop, args=(60.0,))
         stopping.start()
         lock.release()
         assert waiting.result().code == ResponseCode.SUCCESS

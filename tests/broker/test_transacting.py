@@ -269,7 +269,8 @@ def test_under_sync_flush_an_end_is_answered_when_it_is_durable(tmp_path: Path, 
 def test_a_flush_that_takes_too_long_is_told(
     tmp_path: Path, manual_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with world_at(tmp_path, manual_clock, store={"flush_disk_type": "SYNC_FLUSH"}) as world:
+    store = {"flush_disk_type": "SYNC_FLUSH", "sync_flush_timeout": 5_000}
+    with world_at(tmp_path, manual_clock, store=store) as world:
         half = world.producer.prepare("a")
         monkeypatch.setattr(world.broker.parts.local, "when_durable", lambda _offset, _call: None)
         place = {"tranStateTableOffset": "0", "commitLogOffset": int(half.ext["msgId"][-16:], 16)}
