@@ -18,7 +18,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Mapping
@@ -28,6 +27,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from interop.peer import Peer
+from servers.loopback import free_ports
 
 VERSION = os.environ.get("TIERMQ_ROCKETMQ_VERSION", "5.3.3")
 ARTIFACTS = ("rocketmq-broker", "rocketmq-namesrv", "rocketmq-tools")
@@ -342,24 +342,12 @@ def _java(value: object) -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return free_ports(1)[0]
 
 
 def free_port_with_neighbours() -> int:
     """A broker on port p also listens on p-2 (its fast port) and p+1 (replicas)."""
     while True:
-        port = free_port()
-        if all(_is_free(neighbour) for neighbour in (port - 2, port + 1)):
+        first, _, port, last = free_ports(4)
+        if last == first + 3:
             return port
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
