@@ -188,7 +188,10 @@ def test_files_are_expected_to_grow_with_the_data_and_memory_as_it_did() -> None
     assert growth.expected_memory_bytes([first, second], 16) == (360 + 12 * 10) * MIB
 
 
-def test_a_point_for_which_there_is_no_room_is_left_out_with_the_figures(tmp_path: Path) -> None:
+def test_a_point_for_which_there_is_no_room_is_left_out_with_the_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(growth.harness, "available_memory", lambda: 8 << 30)
     first = point(1, [1.0], [1.0])
     grounds = Grounds(tmp_path, tmp_path)
     assert growth.why_not([first], 4, grounds) == ""
