@@ -36,16 +36,17 @@ def test_what_when_durable_has_called_back_for_survives_a_power_cut(flush: str) 
     store = on_simulation(access, flush_disk_type=flush)
     first = store.append(Message("T", b"first"))
     rest = store.append_batch(batch(2))
-    durable, statuses = threading.Event(), []
+    durable, statuses, disks = threading.Event(), [], []
 
     def called(status: PutStatus) -> None:
         statuses.append(status)
+        store.append(Message("T", b"nobody waited for this"))
+        disks.append(power_cut(access))  # Here, on the thread that flushes: a moment later it would flush this as well.
         durable.set()
 
     store.when_durable(rest.end_offset, called)
-    assert durable.wait(30)
-    store.append(Message("T", b"nobody waited for this"))
-    with on_simulation(power_cut(access), flush_disk_type=flush) as after:
+    assert durable.wait(60)
+    with on_simulation(disks[0], flush_disk_type=flush) as after:
         assert bodies(after) == [b"first", b"0", b"1"]
         assert after.message_at(first.physical_offset) is not None
     assert statuses == [PutStatus.PUT_OK]
