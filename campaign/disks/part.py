@@ -6,6 +6,7 @@ from campaign.disks.brokers import BrokerGround
 from campaign.disks.damage import DamagePart, blank, flip, vanish
 from campaign.disks.far_timers import FarTimerGround
 from campaign.disks.ground import Ground
+from campaign.disks.leases import LeaseGround
 from campaign.disks.stores import StoreGround
 from campaign.disks.tiers import TierGround
 from campaign.disks.timers import TimerGround
@@ -22,6 +23,7 @@ GROUNDS: list[Ground] = [
     TimerGround(killed=True),
     StoreGround(killed=True, ext=True),
     FarTimerGround(),
+    LeaseGround(),
 ]
 LENIENT: list[Ground] = [
     StoreGround(killed=False, strict=False),
@@ -30,6 +32,7 @@ LENIENT: list[Ground] = [
     *GROUNDS[5:7],
     StoreGround(killed=True, strict=False, ext=True),
     FarTimerGround(),
+    LeaseGround(),
 ]
 PARTS: list[Part] = [
     DamagePart("bits", "bits flipped in every kind of file", [flip], GROUNDS),

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from campaign.disks.brokers import BrokerGround
-from campaign.disks.damage import DamagePart, blank, flip, judged, vanish
+from campaign.disks.damage import Damage, DamagePart, blank, flip, judged, vanish
 from campaign.disks.far_timers import FarTimerGround
 from campaign.disks.ground import Ground, Verdict
+from campaign.disks.leases import LeaseGround
 from campaign.disks.preload import Calls, Faults, missing_compiler
 from campaign.disks.stores import StoreGround
 from campaign.disks.tiers import TierGround
@@ -30,6 +31,7 @@ GROUNDS: list[Ground] = [
     TimerGround(killed=True),
     StoreGround(killed=True, ext=True),
     FarTimerGround(),
+    LeaseGround(),
 ]
 
 
@@ -123,6 +125,23 @@ def test_a_broker_that_gives_up_at_a_damaged_lease_is_found(tmp_path: Path, monk
     )
     found = DamagePart("lease", "", [blank], [LeaseAlone()], tries=1).round(1, tmp_path).findings
     assert [finding.promise for finding in found] == ["What is known from elsewhere is mended."]
+
+
+@pytest.mark.parametrize("damage", [blank, vanish, make_newer])
+def test_a_broker_goes_on_under_a_higher_epoch_when_the_lease_goes_bad_after_jobs(
+    damage: Damage, tmp_path: Path
+) -> None:
+    outcome = DamagePart("lease", "", [damage], [LeaseGround()], tries=1).round(0, tmp_path)
+    assert outcome.findings == []
+    assert (outcome.counts["damages"], outcome.counts["told"]) == (1, damage is not vanish)
+
+
+def test_a_broker_that_asks_no_manifest_for_the_epoch_of_a_lost_lease_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tiermq.tier.metadata.broker_lease.survey_epochs", lambda *_: 0)
+    found = DamagePart("lease", "", [vanish], [LeaseGround()], tries=1).round(0, tmp_path).findings
+    assert "What is known from elsewhere is mended." in [finding.promise for finding in found]
 
 
 def test_losses_that_nobody_is_told_of_are_findings() -> None:

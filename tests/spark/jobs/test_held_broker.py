@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from servers.seaweedfs import SeaweedFS, Unavailable
 from spark.jobs.job_world import QUEUE, JobWorld, tiered
+from spark.jobs.lost_lease import LostLease, make_newer, vanish
 from tier.tier_world import BROKER, CLUSTER
 from tiermq import TieredStore
 from tiermq.errors import StaleWriter, StoreError, StoreLocked, TierError
 from tiermq.spark.jobs.held_broker import Home, data_queues, hold_broker, homes_of
+from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
 from tiermq.tier.names import INDEX_TOPIC
@@ -81,6 +85,40 @@ def test_an_epoch_that_only_manifests_remember_is_passed(made: JobWorld) -> None
     with hold_broker(made.driver, HOME, "two") as held:
         held.write_manifest(QUEUE)
         assert made.manifest().epoch > epoch
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TierDriver]:
+    try:
+        server = SeaweedFS(tmp_path_factory.mktemp("seaweedfs"))
+    except Unavailable as reason:
+        pytest.skip(f"no real S3 server here: {reason}")
+    with server:
+        server.create_bucket("history")
+        opened = open_driver("s3://history/lost-lease", environment=server.environment)
+        yield opened
+        opened.close()
+
+
+def test_a_broker_whose_lease_vanished_after_two_jobs_wrote_passes_their_epochs(tmp_path: Path) -> None:
+    LostLease(tmp_path / "hot", MemoryDriver()).run(vanish)
+
+
+def test_a_lease_that_vanished_from_a_directory_after_two_jobs_keeps_no_broker_out(tmp_path: Path) -> None:
+    LostLease(tmp_path / "hot", open_driver((tmp_path / "tier").as_uri())).run(vanish)
+
+
+@pytest.mark.interop
+def test_a_lease_that_vanished_from_a_bucket_after_two_jobs_keeps_no_broker_out(s3: TierDriver, tmp_path: Path) -> None:
+    LostLease(tmp_path / "hot", s3).run(vanish)
+
+
+def test_a_broker_that_lost_its_disk_and_its_lease_after_two_jobs_passes_their_epochs(tmp_path: Path) -> None:
+    LostLease(tmp_path / "hot", MemoryDriver()).run(vanish, with_disk=False)
+
+
+def test_a_bad_version_digit_in_the_lease_of_a_job_keeps_no_broker_out(tmp_path: Path) -> None:
+    LostLease(tmp_path / "hot", MemoryDriver()).run(make_newer)
 
 
 def test_a_store_that_tiers_by_itself_keeps_jobs_out(tmp_path: Path) -> None:

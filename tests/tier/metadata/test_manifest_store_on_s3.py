@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -66,6 +67,20 @@ def test_a_lease_over_s3_has_one_holder(driver: TierDriver, manual_clock: Manual
     assert second.acquire() == 2
     with pytest.raises(StaleWriter, match="second"):
         first.renew()
+
+
+def test_whoever_takes_a_lost_lease_over_s3_passes_every_epoch_of_the_manifests(
+    driver: TierDriver, manual_clock: ManualClock
+) -> None:
+    for number in range(3):
+        job = BrokerLease(driver, QUEUE.cluster, QUEUE.broker, f"job {number}", clock=manual_clock)
+        job.acquire()
+        ManifestStore(driver, job.owner, lease=job).acquire(replace(QUEUE, queue_id=number))
+        job.release()
+    driver.delete_object(job.name)
+    broker = BrokerLease(driver, QUEUE.cluster, QUEUE.broker, "the broker", clock=manual_clock)
+    assert broker.acquire() == 4
+    assert ManifestStore(driver, "the broker", lease=broker).acquire(replace(QUEUE, queue_id=2)) == 4
 
 
 def test_a_bucket_alone_gives_the_metadata_back(driver: TierDriver, store: MetadataStore, tmp_path: Path) -> None:

@@ -10,9 +10,13 @@ Clocks of two machines differ, so expiry alone proves nothing: the holder asks t
 manifest, and the manifest's own compare-and-set settles the rest. `release` leaves the epoch where it is.
 
 A lease that a disk damaged names nobody. Its holder writes it anew while his term runs, for nobody else may have it;
-others wait for that as long as a term, and take over what is still damaged then.
+others wait for that as long as a term, and take over what is still damaged then. Only a sound one of a newer TierMQ is
+left alone for ever (`document.py`).
 
-Cost: acquire is one GET and one PUT, renew one PUT, check one GET.
+Whoever takes a lease that is gone or damaged cannot read the epoch before, so he reads it from all manifests of the
+broker (`epoch_survey.py`), before he puts the lease: once it lies there, nobody asks the manifests again.
+
+Cost: acquire is one GET and one PUT, renew one PUT, check one GET. A lease that is not there costs a survey.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ from tiermq.tier.metadata.document import (
     seal_document,
     text_field,
 )
+from tiermq.tier.metadata.epoch_survey import survey_epochs
 from tiermq.tier.names import OBJECT_SUFFIX, broker_directory
 
 _log = logging.getLogger(__name__)
@@ -115,6 +120,8 @@ class BrokerLease:
         self.name = lease_name(cluster, broker)
         self.owner = owner
         self._driver = driver
+        self._cluster = cluster
+        self._broker = broker
         self._term_ms = term_ms
         self._clock = clock or SystemClock()
         self._lock = threading.RLock()
@@ -146,14 +153,16 @@ class BrokerLease:
     def acquire(self, *, epoch_min: int = 1, force: bool = False) -> int:
         """Take the lease and return its epoch, which is higher than every one before and at least `epoch_min`.
 
-        `epoch_min` is for a tier whose lease was lost while manifests with epochs are left. `force` takes it from a
-        holder that is still running, when an operator knows better. Raises LeaseHeld, naming the holder, or
-        LeaseDamaged: then ask again.
+        Where no lease tells the one before, those of the manifests do; `epoch_min` is for what only the caller knows.
+        `force` takes it from a holder that is still running, when an operator knows better. Raises LeaseHeld, naming
+        the holder, or LeaseDamaged: then ask again.
         """
         with self._lock:
             stored = self._driver.get_object(self.name)
             now_ms = self._clock.now_ms()
-            old = Lease() if stored is None else self._decoded(stored, now_ms, force=force)
+            old = None if stored is None else self._decoded(stored, now_ms, force=force)
+            if old is None:
+                old, now_ms = Lease(self._surveyed_epoch()), self._clock.now_ms()  # A survey may take its time.
             if old.owner not in ("", self.owner) and now_ms < old.expires_ms and not force:
                 raise self._held_by(old, now_ms)
             lease = Lease(max(old.epoch + 1, epoch_min), self.owner, now_ms + self._term_ms)
@@ -169,8 +178,12 @@ class BrokerLease:
             self._held, self._version, self._lost, self._damaged = lease, version, None, None
             return lease.epoch
 
-    def _decoded(self, stored: StoredObject, now_ms: int, *, force: bool) -> Lease:
-        """What the tier says; nobody's when it has been damaged for a whole term, or by force. Raises LeaseDamaged."""
+    def _surveyed_epoch(self) -> int:
+        told = survey_epochs(self._driver, self._cluster, self._broker)
+        return told if self._held is None else max(told, self._held.epoch)
+
+    def _decoded(self, stored: StoredObject, now_ms: int, *, force: bool) -> Lease | None:
+        """What the tier says; None when it has been damaged for a whole term, or by force. Raises LeaseDamaged."""
         try:
             return decode_lease(stored.data, self.name)
         except CorruptManifest as error:
@@ -181,7 +194,7 @@ class BrokerLease:
             if left_ms > 0 and not force:
                 raise LeaseDamaged(f"{error}. Who still waits takes it over in {left_ms} ms") from error
             _log.error("%s: nobody wrote it anew, %s takes it over", self.name, self.owner)
-            return Lease() if self._held is None else Lease(self._held.epoch)
+            return None
 
     def renew(self) -> int:
         """Hold it for another term; returns the new expiry. Raises StaleWriter when somebody else took it.
