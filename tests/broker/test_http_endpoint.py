@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker.brokers import Producer, broker_config, running
+from broker.consuming import until
 from tiermq.broker.broker import Broker
 from tiermq.broker.http_endpoint import CONNECTIONS_MAX, REQUEST_BYTES_MAX, told
 
@@ -114,6 +115,9 @@ def is_answered(peer: socket.socket) -> bool:
 
 
 def test_there_is_room_for_some_connections_only(watched: Broker) -> None:
+    endpoint = watched._endpoint
+    assert endpoint is not None
+    until(watched, lambda: not endpoint._connections)  # Those of other tests were closed, and may not be gone yet.
     peers = [socket.create_connection(address(watched), timeout=30) for _ in range(CONNECTIONS_MAX + 1)]
     try:
         assert sum(map(is_answered, peers)) == CONNECTIONS_MAX

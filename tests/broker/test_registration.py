@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from servers.loopback import free_ports
 from tiermq.broker.registration import (
     Address,
     BrokerIdentity,
@@ -137,25 +138,25 @@ def test_the_whole_table_is_said_again_every_period() -> None:
 
 def test_a_name_server_that_was_restarted_hears_the_whole_again() -> None:
     topics = Topics("a", "b")
-    first = WatchedNameServer()
+    [port] = free_ports(1)  # Or somebody else takes it in between.
+    first = WatchedNameServer(port)
     first.start()
     with registering(topics, at(first)):
         assert first.next_said() == ({"a", "b"}, 0)
         first.stop(0)
         topics.put("c")
-        with WatchedNameServer(first.port) as second:
+        with WatchedNameServer(port) as second:
             assert second.next_said() == ({"a", "b", "c"}, 0)
             assert second.route("c").code == 0
 
 
 def test_a_name_server_that_is_not_there_keeps_nobody_waiting_and_is_found_when_it_comes() -> None:
-    late = WatchedNameServer()
-    late.start()
-    late.stop()
-    with WatchedNameServer() as server, registering(Topics("a", "b"), at(late), at(server)) as registration:
+    [port] = free_ports(1)
+    late = "127.0.0.1", port
+    with WatchedNameServer() as server, registering(Topics("a", "b"), late, at(server)) as registration:
         assert registration.wait_registered(PATIENCE_S)
         assert server.next_said() == ({"a", "b"}, 0)
-        with WatchedNameServer(late.port) as there:
+        with WatchedNameServer(port) as there:
             assert there.next_said() == ({"a", "b"}, 0)
             assert there.route("a").code == 0
 
