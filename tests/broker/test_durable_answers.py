@@ -21,6 +21,7 @@ class Disk:
         self.answers: list[bytes] = []
         self.config = self
         self.sync_flush_timeout = 5_000
+        self.flushed_where = 0
 
     def when_durable(self, offset: int, call: Callable[[PutStatus], None]) -> None:
         self.asked.append((offset, call))
@@ -40,8 +41,8 @@ def made(disk: Disk, clock: ManualClock | None = None) -> DurableAnswers:
     return DurableAnswers(cast(LocalStore, disk), cast(RemotingServer, disk), clock or ManualClock(), 3)
 
 
-def add(answers: DurableAnswers, disk: Disk, end_offset: int, name: bytes) -> None:
-    answers.add(end_offset, cast(Connection, disk), name, lambda: name + b" late")
+def add(answers: DurableAnswers, disk: Disk, end_offset: int, name: bytes, sends: int = 1) -> None:
+    answers.add(end_offset, cast(Connection, disk), name, lambda: name + b" late", sends)
 
 
 def test_nothing_is_answered_before_it_is_durable_and_one_flush_answers_all_below_it() -> None:
@@ -90,3 +91,41 @@ def test_a_flush_that_nobody_waits_for_is_asked_for_all_the_same() -> None:
     assert [end for end, _ in disk.asked] == [250]
     disk.flushes()
     assert (disk.asked, disk.answers) == ([], [])
+
+
+def test_a_flush_that_took_along_what_came_after_it_was_asked_for_answers_that_too() -> None:
+    disk = Disk()
+    answers = made(disk)
+    add(answers, disk, 100, b"a")
+    add(answers, disk, 200, b"b")
+    add(answers, disk, 300, b"c")
+    disk.flushed_where = 250
+    disk.flushes()
+    assert (disk.answers, [end for end, _ in disk.asked]) == ([b"a", b"b"], [300])
+    disk.flushed_where = 300
+    disk.flushes()
+    assert (disk.answers, disk.asked) == ([b"a", b"b", b"c"], [])
+
+
+def test_a_flush_that_failed_answers_nobody_by_what_an_earlier_one_made_durable() -> None:
+    disk = Disk()
+    answers = made(disk)
+    add(answers, disk, 100, b"a")
+    add(answers, disk, 200, b"b")
+    disk.flushed_where = 100
+    disk.flushes(PutStatus.FLUSH_DISK_TIMEOUT)
+    assert (disk.answers, [end for end, _ in disk.asked]) == ([b"a late"], [200])
+
+
+def test_answers_to_many_sends_count_as_many_that_wait_and_are_late() -> None:
+    disk, clock = Disk(), ManualClock()
+    answers = made(disk, clock)
+    add(answers, disk, 100, b"a and b", sends=2)
+    assert (answers.waiting, answers.is_full) == (2, False)
+    add(answers, disk, 200, b"c")
+    assert (answers.waiting, answers.is_full) == (3, True)
+    disk.flushes()
+    assert (answers.waiting, disk.answers) == (1, [b"a and b"])
+    add(answers, disk, 300, b"d and e", sends=2)
+    clock.advance_ms(6_000)
+    assert (answers.answer_late(), answers.timed_out, answers.waiting) == (3, 3, 0)

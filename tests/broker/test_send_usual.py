@@ -41,11 +41,11 @@ SENDS = st.fixed_dictionaries(
 )
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+@pytest.fixture(scope="module", params=["ASYNC_FLUSH", "SYNC_FLUSH"])
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """One that delivers nothing that waits: its puts are counted."""
     config = broker_config(timer_stop_dequeue=True, message_delay_level="1h 2h 3h")
-    with running(tmp_path_factory.mktemp("lane"), config=config) as made:
+    with running(tmp_path_factory.mktemp("lane"), config=config, flush_disk_type=request.param) as made:
         made.parts.topics.put(TopicConfig("T", 4, 4))
         yield made
 
@@ -95,9 +95,10 @@ def test_a_send_that_the_lane_takes_is_stored_and_answered_as_the_general_way_do
 
 
 @pytest.mark.skipif(KERNEL == "pure", reason="its frames reach the lane by the handler")
-def test_a_usual_send_goes_by_the_lane_and_the_broker_counts_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_usual_send_goes_by_the_lane_and_the_broker_counts_it(tmp_path: Path, flush: str) -> None:
     seen: list[object] = []
-    with running(tmp_path) as broker, Producer(broker) as producer:
+    with running(tmp_path, flush_disk_type=flush) as broker, Producer(broker) as producer:
         processor = next(each for each in broker.processors if isinstance(each, SendProcessor))
         producer.send()
         before = processor.counts.of("T")

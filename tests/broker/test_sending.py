@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from broker.brokers import BORN_MS, Producer, broker_config, running, send_command, stored
+from remoting.peers import RawPeer
 from tiermq.broker.broker import Broker
 from tiermq.broker.groups import SubscriptionGroup
 from tiermq.broker.sending import SendProcessor
@@ -342,6 +343,40 @@ def test_a_flush_that_takes_too_long_is_told_and_the_message_has_its_place(tmp_p
         assert (answer.code, answer.ext["queueOffset"]) == (ResponseCode.FLUSH_DISK_TIMEOUT, "1")
 
 
+def test_sends_that_one_flush_covers_are_answered_together_and_not_before_it(tmp_path: Path) -> None:
+    with running(tmp_path, flush_disk_type="SYNC_FLUSH") as broker, Producer(broker) as producer:
+        producer.send()
+        flusher = broker.parts.local._parts.flusher
+        with flusher._flush_lock:
+            waiting = [producer.client.request_later(send_command()) for _ in range(50)]
+            _wait_until(lambda: sending_of(broker).waiting == 50)
+            assert not any(each.done() for each in waiting)
+            flushes = flusher.flush_count
+        answers = [each.result() for each in waiting]
+        assert flusher.flush_count == flushes + 1
+    assert [(each.code, each.ext["queueOffset"]) for each in answers] == [(0, str(1 + number)) for number in range(50)]
+
+
+def test_a_late_answer_is_the_same_whichever_way_a_message_was_stored(tmp_path: Path) -> None:
+    clock = ManualClock()
+    settings = {"flush_disk_type": "SYNC_FLUSH", "sync_flush_timeout": 5_000}
+    with running(tmp_path, **settings, clock=clock) as broker, Producer(broker) as producer:
+        producer.send()
+        late = []
+        for is_open in (True, False):
+            sending_of(broker).lane.is_open = is_open
+            with broker.parts.local._parts.flusher._flush_lock:
+                waiting = [producer.client.request_later(send_command(queue=0)) for _ in range(3)]
+                _wait_until(lambda: sending_of(broker).waiting == 3)
+                clock.advance_ms(6_000)
+                late.append([each.result() for each in waiting])
+        assert sending_of(broker).durable.timed_out == 6
+    quick, general = ([(each.code, each.remark, {**each.ext, "msgId": ""}) for each in answers] for answers in late)
+    assert quick == [(code, remark, {**ext, "queueOffset": str(n)}) for n, (code, remark, ext) in enumerate(general, 1)]
+    places = [decode_message_id(each.ext["msgId"]).physical_offset for answers in late for each in answers]
+    assert places == sorted(set(places))
+
+
 def test_too_many_sends_that_wait_for_the_disk_find_the_broker_busy_and_nothing_stored(tmp_path: Path) -> None:
     config = broker_config(send_thread_pool_queue_capacity=5)
     with running(tmp_path, config=config, flush_disk_type="SYNC_FLUSH") as broker, Producer(broker) as producer:
@@ -351,6 +386,19 @@ def test_too_many_sends_that_wait_for_the_disk_find_the_broker_busy_and_nothing_
             _wait_until(lambda: sending_of(broker).waiting == 5)
             assert producer.send().code == ResponseCode.SYSTEM_BUSY
         assert {each.result().code for each in waiting} == {ResponseCode.SUCCESS}
+        assert broker.parts.local.put_count == 6
+
+
+def test_of_a_read_with_more_sends_than_may_wait_the_rest_find_the_broker_busy(tmp_path: Path) -> None:
+    config = broker_config(send_thread_pool_queue_capacity=5)
+    with running(tmp_path, config=config, flush_disk_type="SYNC_FLUSH") as broker, Producer(broker) as producer:
+        producer.send()
+        with broker.parts.local._parts.flusher._flush_lock, RawPeer(broker.port) as peer:
+            peer.send(send_command())
+            _wait_until(lambda: sending_of(broker).waiting == 1)  # Where its messages are born is known now.
+            peer.send(*(send_command() for _ in range(8)))
+            codes = [peer.read().code for _ in range(4)]
+        assert codes == [ResponseCode.SYSTEM_BUSY] * 4
         assert broker.parts.local.put_count == 6
 
 

@@ -14,7 +14,7 @@ import pytest
 from remoting.peers import BIG, BROKEN, ECHO, ECHO_BLOCKING, LATER, Gate, RawPeer, make_server, serving
 from tiermq.clock import ManualClock
 from tiermq.errors import RemotingError, RequestRefused
-from tiermq.kernel import SendRequest, send_answer
+from tiermq.kernel import KERNEL, Frame, SendRequest, send_answer
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, HeaderType, RemotingCommand
@@ -129,6 +129,33 @@ def test_sends_come_parsed_and_their_answer_goes_out_as_it_is() -> None:
                 assert client.request(RemotingCommand(310, ext=SEND_EXT)).code == 0
     assert [send.topic for send in seen] == ["T", "T", "refused", "one-way", "T"] * 2
     assert seen[0].body == b"body"
+
+
+@pytest.mark.skipif(KERNEL == "pure", reason="it parses sends when they are handled")
+def test_of_a_read_those_sends_reach_the_handler_that_nobody_took_before() -> None:
+    server = make_server()
+    handled: list[int] = []
+    reads: list[list[int]] = []
+
+    def take(connection: Connection, request: SendRequest) -> bytes:
+        connection.born_host = b"\x7f\0\0\1\0\0\0\1"
+        handled.append(request.opaque)
+        return send_answer(request.header_type, request.opaque, 0, 479, "ID", 0, 7, "", "R", "true")
+
+    def take_two(connection: Connection, frames: list[Frame | SendRequest]) -> int:
+        reads.append([frame.opaque for frame in frames if isinstance(frame, SendRequest)])
+        for opaque in reads[-1][:2]:
+            server.loop.call_soon(connection.send, RemotingCommand(0, opaque=opaque, flag=1, remark="later"))
+        return len(reads[-1][:2])
+
+    server.register_send(take, take_sends=take_two)
+    with serving(server) as started, RawPeer(started.port) as peer:
+        peer.send(RemotingCommand(310, ext=SEND_EXT, opaque=1))
+        assert (peer.read().opaque, reads) == (1, [])  # Nobody had said yet where its messages are born.
+        peer.send(*(RemotingCommand(310, ext=SEND_EXT, opaque=opaque) for opaque in range(2, 6)))
+        answers = [peer.read() for _ in range(4)]
+    assert sorted(each.opaque for each in answers if each.remark == "later") == reads[0][:2]
+    assert (reads, handled) == ([[2, 3, 4, 5]], [1, 4, 5])
 
 
 def test_without_a_handler_for_sends_they_are_commands_like_others() -> None:

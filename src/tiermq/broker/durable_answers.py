@@ -1,6 +1,6 @@
 """DurableAnswers: answers to sends that wait until what was sent is on disk (SYNC_FLUSH).
 
-    add ─► line ─► one flush is asked for at a time ─► everything below its end is durable ─► answered, in order
+    add ─► line ─► one flush is asked for at a time ─► everything that is durable then ─► answered, in order
                      ▲                                        │ more came meanwhile
                      └────────────────────────────────────────┘
 
@@ -31,6 +31,7 @@ class _Waiting:
     connection: Connection
     answer: bytes
     late: Callable[[], bytes]
+    sends: int
 
 
 class DurableAnswers:
@@ -44,20 +45,27 @@ class DurableAnswers:
         self._clock = clock
         self._timeout_s = local.config.sync_flush_timeout / 1000
         self._line: deque[_Waiting] = deque()
+        self._waiting = 0
         self._asked_to = -1
         self._newest_end = -1
 
     @property
     def waiting(self) -> int:
-        return len(self._line)
+        """Sends that are not answered yet."""
+        return self._waiting
 
     @property
     def is_full(self) -> bool:
-        return len(self._line) >= self.capacity
+        return self._waiting >= self.capacity
 
-    def add(self, end_offset: int, connection: Connection, answer: bytes, late: Callable[[], bytes]) -> None:
-        """Send `answer` once everything below `end_offset` is durable, or what `late` gives if that takes too long."""
-        self._line.append(_Waiting(end_offset, self._clock.monotonic(), connection, answer, late))
+    def add(
+        self, end_offset: int, connection: Connection, answer: bytes, late: Callable[[], bytes], sends: int = 1
+    ) -> None:
+        """Answer so many sends of a connection by `answer` once everything below `end_offset` is durable, or by what
+        `late` gives if that takes too long.
+        """
+        self._line.append(_Waiting(end_offset, self._clock.monotonic(), connection, answer, late, sends))
+        self._waiting += sends
         self.flush_soon(end_offset)
 
     def flush_soon(self, end_offset: int) -> None:
@@ -72,6 +80,8 @@ class DurableAnswers:
 
     def _flushed(self, end_offset: int, status: PutStatus) -> None:
         self._asked_to = -1
+        if status is PutStatus.PUT_OK:  # A flush takes along what was stored after it was asked for.
+            end_offset = max(end_offset, self._local.flushed_where)
         line = self._line
         # The log is appended in order, and so is the line: whoever is behind the first that waits, waits too.
         while line and line[0].end_offset <= end_offset:
@@ -84,13 +94,14 @@ class DurableAnswers:
         oldest_s = self._clock.monotonic() - self._timeout_s
         count = 0
         while self._line and self._line[0].since_s < oldest_s:
+            count += self._line[0].sends
             self._answer(self._line.popleft(), PutStatus.FLUSH_DISK_TIMEOUT)
-            count += 1
         return count
 
     def _answer(self, waiting: _Waiting, status: PutStatus) -> None:
+        self._waiting -= waiting.sends
         if status is PutStatus.PUT_OK:
             waiting.connection.send_bytes(waiting.answer)
         else:
-            self.timed_out += 1
+            self.timed_out += waiting.sends
             waiting.connection.send_bytes(waiting.late())

@@ -6,6 +6,7 @@ from tiermq.errors import RequestRefused
 from tiermq.kernel import SendRequest
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.command import FLAG_RESPONSE, RemotingCommand
+from tiermq.remoting.frame import LENGTHS, decode_frame, encode_frame
 from tiermq.status import PutStatus
 
 STORED = frozenset(
@@ -55,6 +56,20 @@ _CODES: dict[PutStatus, tuple[ResponseCode, str | None]] = {
 def code_of(status: PutStatus) -> tuple[ResponseCode, str | None]:
     """The response code and the remark for a status."""
     return _CODES.get(status) or (ResponseCode.SYSTEM_ERROR, f"the message was not stored: {status.name}")
+
+
+def answers_with(answers: bytes, status: PutStatus) -> bytes:
+    """The same answers, frames side by side, with another status: the places of their messages stay."""
+    code, remark = code_of(status)
+    changed = []
+    begin = 0
+    while begin < len(answers):
+        end = begin + LENGTHS.unpack_from(answers, begin)[0] + 4
+        answer = decode_frame(answers[begin:end])
+        answer.code, answer.remark = code, remark
+        changed.append(encode_frame(answer))
+        begin = end
+    return b"".join(changed)
 
 
 def refusal_of(request: SendRequest, error: RequestRefused) -> RemotingCommand:

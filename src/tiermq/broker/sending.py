@@ -1,7 +1,8 @@
 """SendProcessor: sends (10, 310), batches (320), of producers and of consumers that give messages back by sending.
 
     reads of usual sends ─► kernel.SendLane ─► answers                          never seen here, see `lane`
-    send ─► usual, to a store that flushes first ─► append ─► answer once it is durable
+                                 └─► a store that flushes first: answers of the read once all of it is durable
+    send ─► usual: SendLane ─► answer
         └─► otherwise: checks ─► place ─► append ─► answer
                           └─► the topic or the group must be made first: in the pool, sends wait in their topic's line
 
@@ -22,7 +23,7 @@ from tiermq.broker.delay_rewrite import Place
 from tiermq.broker.durable_answers import LOOK_S, DurableAnswers
 from tiermq.broker.listening import store_host
 from tiermq.broker.parts import BrokerParts
-from tiermq.broker.put_answers import STORED, code_of, refusal_of
+from tiermq.broker.put_answers import STORED, answers_with, code_of, refusal_of
 from tiermq.broker.recall_handle import recall_handle_of, with_recall_handle
 from tiermq.broker.send_checks import (
     SYS_FLAG_TRANSACTION,
@@ -46,12 +47,11 @@ from tiermq.broker.send_counts import SendCounts
 from tiermq.broker.topics import RETRY_PREFIX, TIMER_TOPIC, is_sending_forbidden
 from tiermq.config import BrokerRole, FlushDiskType
 from tiermq.errors import CorruptRecord, IllegalMessage, RequestRefused
-from tiermq.kernel import Message, PutResult, SendLane, SendRequest, message_of_send, send_answer
+from tiermq.kernel import Frame, Message, PutResult, SendLane, SendRequest, send_answer
 from tiermq.message.client_batch import decode_client_batch
 from tiermq.message.hosts import encode_host
 from tiermq.message.ids import UniqueKeyGenerator
 from tiermq.message.inner_batch import with_inner_num
-from tiermq.message.properties import UNIQ_KEY, get_property
 from tiermq.namesrv.topic_config import FILTER_SINGLE_TAG, TopicConfig
 from tiermq.remoting.codes import VERSION, ResponseCode
 from tiermq.remoting.connection import Connection
@@ -67,6 +67,7 @@ DLQ_QUEUES = 1
 PLACE_CHARACTERS = 16
 """A message id is where the store is, then the physical offset in so many hexadecimal digits."""
 _PUT_OK = PutStatus.PUT_OK
+_LATE = PutStatus.FLUSH_DISK_TIMEOUT
 
 
 class _Stored(NamedTuple):
@@ -100,9 +101,7 @@ class SendProcessor:
             store_host(config.broker_ip1, 0).rpartition(":")[0], clock=parts.clock
         ).next_key
         self.lane = SendLane(parts.local.appender, self._added, VERSION, self._region, self._trace_on)
-        """Where usual sends to topics that were sent to before are stored, if nobody waits for the disk."""
-        self._usual: dict[str, TopicConfig] = {}
-        """Topics whose sends can go the usual way."""
+        """Where usual sends to topics that were sent to before are stored."""
         self._lines: dict[str, list[tuple[Connection, SendRequest]]] = {}
         self._in_lines = 0
         self.counts = SendCounts(parts.metrics, config, parts.topics)
@@ -112,12 +111,19 @@ class SendProcessor:
         parts.topics.listeners.append(self._forget)
 
     def register(self, server: RemotingServer) -> None:
-        server.register_send(self.send, None if self._sync else self.lane)
+        if self._sync:
+            server.register_send(self.send, take_sends=self.take_sends)
+        else:
+            server.register_send(self.send, self.lane)
 
     @property
     def waiting(self) -> int:
         """Sends that are not answered yet."""
         return self.durable.waiting + self._in_lines
+
+    @property
+    def _has_no_room(self) -> bool:
+        return self.waiting >= self._config.send_thread_pool_queue_capacity
 
     def _look_for_late(self) -> None:
         self.durable.answer_late()
@@ -127,20 +133,36 @@ class SendProcessor:
     def send(self, connection: Connection, request: SendRequest) -> bytes | None:
         """The answer, or None when it comes later. Raises RequestRefused."""
         born_host = connection.born_host or born_host_of(connection)
-        if not self._sync:
-            answer = self.lane.take(request, born_host)
-            return self._send_otherwise(connection, request) if answer is None else answer
-        usual = self._usual.get(request.topic)
-        if usual is None or request.queue_id >= usual.write_queues or not self.lane.admits(request):
+        answer = None if self._sync and self._has_no_room else self.lane.take(request, born_host)
+        if answer is None:
             return self._send_otherwise(connection, request)
-        self._require_room()
-        message = message_of_send(request, request.queue_id, request.properties + self._added, born_host)
-        key = get_property(request.properties, UNIQ_KEY.encode()) or b""
-        return self._answered(connection, request, self._append(message), True, request.queue_id, key.decode())
+        if not self._sync:
+            return answer
+        self._hold(connection, 1, b"" if request.is_oneway else answer)
+        return None
+
+    def take_sends(self, connection: Connection, frames: list[Frame | SendRequest]) -> int:
+        """Take usual sends at the head of a read, which are answered once they are durable; how many."""
+        room = self._config.send_thread_pool_queue_capacity - self.waiting
+        if room <= 0:
+            return 0
+        taken, answers = self.lane.take_all(frames if len(frames) <= room else frames[:room], connection.born_host)
+        if taken:
+            self._hold(connection, taken, answers)
+        return taken
+
+    def _hold(self, connection: Connection, sends: int, answers: bytes) -> None:
+        """Answer sends that the lane has just taken once they are durable; without answers all of them are one-way."""
+        tail = self._local.appender.tail
+        assert tail is not None  # The lane has put something.
+        end_offset = tail.base + tail.position  # Of the last of them, or of what others have put behind it since.
+        if answers:
+            self.durable.add(end_offset, connection, answers, lambda: answers_with(answers, _LATE), sends)
+        else:
+            self.durable.flush_soon(end_offset)
 
     def _remember(self, topic: str, config: TopicConfig) -> None:
         """Let sends to a topic go the usual way from now on."""
-        self._usual[topic] = config
         self.lane.open_topic(topic, config.write_queues, self.counts.entry(topic))
         if self._find(topic) is not config:  # It was changed in another thread, which may have told so before.
             self._forget((topic,))
@@ -149,7 +171,6 @@ class SendProcessor:
         """Topics were changed or deleted; any thread tells it."""
         for topic in topics:
             self.lane.close_topic(topic)
-            self._usual.pop(topic, None)
 
     # Otherwise.
 
@@ -284,12 +305,12 @@ class SendProcessor:
         if request.is_oneway or not waits:
             self.durable.flush_soon(stored.end_offset)
             return answer(_PUT_OK)
-        self.durable.add(stored.end_offset, connection, answer(_PUT_OK), lambda: answer(PutStatus.FLUSH_DISK_TIMEOUT))
+        self.durable.add(stored.end_offset, connection, answer(_PUT_OK), lambda: answer(_LATE))
         return None
 
     def _require_room(self) -> None:
         """Raises RequestRefused when too many sends wait already."""
-        if self.waiting >= self._config.send_thread_pool_queue_capacity:
+        if self._has_no_room:
             self.counts.refused += 1
             raise RequestRefused(
                 f"{self.waiting} sends wait for the disk already: try again, or another broker",

@@ -8,8 +8,8 @@ request's properties are whole (`name 1 value 2`), hold a unique key in plain AS
 on. A batch that the store would refuse, and one of messages that must be encoded specially, is not usual.
 
 Contract of both twins: what is stored and what is answered is what the general way stores and answers, byte for byte;
-whatever is not certain is refused before anything is written. The answer says SUCCESS once the record is in the log:
-a lane is for stores that do not flush before they answer. Who made it opens and closes topics, from any thread, and
+whatever is not certain is refused before anything is written. The answer says SUCCESS once the record is in the log: a
+broker that flushes first keeps the answers back until then. Who made it opens and closes topics, from any thread, and
 takes from one thread only.
 """
 

@@ -22,7 +22,7 @@ from tiermq.kernel import SendLane, SendRequest
 from tiermq.remoting.acl import Credentials
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.command import HeaderType, RemotingCommand
-from tiermq.remoting.connection import Connection
+from tiermq.remoting.connection import Connection, TakeSends
 from tiermq.remoting.limits import ServerLimits
 from tiermq.remoting.loop_thread import LoopThread
 from tiermq.remoting.receiving import command_of_send
@@ -38,6 +38,7 @@ class RemotingClient:
     tls_context: ssl.SSLContext | None = None  # The transport does it; the connection sees plain bytes.
     plain_allowed = True
     send_lane: SendLane | None = None
+    take_sends: TakeSends | None = None
 
     def __init__(self, header_type: int = HeaderType.JSON, credentials: Credentials | None = None) -> None:
         self.limits = ServerLimits()

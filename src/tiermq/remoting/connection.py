@@ -35,6 +35,10 @@ NOBODY = ("", 0)
 _JOINED_BYTES_MAX = 16 * 1024  # Beyond it a copy costs more than handing the parts over one by one.
 
 
+TakeSends = Callable[["Connection", "list[Frame | SendRequest]"], int]
+"""Takes usual sends at the head of a read, and says how many: they are answered later."""
+
+
 class ConnectionOwner(Protocol):
     """Who made the connection: the server, or a client."""
 
@@ -42,6 +46,7 @@ class ConnectionOwner(Protocol):
     tls_context: ssl.SSLContext | None
     plain_allowed: bool
     send_lane: SendLane | None
+    take_sends: TakeSends | None
 
     def now_s(self) -> float: ...
 
@@ -144,14 +149,8 @@ class Connection(asyncio.Protocol):
             self._owner.partial_changed(self, self._reader.pending_bytes - self._partial_bytes)
             self._partial_bytes = self._reader.pending_bytes
         if frames:
-            lane = self._owner.send_lane
-            if lane is not None and self.born_host and not self._frames and not self._write_is_paused:
-                taken, answers = lane.take_all(frames, self.born_host)
-                if answers:
-                    self._out.append(answers)
-                    self._out_bytes += len(answers)
-                if taken:
-                    del frames[:taken]
+            if self.born_host and not self._frames and not self._write_is_paused:
+                self._take_usual(frames)
             if self._frames:
                 self._frames.extend(frames)
             elif frames:
@@ -283,6 +282,21 @@ class Connection(asyncio.Protocol):
             self._tls = TlsLayer(self._owner.tls_context)
         elif not self._owner.plain_allowed:
             raise BadFrame("expected TLS, which this server enforces, found a plain peer")
+
+    def _take_usual(self, frames: list[Frame | SendRequest]) -> None:
+        """Take usual sends at the head of a read all at once, and out of the list."""
+        lane, take_sends = self._owner.send_lane, self._owner.take_sends
+        if lane is not None:
+            taken, answers = lane.take_all(frames, self.born_host)
+            if answers:
+                self._out.append(answers)
+                self._out_bytes += len(answers)
+        elif take_sends is not None:
+            taken = take_sends(self, frames)
+        else:
+            return
+        if taken:
+            del frames[:taken]
 
     def _take_frames(self) -> None:
         frames, self._in_read = self._frames, True

@@ -26,7 +26,7 @@ from tiermq.errors import RemotingError, RequestRefused
 from tiermq.kernel import SendLane, SendRequest
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
-from tiermq.remoting.connection import NOBODY, Connection
+from tiermq.remoting.connection import NOBODY, Connection, TakeSends
 from tiermq.remoting.limits import ServerLimits
 from tiermq.remoting.listener_end import close_listener
 from tiermq.remoting.receiving import SEND_CODES, command_of_send, send_request_of
@@ -79,6 +79,7 @@ class RemotingServer:
         self._blocking: dict[int, Handler] = {}
         self._send_handler: SendHandler | None = None
         self.send_lane: SendLane | None = None
+        self.take_sends: TakeSends | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._waiting_blocking = 0
         self._partial_bytes = 0
@@ -104,14 +105,17 @@ class RemotingServer:
         self._handlers.pop(int(code), None)
         self._blocking[int(code)] = handler
 
-    def register_send(self, handler: SendHandler, lane: SendLane | None = None) -> None:
+    def register_send(
+        self, handler: SendHandler, lane: SendLane | None = None, take_sends: TakeSends | None = None
+    ) -> None:
         """Sends (10, 310, 320) go to `handler`, on the loop, ready parsed. It returns the bytes of the answer.
 
         With a lane, sends that it takes never reach the handler, once that has said where a connection's messages are
-        born (`Connection.born_host`), and unless somebody must be asked who may send.
+        born (`Connection.born_host`), and unless somebody must be asked who may send. `take_sends` is the same for
+        those who answer later.
         """
         self._send_handler = handler
-        self.send_lane = lane if self.acl is None else None
+        self.send_lane, self.take_sends = (lane, take_sends) if self.acl is None else (None, None)
 
     @property
     def codes(self) -> frozenset[int]:
