@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+import sys
 from pathlib import Path
 
 import pytest
 
 from broker.brokers import send_command
-from tiermq.errors import BadConfig, RemotingError
+from tiermq.errors import BadConfig, PeerGone, RemotingError
 from tiermq.message.record import decode_records
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
@@ -76,6 +78,20 @@ def test_a_restart_keeps_messages_offsets_and_addresses(tmp_path: Path) -> None:
         assert [message.body for message in broker.messages("orders")] == [b"before"]
         assert broker.committed_offset("G", "orders", 0) == 1
         assert broker.committed_offset("other", "orders", 0) is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems let nobody keep a port for another")
+def test_nobody_else_gets_the_port_of_a_broker_that_is_being_started_again(tmp_path: Path) -> None:
+    with LocalBroker(tmp_path) as broker:
+        port = broker.broker.port
+        broker._stop_broker()  # The first half of a restart.
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        with pytest.raises(PeerGone, match="refused"):
+            BlockingClient("127.0.0.1", port, timeout_s=60.0)
+        broker.start()
+        assert broker.broker.port == port
+    assert broker._port is None
 
 
 def test_settings_go_to_the_broker_and_to_its_store(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ clients are connected). Started and stopped by one thread.
 from __future__ import annotations
 
 import os
+import socket
+import sys
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from types import TracebackType
@@ -22,6 +24,7 @@ from typing import Any, Self
 
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import LOOPBACK, BrokerConfig
+from tiermq.broker.listening import bound_socket
 from tiermq.errors import BadConfig, RemotingError, StoreError
 from tiermq.kernel import Message
 from tiermq.message.stored_message import StoredMessage
@@ -69,6 +72,7 @@ class LocalBroker:
         self._store_settings = {**SMALL, **{name: settings[name] for name in settings.keys() - names}}
         self._name_server: NameServer | None = None
         self._broker: Broker | None = None
+        self._port: socket.socket | None = None
 
     # Life.
 
@@ -83,6 +87,7 @@ class LocalBroker:
                 NameServerConfig(bind_address=LOOPBACK, listen_port=0, kv_config_path=""), limits=limits
             )
             self._name_server.start()
+        self._keep_port()
         self._config = self._config.with_settings(namesrv_addr=self.name_server)
         broker = Broker.open(
             self.directory, tier=self._tier, config=self._config, clock=self.clock, limits=limits,
@@ -99,9 +104,22 @@ class LocalBroker:
         if registration is None or not registration.wait_registered(REGISTERED_S):
             raise RemotingError(f"expected the broker registered at {self.name_server}, found it not within 60 s")
 
+    def _keep_port(self) -> None:
+        """Bind the broker's port for as long as this object runs, or somebody else may have it after a restart: another
+        process that wants just any, or a client of this one that tries to come back meanwhile.
+
+        Linux lets two be bound to a port as long as only one of them listens, and gives it to nobody else.
+        """
+        if self._port is None and sys.platform == "linux":
+            self._port = bound_socket(self._config.bind_address, self._config.listen_port)
+            self._config = self._config.with_settings(listen_port=self._port.getsockname()[1])
+
     def stop(self) -> None:
         """End the broker cleanly, and the name server. Twice does no harm."""
         self._stop_broker()
+        port, self._port = self._port, None
+        if port is not None:
+            port.close()
         name_server, self._name_server = self._name_server, None
         if name_server is not None:
             name_server.stop(0.0)
