@@ -104,11 +104,16 @@ def test_an_address_that_is_none_is_refused() -> None:
 def test_a_name_server_that_does_not_answer_is_passed_over_and_asked_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        ClusterClient.ask, "__kwdefaults__", {**(ClusterClient.ask.__kwdefaults__ or {}), "timeout_s": 0.1}
-    )
+    ask = ClusterClient.ask
     with LocalBroker(tmp_path) as broker, socket.create_server(("127.0.0.1", 0)) as silent:
-        both = f"127.0.0.1:{silent.getsockname()[1]};{broker.name_server}"
+        without_answers = f"127.0.0.1:{silent.getsockname()[1]}"
+        both = f"{without_answers};{broker.name_server}"
+
+        async def impatient(cluster: ClusterClient, address: str, code: RequestCode, **fields: Any) -> RemotingCommand:
+            timeout_s = 0.1 if address == without_answers else 60.0
+            return await ask(cluster, address, code, **{"timeout_s": timeout_s, **fields})
+
+        monkeypatch.setattr(ClusterClient, "ask", impatient)
 
         async def ask_twice(cluster: ClusterClient) -> None:
             for _ in range(2):
