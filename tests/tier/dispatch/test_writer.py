@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tier.dispatch.dispatch_world import BROKER, CLUSTER, DispatchWorld
+from tiermq.clock import ManualClock
 from tiermq.tier.dispatch.plan import DispatchConfig
+from tiermq.tier.driver.contract import StoredObject
 from tiermq.tier.driver.faulty import Down, Fault, ScriptedFaults
-from tiermq.tier.metadata.broker_lease import BrokerLease
+from tiermq.tier.driver.memory import MemoryDriver
+from tiermq.tier.metadata.broker_lease import BrokerLease, Lease, encode_lease, lease_name
+from tiermq.tier.metadata.manifest import manifest_name
+from tiermq.tier.metadata.manifest_store import ManifestStore
 from tiermq.tier.names import QueueKey
 
 KEY = QueueKey(CLUSTER, BROKER, "T", 0)
@@ -77,6 +83,54 @@ def test_stopping_gives_the_lease_back(world: DispatchWorld) -> None:
     assert world.engine.stop()
     lease = BrokerLease(world.driver, CLUSTER, BROKER, "the next", clock=world.clock)
     assert lease.acquire() == 2
+
+
+def test_an_old_lease_that_came_back_is_taken_again_above_the_epochs_of_all_manifests(world: DispatchWorld) -> None:
+    for queue_id, epoch in ((0, 7), (1, 3), (2, 9)):
+        for _ in range(epoch):
+            ManifestStore(world.driver, "a job of last week").acquire(replace(KEY, queue_id=queue_id))
+    lease = encode_lease(Lease(2))
+    world.driver.put_object(lease_name(CLUSTER, BROKER), lease)
+    for queue_id in range(3):
+        world.put(5, queue_id=queue_id)
+    world.go()
+    for queue_id in range(3):
+        assert world.tier_offsets(queue_id=queue_id) == list(range(5))
+    assert world.engine.status()["fenced"] == {}
+    assert world.lease is not None
+    assert world.lease.epoch == 10
+    world.go(20_000)
+    assert world.writer.may_write()
+
+
+class TakenOver(MemoryDriver):
+    """Somebody takes lease and queue by force between the question whose the lease is and the queue's manifest."""
+
+    clock: ManualClock | None = None
+
+    def get_object(self, name: str) -> StoredObject | None:
+        if self.clock is not None and name == manifest_name(KEY):
+            clock, self.clock = self.clock, None
+            lease = BrokerLease(self, CLUSTER, BROKER, "an operator", clock=clock)
+            lease.acquire(force=True)
+            ManifestStore(self, "an operator", lease=lease).acquire(KEY)
+        return super().get_object(name)
+
+
+def test_a_lease_that_is_taken_over_at_a_queue_s_manifest_is_not_taken_back(tmp_path: Path) -> None:
+    driver = TakenOver()
+    world = DispatchWorld(tmp_path, driver, config=NOW, lease=True)
+    driver.clock = world.clock
+    world.put(5)
+    world.go()
+    world.go(20_000)
+    assert driver.clock is None
+    assert "an operator" in str(world.engine.status()["lease"])
+    found = BrokerLease(driver, CLUSTER, BROKER, "x").read()
+    assert found is not None
+    assert (found.owner, found.epoch) == ("an operator", 2)
+    file = world.files.find("T", 0)
+    assert file is None or file.commit_offset <= 0
 
 
 def test_the_epoch_is_kept_in_the_metadata(world: DispatchWorld) -> None:

@@ -16,7 +16,7 @@ from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.metadata.broker_lease import BrokerLease
 from tiermq.tier.metadata.document import CorruptManifest, seal_document
 from tiermq.tier.metadata.manifest import QueueManifest, manifest_name
-from tiermq.tier.metadata.manifest_store import ManifestStore
+from tiermq.tier.metadata.manifest_store import EpochBehind, ManifestStore
 
 NAME = manifest_name(QUEUE)
 
@@ -186,8 +186,9 @@ def test_a_lease_older_than_a_manifest_is_refused(manual_clock: ManualClock) -> 
         ManifestStore(driver, "job").acquire(QUEUE)
     lease = BrokerLease(driver, "c", "b", "a", clock=manual_clock)
     lease.acquire()
-    with pytest.raises(StaleWriter, match="job already writes with epoch 3"):
+    with pytest.raises(EpochBehind, match="job already writes with epoch 3") as behind:
         ManifestStore(driver, "a", lease=lease).acquire(QUEUE)
+    assert behind.value.epoch == 3
     lease.acquire(epoch_min=4)
     assert ManifestStore(driver, "a", lease=lease).acquire(QUEUE) == 4
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tier.verify_world import QUEUE, bytes_of, index_key, log_key, unit_key
 from tiermq.errors import TierUnavailable
 from tiermq.tier.driver.faulty import Fault, FaultyDriver, ScriptedFaults
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
+from tiermq.tier.metadata.document import seal_document
 from tiermq.tier.metadata.manifest import manifest_name
 from tiermq.tier.repair.repair import repair_tier, run_repair
 from tiermq.tier.repair.repair_plan import plan_repair
@@ -119,6 +121,18 @@ def test_a_manifest_that_cannot_be_read_is_made_anew(mended: RepairWorld, conten
     stored = mended.world.driver.get_object(kept[0])
     assert stored is not None
     assert stored.data == content
+
+
+def test_a_manifest_whose_version_digit_went_bad_is_made_anew_and_a_newer_one_left_alone(mended: RepairWorld) -> None:
+    name, driver = manifest_name(QUEUE), mended.world.driver
+    good = driver.get_object(name).data
+    driver.put_object(name, good.replace(b'"version":1', b'"version":3'))
+    assert mended.repair(metadata=True).is_complete
+    mended.assert_as_before()
+    newer = seal_document(json.loads(good)["body"], 3)
+    driver.put_object(name, newer)
+    assert not mended.repair(metadata=True).is_complete
+    assert driver.get_object(name).data == newer
 
 
 def items_of(data: bytes) -> list[bytes]:

@@ -2,6 +2,8 @@
 
 The lease says that this process may write the broker at all; an epoch, taken from the queue's manifest, says that it
 may write the queue. Whoever takes either over is the owner from then on, and this writer is told StaleWriter.
+A manifest with a newer epoch than a lease that is ours all the same tells of a lease that came back from a backup: it
+is acquired again, above that epoch. If it is somebody else's by then, that is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from tiermq.tier.flat.flat_segment import FlatSegment
 from tiermq.tier.metadata.broker_lease import DEFAULT_TERM_MS, BrokerLease, LeaseHeld
 from tiermq.tier.metadata.manifest_policy import ManifestPolicy
 from tiermq.tier.metadata.manifest_snapshot import snapshot_manifest
-from tiermq.tier.metadata.manifest_store import ManifestStore
+from tiermq.tier.metadata.manifest_store import EpochBehind, ManifestStore
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.names import QueueKey
 
@@ -111,7 +113,7 @@ class QueueWriter:
         """Become the queue's writer; its epoch, or 0 while the broker is not ours. Raises StaleWriter, TierError."""
         if not self.may_write():
             return 0
-        epoch = self._manifests.acquire(file.queue)
+        epoch = self._acquire(file.queue)
         self._metadata.together(lambda: self._metadata.update_queue(file.queue, epoch=epoch))
         if not file.initialised:
             known = self._manifests.held(file.queue)
@@ -122,6 +124,19 @@ class QueueWriter:
                 )
         self.note_unsealed(file)
         return epoch
+
+    def _acquire(self, queue: QueueKey) -> int:
+        try:
+            return self._manifests.acquire(queue)
+        except EpochBehind as error:
+            if self._lease is None:
+                raise
+            with self._lease_lock:  # Another queue's turn may have done it meanwhile.
+                if self._lease.epoch <= error.epoch:
+                    _log.warning("the lease is acquired again, above an epoch that it does not know: %s", error)
+                    self._lease.acquire(epoch_min=error.epoch + 1)
+                    self._held_until_ms = self._lease.expires_ms
+        return self._manifests.acquire(queue)
 
     def release(self) -> None:
         """Let another process have the broker at once."""

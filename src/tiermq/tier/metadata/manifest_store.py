@@ -26,6 +26,17 @@ ACQUIRE_TRIES = 64
 """A busy writer may win against an acquirer a few times over; so many losses in a row are a quarrel, not a race."""
 
 
+class EpochBehind(StaleWriter):
+    """A manifest carries `epoch`, which is newer than that of a lease which was ours when the tier was asked.
+
+    Either the lease was lost since, or it is an old one that came back: then its holder may acquire it again, higher.
+    """
+
+    def __init__(self, text: str, epoch: int) -> None:
+        super().__init__(text)
+        self.epoch = epoch
+
+
 class WriterLease(Protocol):
     """What a manifest store wants of a broker's lease (`broker_lease.BrokerLease`)."""
 
@@ -79,7 +90,7 @@ class ManifestStore:
     def acquire(self, queue: QueueKey) -> int:
         """Become the queue's writer and fence off every other. Returns the epoch; again, it returns the same.
 
-        Raises StaleWriter when the tier knows a newer epoch than this writer's lease, CorruptManifest or FutureManifest
+        Raises EpochBehind when the tier knows a newer epoch than this writer's lease, CorruptManifest or FutureManifest
         when the manifest cannot be read (it is then left alone), ManifestConflict when others acquire without end.
         """
         with self._lock_of(queue):
@@ -153,9 +164,10 @@ class ManifestStore:
         if self._lease is None:
             return old.epoch + 1
         if old.epoch > self._lease.epoch:
-            raise StaleWriter(
+            raise EpochBehind(
                 f"{manifest_name(old.key)}: {self._writer} holds epoch {self._lease.epoch}, but {old.writer} already "
-                f"writes with epoch {old.epoch}; stop this writer, or acquire the broker's lease again with that epoch"
+                f"writes with epoch {old.epoch}; stop this writer, or acquire the broker's lease again with that epoch",
+                old.epoch,
             )
         return self._lease.epoch
 
