@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.brokers import send_command
+from tiermq.broker.registration import BrokerRegistration
 from tiermq.errors import BadConfig, PeerGone, RemotingError
 from tiermq.message.record import decode_records
 from tiermq.remoting.client import BlockingClient
@@ -78,6 +80,22 @@ def test_a_restart_keeps_messages_offsets_and_addresses(tmp_path: Path) -> None:
         assert [message.body for message in broker.messages("orders")] == [b"before"]
         assert broker.committed_offset("G", "orders", 0) == 1
         assert broker.committed_offset("other", "orders", 0) is None
+
+
+def test_the_topic_of_a_message_that_a_test_puts_is_known_to_the_name_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand_over = BrokerRegistration._hand_over
+
+    def late(registration: BrokerRegistration) -> None:
+        """As if the thread that tells name servers had no time for a moment."""
+        asyncio.get_running_loop().call_later(0.3, hand_over, registration)
+
+    with LocalBroker(tmp_path) as broker, at(broker.name_server) as client:
+        monkeypatch.setattr(BrokerRegistration, "_hand_over", late)
+        broker.send("orders", b"paid")
+        route = client.request(RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext={"topic": "orders"}))
+        assert route.code == ResponseCode.SUCCESS
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems let nobody keep a port for another")

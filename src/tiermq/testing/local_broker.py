@@ -182,8 +182,12 @@ class LocalBroker:
     def create_topic(self, name: str, queues: int = 4) -> None:
         """Make a topic, or change how many queues it has. Clients can find it when this returns."""
         self.broker.parts.topics.put(TopicConfig(name, queues, queues))
+        self._wait_for_route(name, queues)
+
+    def _wait_for_route(self, topic: str, queues: int) -> None:
+        """Until the name server says that it has so many: the broker tells it by a thread of its own."""
         host, _, port = self.name_server.rpartition(":")
-        asked = {"topic": name}
+        asked = {"topic": topic}
         with BlockingClient(host, int(port), timeout_s=REGISTERED_S) as client:
             while True:
                 answer = client.request(RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=asked))
@@ -201,12 +205,15 @@ class LocalBroker:
         keys: Iterable[str] = (),
         properties: Mapping[str, str] | None = None,
     ) -> StoredMessage:
-        """Store a message as if a producer had sent it, and give it as it is stored. The topic is made if need be.
+        """Store a message as if a producer had sent it, and give it as it is stored. The topic is made if need be, and
+        clients can find it when this returns.
 
         Raises StoreError when the store refuses it.
         """
         parts = self.broker.parts
-        parts.topics.make(topic, max(queue_id + 1, 4), max(queue_id + 1, 4))
+        if parts.topics.get(topic) is None:
+            made = parts.topics.make(topic, max(queue_id + 1, 4), max(queue_id + 1, 4))
+            self._wait_for_route(topic, made.read_queues)
         message = Message(topic, body, queue_id, tags=tags, keys=list(keys), properties=dict(properties or {}))
         result = parts.local.put(message)
         if not result.ok:
