@@ -35,6 +35,7 @@ def at(tmp_path: Path) -> Iterator[Shell]:
                 topic, f"body {number}".encode(), tags="paid", keys=[f"k{number}"], properties={"x": "y"}
             )
             kill(made.broker, sent)
+        made.wait_for_topic("%DLQ%audit")
         yield made
 
 
@@ -121,9 +122,11 @@ def test_a_letter_that_dies_again_is_another_letter(at: Shell) -> None:
 
 def test_an_error_is_told_and_what_was_not_sent_is_sent_the_next_time(at: Shell) -> None:
     at.run("topic", "create", "orders", "--queues", "1", "--perm", "r")
+    at.wait_for_topic("orders", is_writable=False)
     result = at.run("dlq", "resend", "audit", code=1)
     assert "orders" in result.output + str(result.exception)
     at.run("topic", "create", "orders", "--queues", "1", "--perm", "rw")
+    at.wait_for_topic("orders")
     at.run("dlq", "resend", "audit")
     assert (len(at.broker.messages("orders")), len(at.broker.messages("bills"))) == (6, 2)
 

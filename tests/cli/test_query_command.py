@@ -11,6 +11,7 @@ def test_messages_are_found_by_key_by_both_ids_and_by_place(tmp_path: Path) -> N
     with shell(tmp_path) as at:
         at.run("produce", "orders", "wanted", "--key", "order-42", "--queue", "1")
         at.run("produce", "orders", "another", "--key", "order-43", "--queue", "1")
+        at.wait_for_topic("orders")
         [message] = [each for each in at.broker.messages("orders") if each.body == b"wanted"]
         for words in (
             ("--key", "order-42"),
@@ -25,6 +26,7 @@ def test_messages_are_found_by_key_by_both_ids_and_by_place(tmp_path: Path) -> N
 def test_nothing_found_is_exit_code_1(tmp_path: Path) -> None:
     with shell(tmp_path) as at:
         at.run("produce", "orders", "x", "--key", "a")
+        at.wait_for_topic("orders")
         for words in (
             ("--key", "b"),
             ("--key", "a", "--end", "1"),

@@ -11,6 +11,7 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from tiermq.cli.main import cli
+from tiermq.client.access import Access
 from tiermq.testing import LocalBroker
 
 
@@ -25,6 +26,14 @@ class Shell:
         result = CliRunner().invoke(cli, words, env=self.environment, **more)
         assert result.exit_code == code, f"{result.output}\n{result.exception!r}"
         return result
+
+    def wait_for_topic(self, name: str, *, is_writable: bool = True) -> None:
+        """Until the name server knows a topic that came by itself, or was changed: the broker tells it by a thread of
+        its own.
+        """
+        found = None
+        while found is None or bool(found.writable) != is_writable:
+            found = Access(self.broker.name_server).run(lambda cluster: cluster.find_route(name))
 
     def lines(self, *words: str) -> list[str]:
         return self.run(*words).stdout.splitlines()
