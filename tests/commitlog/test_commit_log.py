@@ -11,6 +11,7 @@ from small_store import LOG_BYTES, body, log_place, on_simulation, overwrite, pu
 from tiermq import Message, PutStatus
 from tiermq.commitlog.commit_log import CommitLog
 from tiermq.errors import CorruptRecord, DiskFull, StoreError
+from tiermq.files.mapped_file import MappedFile
 from tiermq.store.running_flags import Flag
 
 
@@ -51,6 +52,30 @@ def test_a_put_that_waits_too_long_for_room_is_told_that_the_page_cache_is_busy(
         with log._room:
             assert store.put(Message("T", b"x")).status is PutStatus.OS_PAGE_CACHE_BUSY
         assert store.put(Message("T", b"x")).queue_offset == 0
+
+
+def test_a_put_that_others_overtake_while_it_makes_room_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They append without the lock that it holds; it looked twice where they end, and raised what nobody caught."""
+    with on_simulation() as store:
+        put_all(store, 1, size=900)
+        log: CommitLog = store._parts.log
+        position = MappedFile.wrote_position.fget
+        assert position is not None
+        others = 0
+
+        def overtaken(file: MappedFile) -> int:
+            nonlocal others
+            found: int = position(file)
+            while position(file) + 1_200 < LOG_BYTES:
+                assert store.put(Message("T", bytes(900))).ok
+                others += 1
+            return found
+
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(MappedFile, "wrote_position", property(overtaken))
+            assert log._make_room(1_500) is PutStatus.PUT_OK
+        assert others > 5
+        assert store.put(Message("T", bytes(1_300))).physical_offset == LOG_BYTES
 
 
 def test_a_file_that_cannot_be_made_is_told_and_tried_again_by_the_next_put() -> None:

@@ -255,9 +255,10 @@ class CommitLog:
         if self.appender.gate:
             return PutStatus.SERVICE_NOT_AVAILABLE
         active = self.files.last()
-        if active is not None and not active.is_full and active.wrote_position + needed <= active.size:
+        end = 0 if active is None else active.wrote_position + needed  # Looked at once: others go on appending.
+        if active is not None and not active.is_full and end <= active.size:
             try:
-                active.reserve(active.wrote_position + needed)
+                active.reserve(end)
             except DiskFull as error:
                 self.on_disk_full(error)
                 return PutStatus.SERVICE_NOT_AVAILABLE
