@@ -57,7 +57,7 @@ def _epoch(driver: TierDriver, name: str) -> int:
     try:
         return _epoch_of(stored.data, name)
     except CorruptManifest as error:
-        _log.error("its epoch counts for nothing: %s", error)
+        _log.error("a manifest tells no epoch: %s", error)
         return 0
 
 
