@@ -59,10 +59,12 @@ def test_a_cancelled_timer_waits_no_longer_and_is_not_delivered(tmp_path: Path) 
         at.run("delayed", "cancel", "orders", key, code=1)  # It is cancelled already.
         at.run("delayed", "cancel", "bills", "unknown", code=1)
         at.broker.advance(hours=2)
-        while not at.broker.messages("orders"):
-            time.sleep(0.01)
         timers = at.broker.broker.parts.timers
         assert timers is not None
+        while not timers.counts.cancelled or not at.broker.messages(
+            "orders"
+        ):.
+            time.sleep(0.01)
         assert timers.counts.cancelled == 1
         assert [message.body for message in at.broker.messages("orders")] == [b"keep"]
 
