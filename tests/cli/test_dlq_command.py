@@ -17,11 +17,12 @@ from tiermq.testing import LocalBroker
 
 
 def kill(broker: LocalBroker, message: StoredMessage, group: str = "audit") -> None:
-    """Give a message up, as a consumer does that wants no more retries."""
+    """Give a message up, as a consumer does that wants no more retries, and see to it that the letter can be found."""
     fields: dict[str, Any] = {"offset": message.physical_offset, "group": group, "delayLevel": -1}
     with Peer(broker.broker) as peer:
         answer = peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, originTopic=message.topic, **fields)
     assert answer.code == 0
+    broker.broker.parts.local.dispatch_now()
 
 
 @pytest.fixture
