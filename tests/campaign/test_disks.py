@@ -21,6 +21,7 @@ from campaign.disks.stores import StoreGround
 from campaign.disks.tiers import TierGround
 from campaign.disks.timers import TimerGround
 from tiermq.message import crc
+from tiermq.tier.dispatch.writer import QueueWriter
 from tiermq.tier.metadata.broker_lease import BrokerLease, decode_lease
 
 GROUNDS: list[Ground] = [
@@ -140,6 +141,7 @@ def test_a_broker_that_asks_no_manifest_for_the_epoch_of_a_lost_lease_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tiermq.tier.metadata.broker_lease.survey_epochs", lambda *_: 0)
+    monkeypatch.setattr(QueueWriter, "_acquire", lambda self, queue: self._manifests.acquire(queue))
     found = DamagePart("lease", "", [vanish], [LeaseGround()], tries=1).round(0, tmp_path).findings
     assert "What is known from elsewhere is mended." in [finding.promise for finding in found]
 
