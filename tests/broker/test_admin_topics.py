@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,11 @@ from tiermq.broker.broker import Broker
 from tiermq.broker.topics import TopicTable
 from tiermq.clock import ManualClock
 from tiermq.namesrv.topic_config import TopicConfig
+from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.json_dialect import decode_body
+from tiermq.testing import LocalBroker
 
 
 @pytest.fixture
@@ -54,6 +58,26 @@ def test_a_topic_is_made_and_changed_and_on_disk_when_it_is_answered(broker: Bro
     assert peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **wanted("new", perm=4)).code == 0
     found = decode_body(peer.ask(RequestCode.GET_TOPIC_CONFIG, topic="new").body)
     assert (found["perm"], found["attributes"]) == (4, {"message.type": "FIFO"})
+
+
+def test_a_topic_that_was_made_is_known_to_the_name_server_when_it_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LocalBroker(tmp_path) as at:
+        topics = at.broker.parts.topics
+        look = topics.registration_snapshot
+        # A tenth of a second late: a broker that did not wait would always be asked too early.
+        monkeypatch.setattr(topics, "registration_snapshot", lambda: (threading.Event().wait(0.1), look())[1])
+        host, port = at.name_server.split(":")
+
+        def route() -> int:
+            with BlockingClient(host, int(port)) as client:
+                asked = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext={"topic": "new"})
+                return int(client.request(asked).code)
+
+        with Peer(at.broker) as peer:
+            assert peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **wanted("new")).code == 0
+            assert route() == ResponseCode.SUCCESS
 
 
 def test_a_change_that_changes_nothing_makes_no_new_version(broker: Broker, peer: Peer) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import queue
 import socket
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+
+import pytest
 
 from servers.loopback import free_ports
 from tiermq.broker.registration import (
@@ -119,6 +122,37 @@ def test_a_change_is_said_at_once_and_alone_and_a_burst_of_them_together() -> No
         assert (said, code) == ({"c", "d"}, 0)
         assert server.route("d").code == 0
         assert server.route("a").code == 0
+
+
+def test_whoever_waits_goes_on_when_the_change_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = Topics("a", "b")
+    with WatchedNameServer() as server, registering(topics, at(server)) as registration:
+        assert registration.wait_registered(PATIENCE_S)
+        may_look = threading.Event()
+        look = topics.registration_snapshot
+        monkeypatch.setattr(topics, "registration_snapshot", lambda: may_look.wait(PATIENCE_S) and look())
+        topics.put("c")
+        registration.topics_changed(["c"])
+        assert not registration.wait_told(0.05)
+        may_look.set()
+        assert registration.wait_told(PATIENCE_S)
+        assert server.route("c").code == 0
+
+
+def test_nobody_waits_for_a_name_server_that_is_away_or_after_the_end() -> None:
+    topics = Topics("a", "b")
+    [port] = free_ports(1)
+    with WatchedNameServer() as server, registering(topics, ("127.0.0.1", port), at(server)) as registration:
+        assert registration.wait_registered(PATIENCE_S)
+        topics.put("c")
+        registration.topics_changed(["c"])
+        assert registration.wait_told(PATIENCE_S)
+        assert server.route("c").code == 0
+        server.stop(0)
+        topics.put("d")
+        registration.topics_changed(["d"])
+        assert registration.wait_told(PATIENCE_S)
+    assert registration.wait_told(PATIENCE_S)
 
 
 def test_a_topic_that_is_gone_makes_the_whole_table_be_said() -> None:

@@ -3,13 +3,15 @@
     17 make or change     351 one's settings       202 ends and times of its queues    305 those of the system
     215 delete            21 everyone's settings   300 which groups consume it         316 delete what nobody knows
 
-A change is on disk, and told to the name servers, before it is answered. Deleting a topic deletes its messages from the
-store and the tier, the groups' offsets of it, and the retry topics that POP made for it. What reads or writes files
-runs in the pool; remarks that tools show are RocketMQ's.
+A change is on disk, and known to the name servers that can be reached, before it is answered: the next command finds
+it. A name server that hangs holds an answer up for some seconds, and no longer. Deleting a topic deletes its messages
+from the store and the tier, the groups' offsets of it, and the retry topics that POP made for it. What reads or writes
+files runs in the pool; remarks that tools show are RocketMQ's.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from tiermq.broker.parts import BrokerParts
@@ -25,6 +27,8 @@ from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import bool_field, int32_field, text_field
 from tiermq.remoting.json_dialect import ObjectKeyed, encode_body
 from tiermq.remoting.server import RemotingServer
+
+_log = logging.getLogger(__name__)
 
 QUEUES_MAX = 1 << 16
 """Of one topic: more is a slip of the hand, and every client would ask for each of them."""
@@ -72,7 +76,12 @@ class TopicAdminProcessor:
         )
         if wanted != known:
             self._parts.topics.put(wanted)
+            self._wait_told(name)
         return command.respond()
+
+    def _wait_told(self, name: str) -> None:
+        if not self._parts.wait_told():
+            _log.warning("topic %s: changed before all name servers had heard of it; they are told again", name)
 
     def _refuse_system(self, name: str) -> None:
         if self._parts.topics.is_system(name):
@@ -89,6 +98,7 @@ class TopicAdminProcessor:
         for group in parts.offsets.groups_of(name):
             gone += [each for each in pop_retry_topics(group, name) if parts.topics.get(each) is not None]
         parts.topics.delete(gone)
+        self._wait_told(name)
         for each in gone:
             parts.offsets.remove_topic(each)
         parts.offsets.flush()

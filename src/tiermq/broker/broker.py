@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 DRAIN_S = 3.0
+TOLD_S = 3.0
+"""How long the answer to a changed topic waits for the name servers. RocketMQ's tools wait five seconds for it."""
 BUSY_LOOK_S = 0.01
 
 
@@ -237,6 +239,7 @@ class Broker:
             on_order_topics=self.parts.topics.set_order,
         )
         self.parts.topics.listeners.append(self._registration.topics_changed)
+        self.parts.wait_told = functools.partial(self._registration.wait_told, TOLD_S)
         self._registration.start()
 
     @property

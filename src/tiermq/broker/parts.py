@@ -50,6 +50,8 @@ class BrokerParts:
     clients: ClientTable
     holds_locks: Callable[[str], bool] = lambda _group: False
     """Whether a group holds a queue locked, which says that it consumes in order. Whoever keeps the locks sets it."""
+    wait_told: Callable[[], bool] = lambda: True
+    """Waits in the pool until the name servers know what was changed of topics; False when that took too long."""
     ask_name_server: Callable[[str, int], BlockingClient] = BlockingClient
     """Connects to a name server at a host and port, as the broker itself does: with its TLS and its signature."""
     settings_file: Path | None = None

@@ -9,8 +9,9 @@ whole) gets the whole. One that cannot be reached is tried again, first after a 
                           └────────────────────────── rest ◄──────────────────────────────┘
 
 Invariants: name servers never wait for each other, and the broker for none of them: everything here happens in one
-thread with a loop of its own, and `topics_changed` only leaves a note. `stop` takes the broker off every name server
-that can be reached, and does not wait longer than the request timeout for one that cannot.
+thread with a loop of its own, and `topics_changed` only leaves a note. Who changes a topic by hand can wait until it is
+known (`wait_told`), for a while, and never for a name server that is away. `stop` takes the broker off every name
+server that can be reached, and does not wait longer than the request timeout for one that cannot.
 """
 
 from __future__ import annotations
@@ -116,7 +117,9 @@ class BrokerRegistration:
         self._thread: LoopThread | None = None
         self._changed: set[str] = set()
         self._note_is_left = False
+        self._notes = 0
         self._lock = threading.Lock()
+        self._went_on = threading.Condition(self._lock)
         self._registered = threading.Event()
 
     def start(self) -> None:
@@ -129,6 +132,7 @@ class BrokerRegistration:
     def stop(self) -> None:
         """Unregister everywhere and end the thread. Twice does no harm."""
         thread, self._thread = self._thread, None
+        self.went_on()
         if thread is not None:
             thread.run(self._end())
             thread.stop()
@@ -143,6 +147,7 @@ class BrokerRegistration:
             return
         with self._lock:
             self._changed.update(names)
+            self._notes += 1
             if self._note_is_left or not self._changed:
                 return
             self._note_is_left = True
@@ -154,8 +159,24 @@ class BrokerRegistration:
     def _hand_over(self) -> None:
         with self._lock:
             names, self._changed, self._note_is_left = self._changed, set(), False
+            notes = self._notes
         for session in self._sessions:
-            session.topics_changed(names)
+            session.topics_changed(names, notes)
+
+    def wait_told(self, timeout_s: float) -> bool:
+        """Wait until every name server that knows the broker has accepted what was changed before this call, or is
+        lost; False when the time was over first.
+        """
+        with self._went_on:
+            notes = self._notes
+            return self._went_on.wait_for(
+                lambda: self._thread is None or not any(session.owes(notes) for session in self._sessions), timeout_s
+            )
+
+    def went_on(self) -> None:
+        """Something was accepted, or a name server lost: whoever waits looks again."""
+        with self._went_on:
+            self._went_on.notify_all()
 
     def wait_registered(self, timeout_s: float | None = None) -> bool:
         """Wait until some name server has accepted the whole table; False when the time was over first."""
@@ -180,6 +201,8 @@ class _Session:
         self._address = address
         self._client: RemotingClient | None = None
         self._changed: set[str] = set()
+        self._noted = 0  # How many notes of changes have come here, and how many of them were accepted.
+        self._told = 0
         self._is_registered = False
         self._accepted_count = 0
         self._failed_count = 0
@@ -201,10 +224,15 @@ class _Session:
         self._news = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def topics_changed(self, names: set[str]) -> None:
+    def topics_changed(self, names: set[str], notes: int) -> None:
         self._changed |= names
+        self._noted = notes
         if self._news is not None and self._is_registered:
             self._news.set()
+
+    def owes(self, notes: int) -> bool:
+        """Whether the name server will hear what it has not accepted yet of so many notes. Any thread may ask."""
+        return self._is_registered and self._told < notes
 
     async def end(self) -> None:
         if self._task is not None:
@@ -235,17 +263,18 @@ class _Session:
     async def _register(self) -> None:
         """Say what is due: changes when there are some and the name server knows us, the whole otherwise."""
         changed, self._changed = self._changed, set()
+        noted = self._noted
         snapshot = self._owner.source.registration_snapshot()
         if changed and self._is_registered and changed <= snapshot.topics.keys():
             some = [snapshot.topics[name] for name in sorted(changed)]
             answer = await self._send(some, snapshot.data_version)
             if answer.code == ResponseCode.SUCCESS:
-                self._succeeded()
+                self._succeeded(noted)
                 return
         answer = await self._send(snapshot.topics.values(), snapshot.data_version)
         if answer.code != ResponseCode.SUCCESS:
             raise RequestRefused(f"{self}: refused the registration with {int(answer.code)}: {answer.remark}")
-        self._succeeded()
+        self._succeeded(noted)
         self._owner.accepted(answer)
 
     async def _send(self, topics: Iterable[TopicConfig], version: DataVersion) -> RemotingCommand:
@@ -279,19 +308,25 @@ class _Session:
         if client is not None:
             await client.close()
 
-    def _succeeded(self) -> None:
+    def _succeeded(self, noted: int) -> None:
         if not self._is_registered:
             _log.info("%s: registered", self)
         self._is_registered = True
+        self._told = noted
         self._accepted_count += 1
         self._failures_in_row = 0
         self._last_error = None
+        self._owner.went_on()
+
+    def _lost(self) -> None:
+        self._is_registered = False
+        self._owner.went_on()
 
     async def _failed(self, error: Exception) -> float:
         """Note it, and say how long to rest. It is said aloud once, not every 30 s."""
         if self._failures_in_row == 0:
             _log.warning("%s: not registered there, trying again: %s", self, error)
-        self._is_registered = False
+        self._lost()
         self._failed_count += 1
         self._failures_in_row += 1
         self._last_error = str(error)
@@ -314,5 +349,5 @@ class _Session:
         self._news.clear()
         if self._client is not None and not self._client.is_open:
             # It has forgotten us: the next word must be the whole, not what has changed.
-            self._is_registered = False
+            self._lost()
             await asyncio.sleep(self._owner.rest_first_s)
