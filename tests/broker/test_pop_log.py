@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,6 +112,36 @@ def test_the_log_is_needed_from_the_oldest_open_check_point_on(tmp_path: Path, m
         assert broker.parts.offsets.query(REVIVE_GROUP, REVIVE_TOPIC, 0) == 6
         broker.parts.local.dispatch_now()
         assert broker.parts.local.max_offset(REVIVE_TOPIC, 0) == 6
+
+
+def test_two_who_let_the_offset_follow_at_once_do_not_set_it_back(
+    tmp_path: Path, manual_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path, clock=manual_clock, revive_queue_num=1) as broker, PopPeer(broker) as peer:
+        put(broker, "one", "two")
+        got = [peer.pop(maxMsgNums=1)[0] for _ in range(2)]
+        peer.ack(got[0])
+        log, offsets = pops(broker).log, broker.parts.offsets
+        query, entered, go_on = offsets.query, threading.Event(), threading.Event()
+
+        def slow(*place: Any) -> int:
+            found = query(*place)
+            if threading.current_thread() is late:
+                entered.set()
+                go_on.wait(60)
+            return found
+
+        late, newest = threading.Thread(target=log.commit), threading.Thread(target=log.commit)
+        monkeypatch.setattr(offsets, "query", slow)
+        late.start()
+        assert entered.wait(60)
+        peer.ack(got[1])
+        newest.start()
+        newest.join(timeout=0.2)  # It waits for the other, unless this is broken.
+        go_on.set()
+        late.join()
+        newest.join()
+        assert query(REVIVE_GROUP, REVIVE_TOPIC, 0) == 4
 
 
 def test_records_are_rocketmq_s(tmp_path: Path, manual_clock: ManualClock) -> None:

@@ -60,6 +60,7 @@ class PopLog:
         self._turn = itertools.count()
         self._locks = [threading.Lock() for _ in range(self.queues)]
         self._ends = [0] * self.queues
+        self._commit_lock = threading.Lock()
         self._properties = {tag: encode_properties({TAGS: tag}) for tag in (TAG_CHECK_POINT, TAG_ACK, TAG_ACKS)}
         self._was_used = False
         self._offsets_written_ms = offsets.data_version.timestamp
@@ -116,11 +117,12 @@ class PopLog:
 
     def commit(self) -> None:
         """Let the revive group's offset follow what is done; the offsets' file takes it along."""
-        for queue in range(self.queues):
-            oldest = self.points.oldest_logged(queue)
-            done = self._ends[queue] if oldest is None else oldest
-            if done > max(0, self._offsets.query(REVIVE_GROUP, self.topic, queue)):
-                self._offsets.commit(REVIVE_GROUP, self.topic, queue, done)
+        with self._commit_lock:  # Or one who looked before another would set back what that one has written.
+            for queue in range(self.queues):
+                oldest = self.points.oldest_logged(queue)
+                done = self._ends[queue] if oldest is None else oldest
+                if done > max(0, self._offsets.query(REVIVE_GROUP, self.topic, queue)):
+                    self._offsets.commit(REVIVE_GROUP, self.topic, queue, done)
 
     # Reading.
 
