@@ -13,6 +13,7 @@ import pytest
 from broker.consuming import put, running
 from broker.popping_peer import MINUTE_MS, PopPeer, pops, revive
 from tiermq import Message
+from tiermq.broker.pop_checkpoints import CheckPoint, Popped
 from tiermq.broker.pop_log import REVIVE_GROUP
 from tiermq.clock import ManualClock
 from tiermq.errors import RequestRefused
@@ -142,6 +143,35 @@ def test_two_who_let_the_offset_follow_at_once_do_not_set_it_back(
         late.join()
         newest.join()
         assert query(REVIVE_GROUP, REVIVE_TOPIC, 0) == 4
+
+
+def test_the_offset_does_not_pass_a_check_point_that_is_being_made(
+    tmp_path: Path, manual_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or nobody would read it after a restart, and what was popped would never come back."""
+    with running(tmp_path, clock=manual_clock, revive_queue_num=1) as broker:
+        log = pops(broker).log
+        add, entered, go_on = log.points.add, threading.Event(), threading.Event()
+
+        def slow(point: CheckPoint) -> None:
+            entered.set()
+            go_on.wait(60)
+            add(point)
+
+        monkeypatch.setattr(log.points, "add", slow)
+        popped = Popped("G", "T", 0, 0, manual_clock.now_ms())
+        popping = threading.Thread(target=log.begin, args=(0, popped, MINUTE_MS, (0,)))
+        following = threading.Thread(target=log.commit)
+        popping.start()
+        assert entered.wait(60)
+        following.start()
+        following.join(timeout=0.2)  # It waits for the check point, unless this is broken.
+        go_on.set()
+        popping.join()
+        following.join()
+        assert broker.parts.offsets.query(REVIVE_GROUP, REVIVE_TOPIC, 0) <= 0
+    with running(tmp_path, clock=manual_clock, revive_queue_num=1) as broker:
+        assert [point.popped for point in pops(broker).log.points] == [popped]
 
 
 def test_records_are_rocketmq_s(tmp_path: Path, manual_clock: ManualClock) -> None:

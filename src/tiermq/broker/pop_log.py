@@ -119,8 +119,9 @@ class PopLog:
         """Let the revive group's offset follow what is done; the offsets' file takes it along."""
         with self._commit_lock:  # Or one who looked before another would set back what that one has written.
             for queue in range(self.queues):
-                oldest = self.points.oldest_logged(queue)
-                done = self._ends[queue] if oldest is None else oldest
+                with self._locks[queue]:  # A check point whose record is in the log is among the points, too.
+                    oldest = self.points.oldest_logged(queue)
+                    done = self._ends[queue] if oldest is None else oldest
                 if done > max(0, self._offsets.query(REVIVE_GROUP, self.topic, queue)):
                     self._offsets.commit(REVIVE_GROUP, self.topic, queue, done)
 
