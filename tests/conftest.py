@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import Any
 
@@ -73,6 +74,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(LaneCounter(), "lane-counter")
     if not hasattr(config, "workerinput"):  # Under xdist the workers' reports reach the process that started them.
         config.pluginmanager.register(FailureList(config), "failure-list")
+    if os.environ.get("TIERMQ_STALLS"):
+        config.pluginmanager.register(importlib.import_module("stalls").asked_for(os.environ), "stalls")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
