@@ -36,6 +36,7 @@ from scenarios.steps import (
 )
 from tiermq import LocalStore, Message
 from tiermq.config import SETTINGS as STORE_SETTINGS
+from tiermq.errors import TierError
 from tiermq.tier.driver.faulty import Fault, ScriptedFaults
 from tiermq.tier.names import SegmentType
 
@@ -123,6 +124,21 @@ def test_a_disk_that_is_lost_between_a_queues_first_records_and_their_units_cost
     world.erase_disk()
     play(world, [Open({"restore": True}), ExpectEverything(), Produce(2), ExpectOffsets(0, 7), TierNow(),
                  ExpectEverything(), EraseBrokerDisk(), Reopen(restore=True), ExpectEverything()])  # fmt: skip
+
+
+def test_a_restore_that_cannot_give_records_their_units_fails_and_can_be_tried_again(tmp_path: Path) -> None:
+    world = BrokerWorld(tmp_path)
+    world.open()
+    world.put(5)
+    world.driver.plan = ScriptedFaults("write", [None, *[Fault.BEFORE] * 99])
+    assert not world.store.tier_now()
+    world.erase_disk()
+    world.driver.plan = ScriptedFaults("write", [Fault.BEFORE] * 99)
+    with pytest.raises(TierError):
+        world.open(restore=True)
+    world.driver.plan = None
+    steps: list[Step] = [Open({"restore": True}), ExpectEverything(), Produce(2), ExpectOffsets(0, 7), TierNow()]
+    play(world, [*steps, ExpectEverything()])
 
 
 def test_numbering_goes_on_when_the_disk_is_lost_right_after_everything_in_the_tier_expired(tmp_path: Path) -> None:

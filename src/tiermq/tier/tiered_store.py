@@ -119,10 +119,12 @@ class TieredStore(TieredReading):
             known = tier_config.metadata_path
             is_lost = around.put_away_damaged_metadata(known, tier_config.root_path, may_replace=lock is not None)
             metadata = around.open_metadata(known, clock)
+            unfinished = undo.enter_context(ExitStack())  # Left behind the metadata, and only when opening fails.
             undo.callback(metadata.close)
             report = None
             if (restore or is_lost) and _is_new(metadata):
                 cluster, broker = tier_config.broker_cluster_name, tier_config.broker_name
+                unfinished.callback(around.discard_metadata, known)  # Half a restore would pass for a whole one.
                 report = restore_metadata(
                     driver, metadata, cluster=cluster, broker=broker, threads=around.restore_threads, clock=clock
                 )
@@ -133,6 +135,9 @@ class TieredStore(TieredReading):
             store._tier_lock = lock
             if report is not None:
                 store._require_same_history(known, around)
+            parts.engine.hold(parts.retention.deleting_topics())
+            if parts.follower is None and (restore or is_lost):
+                store._finish_uploads()
             if is_lost:
                 around.note_metadata_replaced(known)
             store._start(background)
@@ -159,9 +164,6 @@ class TieredStore(TieredReading):
 
     def _start(self, background: bool) -> None:
         tier = self.tier
-        tier.engine.hold(tier.retention.deleting_topics())
-        if self.restored is not None and tier.follower is None:
-            self._finish_uploads()
         for file in tier.files:
             if file.initialised and file.queue.topic not in tier.engine.held_topics:
                 # The tier may know messages that the local store lost: their numbers are taken.
@@ -184,12 +186,18 @@ class TieredStore(TieredReading):
             self._upkeep.start()
 
     def _finish_uploads(self) -> None:
-        """After a restore: records whose writer died before their units were there get them before anybody reads."""
+        """After a restore: records whose writer died before their units were there get them before anybody reads, and
+        passes them over. Raises TierError.
+        """
         for file in self.tier.files:
             if file.initialised and file.taken_offset > file.commit_offset:
                 self.tier.writer.claim()
-                if self.tier.writer.own(file):
-                    file.recover()
+                if not self.tier.writer.own(file):
+                    continue
+                file.recover()
+                if not file.commit():
+                    key, error = file.units.last.key, file.units.last.last_error
+                    raise error or TierUnavailable(f"{key}: it could not be committed")
 
     def close(self) -> None:
         """Upload what there is time for, then close the local store. A tier that is down does not hold it up."""
