@@ -37,8 +37,7 @@ class _Waiting:
 class DurableAnswers:
     """See the module."""
 
-    def __init__(self, local: LocalStore, server: RemotingServer, clock: Clock, capacity: int) -> None:
-        self.capacity = capacity
+    def __init__(self, local: LocalStore, server: RemotingServer, clock: Clock) -> None:
         self.timed_out = 0
         self._local = local
         self._server = server
@@ -53,10 +52,6 @@ class DurableAnswers:
     def waiting(self) -> int:
         """Sends that are not answered yet."""
         return self._waiting
-
-    @property
-    def is_full(self) -> bool:
-        return self._waiting >= self.capacity
 
     def add(
         self, end_offset: int, connection: Connection, answer: bytes, late: Callable[[], bytes], sends: int = 1

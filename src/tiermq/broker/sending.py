@@ -105,7 +105,7 @@ class SendProcessor:
         self._lines: dict[str, list[tuple[Connection, SendRequest]]] = {}
         self._in_lines = 0
         self.counts = SendCounts(parts.metrics, config, parts.topics)
-        self.durable = DurableAnswers(parts.local, parts.server, parts.clock, config.send_thread_pool_queue_capacity)
+        self.durable = DurableAnswers(parts.local, parts.server, parts.clock)
         parts.is_busy.append(lambda: self.waiting > 0)
         parts.periodic.append((LOOK_S, self._look_for_late))
         parts.topics.listeners.append(self._forget)

@@ -77,7 +77,7 @@ class TransactionProcessor:
         self.check = TransactionCheck(
             local, self.ops, parts.offsets, parts.clock, self._rules, self._ask, self._make_discard_topic
         )
-        self.durable = DurableAnswers(local, parts.server, parts.clock, config.send_thread_pool_queue_capacity)
+        self.durable = DurableAnswers(local, parts.server, parts.clock)
         self._owner = (config.broker_cluster_name, "broker", config.broker_name)
         self._ended = {
             Outcome.COMMIT: parts.metrics.counter(
