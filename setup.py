@@ -5,7 +5,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-SOURCE = "native/compiled.py"
+SOURCE = "native/compiled.pyx"
 
 
 def kernel() -> list[Extension]:
@@ -18,7 +18,7 @@ def kernel() -> list[Extension]:
         "tiermq.kernel.compiled",
         [SOURCE],
         include_dirs=["native"],
-        depends=[f"native/{name}.{kind}" for name in ("native", "columns", "framing") for kind in ("h", "pxd")],
+        depends=sorted(str(path) for kind in ("h", "pxd", "pxi") for path in Path("native").glob(f"*.{kind}")),
         extra_compile_args=["-O3", "-fno-strict-aliasing"],
         optional=True,
     )

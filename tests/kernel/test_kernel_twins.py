@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 import zlib
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -263,3 +265,49 @@ def test_crc32_is_zlib_s_at_every_alignment(kernel: ModuleType, data: bytes, shi
 def test_both_kernels_export_the_same_names() -> None:
     assert COMPILED is not None
     assert sorted(pure.__all__) == sorted(COMPILED.__all__)
+
+
+NATIVE = Path(__file__).resolve().parents[2] / "native"
+
+
+def shape(thing: Any) -> list[tuple[str, Any, Any]]:
+    """Names, kinds and defaults of parameters; the compiled form cannot tell the types."""
+    return [
+        (parameter.name, parameter.kind, parameter.default)
+        for parameter in inspect.signature(thing).parameters.values()
+        if parameter.name != "self"
+    ]
+
+
+@needs_both
+def test_both_kernels_have_the_same_names() -> None:
+    assert sorted(pure.__all__) == sorted(COMPILED.__all__)
+
+
+@needs_both
+@pytest.mark.parametrize("name", [name for name in pure.__all__ if callable(getattr(pure, name)) and name != "crc32"])
+def test_both_kernels_have_the_same_signatures(name: str) -> None:
+    ours, theirs = getattr(pure, name), getattr(COMPILED, name)
+    if not inspect.isclass(ours):
+        assert shape(ours) == shape(theirs)
+        return
+    # What the pure classes offer each other beyond this is C functions in the compiled form.
+    methods = [each for each in vars(theirs) if not each.startswith("_") and callable(getattr(theirs, each))]
+    assert {each: shape(getattr(ours, each)) for each in methods} == {
+        each: shape(getattr(theirs, each)) for each in methods
+    }
+
+
+@needs_both
+@pytest.mark.parametrize("name", ["Message", "PutResult"])
+def test_help_shows_what_users_make_and_get(name: str) -> None:
+    ours, theirs = getattr(pure, name), getattr(COMPILED, name)
+    assert shape(ours) == shape(theirs)
+    assert ours.__doc__.split("\n")[0] == theirs.__doc__.split("\n")[0]
+
+
+def test_each_compiled_topic_has_a_pure_module_of_its_name() -> None:
+    pure_names = {path.stem for path in (NATIVE.parent / "src" / "tiermq" / "kernel").glob("*.py")}
+    topics = {path.stem for path in NATIVE.glob("*.pxi")}
+    assert topics
+    assert topics <= pure_names

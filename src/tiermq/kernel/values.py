@@ -12,7 +12,12 @@ PUT_OK = PutStatus.PUT_OK
 
 
 class Message:
-    """One message to put. Values are checked here once; sizes are checked by the store that gets it. Immutable."""
+    """One message to put. Values are checked here once; sizes are checked by the store that gets it. Immutable.
+
+    topic, queue_id: where it is stored. body: bytes. keys: what it can be found by (`query`). tags: what consumers
+    filter by. properties: further texts by name; encoded_properties: the same as stored bytes, instead of them.
+    born_timestamp_ms and born_host: when and where it was made (0 and b'': now, and unknown).
+    """
 
     __slots__ = (
         "body",

@@ -1,0 +1,267 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False, binding=False, embedsignature=True, embedsignature.format=clinic
+"""The kernel, compiled: the same names and meaning as `tiermq/kernel/pure.py`, one `.pxi` for each of its modules.
+
+Critical sections. Everything between reading a tail's position and publishing the new one runs without calling
+Python code and without releasing the interpreter lock, so the interpreter lock *is* the writer lock of an Appender.
+Loops that only one thread may run at a time (dispatch, scan) release it.
+
+Sharing. `tail_t` and `queue_t` live inside their Python objects; a Builder keeps references to the objects whose
+structs its table points to. A Tail that is pinned keeps its buffer until it is unpinned, whatever `detach` says.
+"""
+
+from array import array
+
+import cython
+from cython.cimports.columns import (
+    C_COUNT,
+    C_FIRST_TEXT,
+    C_KEYS,
+    C_PROPERTIES,
+    D_END,
+    D_ODD,
+    PAIRS_MAX,
+    append_corrupt,
+    append_row,
+    column_prepare,
+    column_t,
+    decode_free,
+    decode_some,
+    decode_t,
+    find_properties,
+    guess_bytes,
+    names_add,
+    names_prepare,
+    names_t,
+    out_give,
+    out_t,
+    pair_t,
+    row_t,
+)
+from cython.cimports.cpython.buffer import (
+    PyBUF_SIMPLE,
+    PyBUF_WRITABLE,
+    PyBuffer_FillInfo,
+    PyBuffer_Release,
+    PyObject_GetBuffer,
+)
+from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cython.cimports.framing import (
+    ANSWER_BYTES_MAX,
+    HEADER_USUAL,
+    answer_number,
+    answer_t,
+    answer_text,
+    batch_element,
+    build_answer,
+    field_t,
+    find_send_fields,
+    header_t,
+    is_true,
+    peek_code,
+    plain_send_properties,
+    print_place,
+    read_binary_header,
+    read_json_header,
+    unescape,
+    usual_send_key,
+    wire_number,
+    wire_number32,
+)
+from cython.cimports.libc.stdint import int32_t, int64_t, uint32_t
+from cython.cimports.libc.stdlib import calloc, free, malloc, realloc
+from cython.cimports.libc.string import memcmp, memcpy, memset
+from cython.cimports.native import (
+    PyUnicode_AsUTF8AndSize,
+    PyUnicode_IS_COMPACT_ASCII,
+    abs_hash,
+    ascii_only,
+    clock_now_ms,
+    copy_body,
+    copy_short,
+    crc_inside,
+    crc_of,
+    crc_prepare,
+    find_tag,
+    has_space,
+    head_t,
+    is_memo,
+    is_zero_page,
+    load16,
+    load32,
+    load64,
+    named_t,
+    observe,
+    pending_t,
+    plain_properties,
+    plain_record,
+    prefetch_ahead,
+    prefetch_read,
+    prefetch_write,
+    publish,
+    publish32,
+    queue_t,
+    same_bytes,
+    scan_properties,
+    settle_vectors,
+    spread,
+    store16,
+    store32,
+    store64,
+    tag_memo_t,
+    tail_t,
+    u8,
+)
+
+from tiermq.errors import BadFrame, CorruptRecord, IllegalMessage
+from tiermq.kernel.message_values import offset_message_id, prepare_message, properties_of
+from tiermq.message.java_hash import key_hash
+from tiermq.message.record import CrcPropertyCheck, decode_records
+from tiermq.status import GetStatus, PutStatus
+
+__all__ = [
+    "COLUMN_SHAPES",
+    "FRAME_BYTES_MAX",
+    "TIME_MAX_MS",
+    "TIME_MIN_MS",
+    "Appender",
+    "Builder",
+    "Check",
+    "Collected",
+    "ColumnRequest",
+    "DecodedColumns",
+    "Disagreement",
+    "Frame",
+    "FrameReader",
+    "GetPage",
+    "IndexReader",
+    "IndexTail",
+    "Message",
+    "PutResult",
+    "PutResults",
+    "QueryOffsets",
+    "QueueHandle",
+    "QueueTail",
+    "Refusal",
+    "Segments",
+    "SendLane",
+    "SendRequest",
+    "Shape",
+    "Stop",
+    "Tail",
+    "TierPage",
+    "TransferLimits",
+    "WindowPages",
+    "check_index_items",
+    "check_records",
+    "check_window",
+    "collect_for_tier",
+    "collect_tier_keys",
+    "crc32",
+    "decode_columns",
+    "first_zero_page",
+    "key_hashes",
+    "message_of_send",
+    "messages_of_batch",
+    "parse_header",
+    "pull_answer",
+    "put_collected_keys",
+    "put_tier_keys",
+    "query_index",
+    "read_page",
+    "rearrange_index",
+    "scan",
+    "scan_units",
+    "send_answer",
+]
+
+from tiermq.kernel.column_values import (  # noqa: E402
+    COLUMN_SHAPES,
+    TIME_MAX_MS,
+    TIME_MIN_MS,
+    Check,
+    ColumnRequest,
+    DecodedColumns,
+    Shape,
+)
+from tiermq.kernel.decoding import take_row  # noqa: E402
+from tiermq.kernel.framing import FRAME_BYTES_MAX, escaped_text, refusal  # noqa: E402
+from tiermq.kernel.framing import pull_answer as general_pull_answer  # noqa: E402
+from tiermq.kernel.framing import send_answer as general_send_answer  # noqa: E402
+from tiermq.kernel.reasons import Disagreement, Refusal, Stop  # noqa: E402
+from tiermq.kernel.send_lane import UNUSUAL_SYS_FLAGS, plain_lane  # noqa: E402
+from tiermq.message.client_batch import decode_client_batch  # noqa: E402
+from tiermq.message.properties import join_properties  # noqa: E402
+
+crc_prepare(1)
+
+INDEX_BEGIN_MAX_MS = cython.declare(int64_t, 1 << 62)
+MAGIC_V1 = cython.declare(uint32_t, 0xDAA320A7)
+MAGIC_V2 = cython.declare(uint32_t, 0xDAA320AB)
+MAGIC_BLANK = cython.declare(uint32_t, 0xCBD43194)
+INDEX_MAGIC_BEGIN = cython.declare(uint32_t, 0xBCC50289)
+INDEX_MAGIC_END = cython.declare(uint32_t, 0xBCC50285)
+FIXED_BYTES = cython.declare(cython.int, 91)
+CRC_PROPERTY_BYTES = cython.declare(cython.int, 20)
+UNIT_BYTES = cython.declare(cython.int, 20)
+PENDING_MAX = cython.declare(cython.int, 64)
+FETCHED_WHOLE_MAX = cython.declare(int64_t, 1024)  # Records up to this size are fetched whole, ahead of their dispatch.
+FETCHED_AHEAD = cython.declare(int64_t, 2048)
+TIER_PENDING_MAX = cython.declare(cython.int, 256)
+MESSAGES_AHEAD = cython.declare(cython.int, 12)
+BODIES_AHEAD = cython.declare(cython.int, 6)
+PREFETCHED_BYTES = cython.declare(cython.int, 1024)
+COLLECT_AHEAD = cython.declare(cython.int, 6)
+COLLECT_AHEAD_BYTES = cython.declare(cython.int, 1024)
+
+PUT_OK = cython.declare(object, PutStatus.PUT_OK)
+CLOSED = cython.declare(object, Refusal.CLOSED)
+UNBOUND = cython.declare(object, Refusal.UNBOUND)
+SPECIAL = cython.declare(object, Refusal.SPECIAL)
+FOUND = cython.declare(object, GetStatus.FOUND)
+IGNORE_CRC_PROPERTY = cython.declare(object, CrcPropertyCheck.IGNORE)
+MESSAGE_WAS_REMOVING = cython.declare(object, GetStatus.MESSAGE_WAS_REMOVING)
+OFFSET_FOUND_NULL = cython.declare(object, GetStatus.OFFSET_FOUND_NULL)
+OFFSET_OVERFLOW_BADLY = cython.declare(object, GetStatus.OFFSET_OVERFLOW_BADLY)
+OFFSET_OVERFLOW_ONE = cython.declare(object, GetStatus.OFFSET_OVERFLOW_ONE)
+OFFSET_TOO_SMALL = cython.declare(object, GetStatus.OFFSET_TOO_SMALL)
+NO_MESSAGE_IN_QUEUE = cython.declare(object, GetStatus.NO_MESSAGE_IN_QUEUE)
+
+# Values of kernel.reasons as C constants; asserted equal at import.
+ROOM = cython.declare(cython.int, -1)
+BODY_TOO_LARGE = cython.declare(cython.int, -2)
+PROPERTIES_TOO_LARGE = cython.declare(cython.int, -3)
+RECORD_TOO_LARGE = cython.declare(cython.int, -4)
+OFFSET_MOVED = cython.declare(cython.int, -5)
+assert Refusal.ROOM.value == -1 and Refusal.BODY_TOO_LARGE.value == -2
+assert Refusal.PROPERTIES_TOO_LARGE.value == -3 and Refusal.RECORD_TOO_LARGE.value == -4
+assert Refusal.OFFSET_MOVED.value == -5
+STOP_END = cython.declare(cython.int, 0)
+STOP_BLANK = cython.declare(cython.int, 1)
+STOP_SLOW = cython.declare(cython.int, 2)
+STOP_CORRUPT = cython.declare(cython.int, 3)
+assert Stop.END == 0 and Stop.BLANK == 1 and Stop.SLOW == 2 and Stop.CORRUPT == 3
+CHECK_END = cython.declare(cython.int, 0)
+CHECK_PLACE = cython.declare(cython.int, 1)
+CHECK_ROOM = cython.declare(cython.int, 2)
+CHECK_RECORD = cython.declare(cython.int, 3)
+CHECK_UNIT = cython.declare(cython.int, 4)
+CHECK_OWNER = cython.declare(cython.int, 5)
+CHECK_TAG = cython.declare(cython.int, 6)
+assert [value.name for value in Disagreement] == ["END", "PLACE", "ROOM", "RECORD", "UNIT", "OWNER", "TAG"]
+assert [int(value) for value in Disagreement] == [0, 1, 2, 3, 4, 5, 6]
+DISAGREEMENTS = cython.declare(list, list(Disagreement))
+UNUSUAL_FLAGS = cython.declare(int32_t, UNUSUAL_SYS_FLAGS)
+
+include "tails.pxi"
+include "values.pxi"
+include "appending.pxi"
+include "building.pxi"
+include "index_reader.pxi"
+include "gathering.pxi"
+include "tiering.pxi"
+include "tier_pages.pxi"
+include "fragments.pxi"
+include "decoding.pxi"
+include "framing.pxi"
+include "send_lane.pxi"
+include "batching.pxi"

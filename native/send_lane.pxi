@@ -1,0 +1,234 @@
+# Store plain sends of one read at once: `kernel/send_lane.py`.
+
+
+@cython.final
+@cython.cclass
+class SendLane:
+    """See `tiermq/kernel/send_lane.py`. `out` holds the answers of one call, until they are one bytes object."""
+
+    is_open = cython.declare(cython.bint, visibility="public")
+    appender: Appender
+    added: bytes
+    head: bytes
+    region: bytes
+    trace_on: bytes
+    version: int32_t
+    topics: dict
+    plain: cython.bint
+    out: cython.pointer(u8)
+    room: int64_t
+
+    def __cinit__(self):
+        self.out = cython.NULL
+        self.room = 0
+
+    def __init__(self, appender: Appender, added: bytes, version: int32_t, region: str, trace_on: str):
+        self.appender = appender
+        self.added = added
+        self.head = appender.host.hex().upper().encode()
+        self.region = region.encode()
+        self.trace_on = trace_on.encode()
+        self.version = version
+        self.topics = {}
+        self.is_open = True
+        self.plain = plain_lane(added, region, trace_on)
+
+    def __dealloc__(self):
+        free(self.out)
+
+    def open_topic(self, topic: str, write_queues: int32_t, counts: list):
+        self.topics[topic] = (write_queues, counts)
+
+    def close_topic(self, topic: str):
+        self.topics.pop(topic, None)
+
+    def admits(self, request: SendRequest) -> bool:
+        key: cython.pointer(cython.const[u8]) = cython.NULL
+        return self.key_of(request, cython.address(key)) > 0
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def key_of(self, request: SendRequest, key: cython.pointer(cython.pointer(cython.const[u8]))) -> int64_t:
+        """The length of the unique key of a usual send, and where it lies; 0 for any other send."""
+        if not self.is_open or not self.plain or request.batch or request.sys_flag & UNUSUAL_FLAGS:
+            return 0
+        if PyBytes_GET_SIZE(request.body) == 0 or request.queue_id < 0:
+            return 0
+        return usual_send_key(
+            cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(request.properties)),
+            PyBytes_GET_SIZE(request.properties), key,
+        )  # fmt: skip
+
+    @cython.cfunc
+    def answer_to(self, request: SendRequest, born_host: bytes, place: cython.pointer(u8)) -> int64_t:
+        """Store a usual send and write its answer to `place`, which has ANSWER_BYTES_MAX bytes: the length of it, or 0
+        with nothing stored for a send that must go the general way."""
+        a: Appender = self.appender
+        key: cython.pointer(cython.const[u8]) = cython.NULL
+        key_length: int64_t
+        found = self.topics.get(request.topic)
+        if found is None or a.gate:
+            return 0
+        entry: tuple = found
+        write_queues: int32_t = entry[0]
+        if request.queue_id >= write_queues or (a.sample is not None and a.puts - a.last_sampled >= 1024):
+            return 0
+        key_length = self.key_of(request, cython.address(key))
+        h: QueueHandle = self.appender.find(request.topic, request.queue_id)
+        host_length: int64_t = PyBytes_GET_SIZE(born_host)
+        if key_length == 0 or h is None or (host_length != 8 and host_length != 20):
+            return 0
+        done: int64_t = a.write_joined(
+            h, request.body, request.properties, self.added, request.flag, request.sys_flag, request.born_ms, born_host,
+            request.reconsume_times, 0, a.now(), 1,
+        )  # fmt: skip
+        if done < 0:
+            return 0
+        counts: list = entry[1]
+        counts[0] += 1
+        counts[1] += a.last_size
+        if a.idle:
+            a.idle = False
+            a.wake()
+        return self.write_answer(request, done, h.next_offset - 1, key, key_length, place)
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def write_answer(self, request: SendRequest, physical: int64_t, queue_offset: int64_t,
+                     key: cython.pointer(cython.const[u8]), key_length: int64_t, place: cython.pointer(u8)) -> int64_t:  # fmt: skip
+        answer: answer_t
+        message_id: u8[64]
+        length: int64_t = PyBytes_GET_SIZE(self.head)
+        memcpy(cython.address(message_id[0]), PyBytes_AS_STRING(self.head), length)
+        print_place(cython.address(message_id[0]) + length, physical)
+        answer.count = 0
+        answer.header_type = request.header_type
+        answer.opaque = request.opaque
+        answer.code = 0
+        answer.version = self.version
+        answer.remark = cython.NULL
+        answer.remark_length = 0
+        answer.body_bytes = 0
+        answer_text(cython.address(answer), "msgId", cython.address(message_id[0]), length + 16)
+        answer_number(cython.address(answer), "queueId", request.queue_id)
+        answer_number(cython.address(answer), "queueOffset", queue_offset)
+        answer_text(cython.address(answer), "transactionId", key, key_length)
+        answer_text(
+            cython.address(answer), "MSG_REGION",
+            cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(self.region)), PyBytes_GET_SIZE(self.region),
+        )  # fmt: skip
+        answer_text(
+            cython.address(answer), "TRACE_ON",
+            cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(self.trace_on)),
+            PyBytes_GET_SIZE(self.trace_on),
+        )  # fmt: skip
+        return build_answer(place, cython.address(answer))
+
+    @cython.cfunc
+    def make_room(self, used: int64_t) -> cython.bint:
+        """Whether there is room for one more answer behind `used` bytes of them."""
+        if self.room - used >= ANSWER_BYTES_MAX:
+            return True
+        room: int64_t = self.room * 2 if self.room else 65536
+        while room - used < ANSWER_BYTES_MAX:
+            room *= 2
+        grown: cython.pointer(u8) = cython.cast(cython.pointer(u8), realloc(self.out, room))
+        if grown == cython.NULL:
+            return False
+        self.out = grown
+        self.room = room
+        return True
+
+    @cython.cfunc
+    def answer_to_batch(self, request: SendRequest, born_host: bytes):
+        """The same for a batch: its answer, or None with nothing stored."""
+        a: Appender = self.appender
+        key: cython.pointer(cython.const[u8]) = cython.NULL
+        key_length: int64_t
+        found = self.topics.get(request.topic)
+        if found is None or not self.is_open or not self.plain or request.sys_flag & UNUSUAL_FLAGS:
+            return None
+        entry: tuple = found
+        write_queues: int32_t = entry[0]
+        host_length: int64_t = PyBytes_GET_SIZE(born_host)
+        body_length: int64_t = PyBytes_GET_SIZE(request.body)
+        if request.queue_id < 0 or request.queue_id >= write_queues or (host_length != 8 and host_length != 20):
+            return None
+        if body_length == 0 or body_length > a.max_body_bytes:
+            return None
+        key_length = usual_send_key(
+            cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(request.properties)),
+            PyBytes_GET_SIZE(request.properties), cython.address(key),
+        )  # fmt: skip
+        if key_length == 0:
+            return None
+        try:
+            messages: list = messages_of_batch(
+                message_of_send(request, request.queue_id, request.properties + self.added, born_host)
+            )
+        except (CorruptRecord, IllegalMessage):
+            return None  # The general way says what is wrong.
+        for item in messages:
+            if cython.cast(Message, item).special:
+                return None
+        outcome = a.put_together(messages)
+        if type(outcome) is not PutResults:
+            return None
+        results: PutResults = outcome
+        row: cython.pointer(int64_t) = cython.cast(cython.pointer(int64_t), PyBytes_AS_STRING(results.rows))
+        counts: list = entry[1]
+        counts[0] += results.length
+        counts[1] += results.end_offset - row[0]
+        return send_answer(
+            request.header_type, request.opaque, 0, self.version, self.ids_of(row, results.length), request.queue_id,
+            row[1], PyBytes_FromStringAndSize(cython.cast(cython.p_char, key), key_length).decode("ascii"),
+            self.region.decode("ascii"), self.trace_on.decode("ascii"),
+        )  # fmt: skip
+
+    @cython.cfunc
+    def ids_of(self, row: cython.pointer(int64_t), count: cython.Py_ssize_t) -> str:
+        """The ids of stored messages, with a comma between them."""
+        length: int64_t = PyBytes_GET_SIZE(self.head)
+        ids: bytes = PyBytes_FromStringAndSize(cython.NULL, count * (length + 17))
+        to: cython.pointer(u8) = cython.cast(cython.pointer(u8), PyBytes_AS_STRING(ids))
+        at: cython.Py_ssize_t
+        for at in range(count):
+            memcpy(to, PyBytes_AS_STRING(self.head), length)
+            print_place(to + length, row[4 * at])
+            to[length + 16] = 44
+            to += length + 17
+        return ids[: count * (length + 17) - 1].decode("ascii")
+
+    def take(self, request: SendRequest, born_host: bytes):
+        if request.batch:
+            return self.answer_to_batch(request, born_host)
+        if not self.make_room(0):
+            return None
+        length: int64_t = self.answer_to(request, born_host, self.out)
+        return PyBytes_FromStringAndSize(cython.cast(cython.p_char, self.out), length) if length > 0 else None
+
+    def take_all(self, frames: list, born_host: bytes) -> tuple:
+        used: int64_t = 0
+        length: int64_t
+        taken: cython.Py_ssize_t = 0
+        for frame in frames:
+            if type(frame) is not SendRequest or not self.make_room(used):
+                break
+            request: SendRequest = frame
+            if request.batch:
+                answer: bytes = self.answer_to_batch(request, born_host)
+                if answer is None:
+                    break
+                length = PyBytes_GET_SIZE(answer)
+                if not request.is_oneway:
+                    if not self.make_room(used + length):
+                        raise MemoryError
+                    memcpy(self.out + used, PyBytes_AS_STRING(answer), length)
+            else:
+                length = self.answer_to(request, born_host, self.out + used)
+                if length <= 0:
+                    break
+            taken += 1
+            if not request.is_oneway:
+                used += length
+        return taken, PyBytes_FromStringAndSize(cython.cast(cython.p_char, self.out), used) if used else b""
