@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 
 from tiermq.broker.parts import BrokerParts, config_directory
 from tiermq.broker.subscriptions import MessageModel
-from tiermq.broker.topics import RETRY_PREFIX
 from tiermq.errors import RemotingError, RequestRefused
 from tiermq.files.os_file_access import OsFileAccess
+from tiermq.message.topic_name import RETRY_PREFIX
 from tiermq.namesrv.topic_config import PERM_READ, int32_in, object_in, text_in
 from tiermq.remoting.addresses import parse_name_servers
 from tiermq.remoting.codes import RequestCode, ResponseCode

@@ -11,8 +11,8 @@ from __future__ import annotations
 from tiermq.broker.filtering.compiled import compile_sql
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.subscriptions import ConsumerData, Heartbeat, Subscription
-from tiermq.broker.topics import RETRY_PREFIX
 from tiermq.errors import BadExpression, RequestRefused
+from tiermq.message.topic_name import RETRY_PREFIX
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand

@@ -18,13 +18,13 @@ from tiermq.broker.delay_rewrite import Place, delayed
 from tiermq.broker.groups import SubscriptionGroup
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.send_checks import VERSION_MAX_RECONSUME_TIMES
-from tiermq.broker.topics import DLQ_PREFIX, RETRY_PREFIX
 from tiermq.config import FlushDiskType
 from tiermq.errors import CorruptRecord, RequestRefused, TierError
 from tiermq.kernel import Message
 from tiermq.message.hosts import encode_host
 from tiermq.message.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, WAIT, with_property
 from tiermq.message.stored_message import StoredMessage
+from tiermq.message.topic_name import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from tiermq.namesrv.topic_config import PERM_WRITE
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
@@ -76,7 +76,7 @@ class RetryProcessor:
             raise RequestRefused(f"the message could not be stored: {result.status.name}")
         if parts.local.config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
             parts.local.flush()
-        if place.topic.startswith(DLQ_PREFIX):
+        if place.topic.startswith(DEAD_LETTER_PREFIX):
             self._dead.labels(*self._owner, message.get_property(RETRY_TOPIC) or message.topic, name).add()
         return command.respond()
 
@@ -118,7 +118,7 @@ class RetryProcessor:
         return delayed(place, level, self._levels) if self._levels else place
 
     def _dead_letter(self, group: str, message: StoredMessage) -> Place:
-        topic = self._parts.topics.make(DLQ_PREFIX + group, DLQ_QUEUES, DLQ_QUEUES)
+        topic = self._parts.topics.make(DEAD_LETTER_PREFIX + group, DLQ_QUEUES, DLQ_QUEUES)
         return Place(topic.name, 0, with_property(_properties(message), DELAY, NO_DELAY))
 
 

@@ -14,10 +14,10 @@ import shutil
 
 from tiermq.broker.parts import BrokerParts, config_directory
 from tiermq.broker.rates import NOTE_PERIOD_S, Rates
-from tiermq.broker.topics import SCHEDULE_TOPIC
 from tiermq.delivery.delay_offsets import FILE, decode_delay_offsets
 from tiermq.errors import TierMQError
 from tiermq.files.os_file_access import OsFileAccess
+from tiermq.message.topic_name import SCHEDULE_TOPIC
 from tiermq.remoting.codes import VERSION, RequestCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection

@@ -44,7 +44,6 @@ from tiermq.broker.send_checks import (
     without_delay,
 )
 from tiermq.broker.send_counts import SendCounts
-from tiermq.broker.topics import RETRY_PREFIX, TIMER_TOPIC, is_sending_forbidden
 from tiermq.config import BrokerRole, FlushDiskType
 from tiermq.errors import CorruptRecord, IllegalMessage, RequestRefused
 from tiermq.kernel import Frame, Message, PutResult, SendLane, SendRequest, send_answer
@@ -52,6 +51,7 @@ from tiermq.message.client_batch import decode_client_batch
 from tiermq.message.hosts import encode_host
 from tiermq.message.ids import UniqueKeyGenerator
 from tiermq.message.inner_batch import with_inner_num
+from tiermq.message.topic_name import RETRY_PREFIX, TIMER_TOPIC, is_broker_topic
 from tiermq.namesrv.topic_config import FILTER_SINGLE_TAG, TopicConfig
 from tiermq.remoting.codes import VERSION, ResponseCode
 from tiermq.remoting.connection import Connection
@@ -374,7 +374,7 @@ def _is_usual(config: TopicConfig) -> bool:
         and not config.order
         and config.filter_type == FILTER_SINGLE_TAG
         and not config.name.startswith(RETRY_PREFIX)
-        and not is_sending_forbidden(config.name)
+        and not is_broker_topic(config.name)
     )
 
 

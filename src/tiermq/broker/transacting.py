@@ -19,14 +19,19 @@ from tiermq.broker.durable_answers import LOOK_S, DurableAnswers
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.put_answers import code_of
 from tiermq.broker.send_checks import stored_place
-from tiermq.broker.topics import CHECK_MAX_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from tiermq.config import BrokerRole, FlushDiskType
 from tiermq.delivery.transactions.end_transaction import Ended, EndRequest, EndStatus, EndTransaction
 from tiermq.delivery.transactions.half_messages import HALF_QUEUE, HOUR_MS, TransactionRules
 from tiermq.delivery.transactions.op_messages import OP_QUEUE, OpLog, Outcome
-from tiermq.delivery.transactions.transaction_check import PROGRESS_GROUP, Question, TransactionCheck, waiting_halves
+from tiermq.delivery.transactions.transaction_check import Question, TransactionCheck, waiting_halves
 from tiermq.errors import IllegalMessage, RequestRefused
 from tiermq.kernel import Message
+from tiermq.message.topic_name import (
+    HALF_TOPIC,
+    OPERATION_HALF_TOPIC,
+    TRANSACTION_CHECK_MAX_TIME_TOPIC,
+    TRANSACTION_GROUP,
+)
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
@@ -125,8 +130,8 @@ class TransactionProcessor:
     def waiting(self) -> int:
         """How many half messages are open."""
         offsets = self._parts.offsets
-        half_at = offsets.query(PROGRESS_GROUP, HALF_TOPIC, HALF_QUEUE)
-        op_at = offsets.query(PROGRESS_GROUP, OP_HALF_TOPIC, OP_QUEUE)
+        half_at = offsets.query(TRANSACTION_GROUP, HALF_TOPIC, HALF_QUEUE)
+        op_at = offsets.query(TRANSACTION_GROUP, OPERATION_HALF_TOPIC, OP_QUEUE)
         return waiting_halves(self._parts.local, half_at, op_at, self.ops.pending)
 
     # Ends.
@@ -228,7 +233,7 @@ class TransactionProcessor:
         connection.oneway(RemotingCommand(RequestCode.CHECK_TRANSACTION_STATE, ext=ext, body=question.record))
 
     def _make_discard_topic(self) -> None:
-        self._parts.topics.make(CHECK_MAX_TOPIC, 1, 1)
+        self._parts.topics.make(TRANSACTION_CHECK_MAX_TIME_TOPIC, 1, 1)
 
     # Life.
 
