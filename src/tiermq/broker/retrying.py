@@ -24,13 +24,14 @@ from tiermq.kernel import Message
 from tiermq.message.hosts import encode_host
 from tiermq.message.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, WAIT, with_property
 from tiermq.message.stored_message import StoredMessage
-from tiermq.message.topic_name import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from tiermq.message.topic_name import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_broker_topic
 from tiermq.namesrv.topic_config import PERM_WRITE
+from tiermq.remoting.access import of_group, reaches, require_topic, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import int32_field, int_field, text_field
-from tiermq.remoting.server import RemotingServer
+from tiermq.remoting.permissions import Permission
 
 FIRST_LEVEL = 3
 """The level of the first retry; each further one is a level later."""
@@ -51,9 +52,11 @@ class RetryProcessor:
             "rocketmq_send_to_dlq_messages_total", "messages that became dead letters", DLQ_LABELS
         )
 
-    def register(self, server: RemotingServer) -> None:
-        server.register_blocking(RequestCode.CONSUMER_SEND_MSG_BACK, self.send_back)
-
+    @serves(
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        access=of_group("group") & reaches("SUB of the message's topic"),
+        in_pool=True,
+    )
     def send_back(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         name, level = text_field(command, "group"), int32_field(command, "delayLevel")
         parts = self._parts
@@ -67,6 +70,12 @@ class RetryProcessor:
         if group.retry_queue_nums <= 0:
             return command.respond()
         message = self._find(command, name)
+        if is_broker_topic(message.topic):
+            raise RequestRefused(
+                f"the record at {command.ext.get('offset')} is the broker's own: expected a message that was consumed",
+                ResponseCode.NO_PERMISSION,
+            )
+        require_topic(command, message.topic, Permission.SUB)
         if level < 0 or message.reconsume_times >= _most(command, group):
             place = self._dead_letter(name, message)
         else:

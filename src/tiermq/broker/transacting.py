@@ -32,12 +32,13 @@ from tiermq.message.topic_name import (
     TRANSACTION_CHECK_MAX_TIME_TOPIC,
     TRANSACTION_GROUP,
 )
+from tiermq.remoting.access import reaches, require_topic, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import bool_field, int32_field, int_field, text_field
 from tiermq.remoting.frame import encode_frame
-from tiermq.remoting.server import RemotingServer
+from tiermq.remoting.permissions import Permission
 from tiermq.status import PutStatus
 
 _log = logging.getLogger(__name__)
@@ -99,9 +100,6 @@ class TransactionProcessor:
         parts.is_busy.append(lambda: self.durable.waiting > 0)
         parts.on_stop.append(self._stop)
 
-    def register(self, server: RemotingServer) -> None:
-        server.register(RequestCode.END_TRANSACTION, self.end)
-
     def _rules(self) -> TransactionRules:
         """As they are now: an operator may change them."""
         config = self._config
@@ -136,6 +134,7 @@ class TransactionProcessor:
 
     # Ends.
 
+    @serves(RequestCode.END_TRANSACTION, access=reaches("PUB of the topic that the half message is for"))
     def end(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
         """Runs on the loop. Raises RequestRefused."""
         outcome = _OUTCOMES.get(int32_field(command, "commitOrRollback"))
@@ -150,7 +149,7 @@ class TransactionProcessor:
             raise RequestRefused("expected a master, found a slave", ResponseCode.SLAVE_NOT_AVAILABLE)
         if outcome is None:
             return command.respond()
-        ended = self.ending.end(request)
+        ended = self.ending.end(request, lambda topic: require_topic(command, topic, Permission.PUB))
         if ended.status is EndStatus.DONE:
             self._ended[outcome].labels(*self._owner, ended.topic).add()
         code = _CODES.get(ended.status, ResponseCode.SYSTEM_ERROR)
