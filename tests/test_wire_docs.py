@@ -11,7 +11,14 @@ from broker.brokers import running
 from tiermq.cli.namesrv import namesrv
 from tiermq.cli.serve import serve
 from tiermq.clock import ManualClock
-from tiermq.namesrv.kv_config import KvConfig
+from tiermq.namesrv.kv_config import (
+    KEYS_MAX,
+    NAME_BYTES_MAX,
+    NAMESPACES_MAX,
+    TABLE_BYTES_MAX,
+    VALUE_BYTES_MAX,
+    KvConfig,
+)
 from tiermq.namesrv.name_processor import NameProcessor
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.namesrv.route_table import RouteTable
@@ -69,6 +76,11 @@ def test_the_limits_of_the_document_are_those_of_a_server() -> None:
     assert f"at most {limits.frame_bytes_max // MIB} MiB" in TEXT
 
 
+def test_the_bounds_of_key_value_settings_are_those_of_the_document() -> None:
+    assert f"names of {NAME_BYTES_MAX} bytes, values of {VALUE_BYTES_MAX // 1024} KiB, {NAMESPACES_MAX} name" in TEXT
+    assert f"{KEYS_MAX:,} keys, {TABLE_BYTES_MAX // MIB} MiB of all together" in TEXT
+
+
 def test_the_accounts_of_the_document_can_be_read(tmp_path: Path) -> None:
     (fence,) = re.findall(r"^```toml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
     (tmp_path / "accounts.toml").write_text(fence)
@@ -79,7 +91,9 @@ def test_the_accounts_of_the_document_can_be_read(tmp_path: Path) -> None:
 
 
 def test_the_options_and_modules_of_the_document_exist() -> None:
-    options = {word for each in (*namesrv.params, *serve.params) if isinstance(each, click.Option) for word in each.opts}
+    options = {
+        word for each in (*namesrv.params, *serve.params) if isinstance(each, click.Option) for word in each.opts
+    }
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", TEXT)) <= options
     modules = set(re.findall(r"`(tiermq\.\w+\.\w+)`", TEXT))
     assert len(modules) >= 5

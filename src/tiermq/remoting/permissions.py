@@ -35,7 +35,7 @@ from typing import Any
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import BadConfig, RequestRefused
 from tiermq.message.topic_name import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_broker_topic
-from tiermq.remoting.acl import ACCESS_KEY, SIGNATURE, signature_of
+from tiermq.remoting.acl import ACCESS_KEY, SIGNATURE, Credentials, signature_of
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.plain_yaml import decode_plain_yaml
@@ -133,6 +133,11 @@ class AccessTable:
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise BadConfig(f"{path}: expected accounts and their permissions, found: {error!r}") from error
 
+    def administrator(self) -> Credentials | None:
+        """What the first administrator signs with; None when there is none."""
+        found = next((each for each in self.accounts.values() if each.admin), None)
+        return None if found is None else Credentials(found.access_key, found.secret_key)
+
     def signer_of(self, command: RemotingCommand, peer_host: str) -> Account | None:
         """Who signed a request; None: a white address, which may do everything. Raises RequestRefused with 16."""
         if any(address_matches(pattern, peer_host) for pattern in self.white_addresses):
@@ -155,9 +160,11 @@ class AccessTable:
 class AccessFile:
     """The table of a file, read again when the file has changed; a broken file leaves the last good table in force."""
 
-    def __init__(self, path: Path, clock: Clock | None = None) -> None:
+    def __init__(self, path: Path, clock: Clock | None = None, *, also: Account | None = None) -> None:
+        """`also` is an account that the file does not have, and whose name no account of the file can take."""
         self.path = path
-        self.table = AccessTable.load(path)
+        self._also = also
+        self.table = self._load()
         self._clock = clock or SystemClock()
         self._stamp = self._stamp_now()
         self._looked_s = self._clock.monotonic()
@@ -177,9 +184,15 @@ class AccessFile:
             return
         self._stamp = stamp
         try:
-            self.table = AccessTable.load(self.path)
+            self.table = self._load()
         except BadConfig as error:
             _log.error("%s; the table read before stays in force", error)
+
+    def _load(self) -> AccessTable:
+        table = AccessTable.load(self.path)
+        if self._also is not None:
+            table.accounts[self._also.access_key] = self._also
+        return table
 
     def _stamp_now(self) -> tuple[int, int, int] | None:
         try:
