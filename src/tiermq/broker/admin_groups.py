@@ -14,12 +14,12 @@ from tiermq.broker.clients import Client
 from tiermq.broker.groups import SubscriptionGroup, check_group_name, groups_document
 from tiermq.broker.parts import BrokerParts
 from tiermq.errors import RequestRefused
+from tiermq.remoting.access import ADMINISTRATOR, of_group, reads, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode, language_of
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import bool_field, text_field
 from tiermq.remoting.json_dialect import decode_object, encode_body
-from tiermq.remoting.server import RemotingServer
 
 
 class GroupAdminProcessor:
@@ -28,18 +28,9 @@ class GroupAdminProcessor:
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
 
-    def register(self, server: RemotingServer) -> None:
-        server.register_blocking(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.update)
-        server.register_blocking(RequestCode.DELETE_SUBSCRIPTIONGROUP, self.delete)
-        server.register_blocking(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.all_settings)
-        server.register_blocking(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, self.settings)
-        server.register(RequestCode.GET_CONSUMER_CONNECTION_LIST, self.consumers)
-        server.register(RequestCode.GET_PRODUCER_CONNECTION_LIST, self.producers)
-        server.register(RequestCode.QUERY_TOPICS_BY_CONSUMER, self.topics)
-        server.register(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, self.subscription)
-
     # Settings.
 
+    @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, access=ADMINISTRATOR, in_pool=True)
     def update(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         wanted = SubscriptionGroup.from_json(decode_object(command.body))
         check_group_name(wanted.name)
@@ -47,6 +38,7 @@ class GroupAdminProcessor:
             self._parts.groups.put(wanted)
         return command.respond()
 
+    @serves(RequestCode.DELETE_SUBSCRIPTIONGROUP, access=ADMINISTRATOR, in_pool=True)
     def delete(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         name = text_field(command, "groupName")
         self._parts.groups.delete(name)
@@ -54,6 +46,7 @@ class GroupAdminProcessor:
             self._parts.offsets.remove_group(name)
         return command.respond()
 
+    @serves(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, access=of_group("group"), in_pool=True)
     def settings(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Of one group, which is made if groups may come by themselves."""
         name = text_field(command, "group")
@@ -62,6 +55,7 @@ class GroupAdminProcessor:
             raise RequestRefused(f"No group in this broker. group: {name}", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         return command.respond(body=encode_body(found.to_json()))
 
+    @serves(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, access=ADMINISTRATOR, in_pool=True)
     def all_settings(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         groups = self._parts.groups
         return command.respond(
@@ -70,6 +64,7 @@ class GroupAdminProcessor:
 
     # Members.
 
+    @serves(RequestCode.GET_CONSUMER_CONNECTION_LIST, access=of_group("consumerGroup"))
     def consumers(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         name = text_field(command, "consumerGroup")
         group = self._parts.clients.consumers(name)
@@ -84,6 +79,7 @@ class GroupAdminProcessor:
         }
         return command.respond(body=encode_body(body))
 
+    @serves(RequestCode.GET_PRODUCER_CONNECTION_LIST, access=ADMINISTRATOR)
     def producers(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         name = text_field(command, "producerGroup")
         group = self._parts.clients.producers(name)
@@ -91,12 +87,14 @@ class GroupAdminProcessor:
             raise RequestRefused(f"the producer group[{name}] not exist")
         return command.respond(body=encode_body({"connectionSet": [_told(each) for each in group.clients.values()]}))
 
+    @serves(RequestCode.QUERY_TOPICS_BY_CONSUMER, access=of_group("group"))
     def topics(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Those that the group has offsets of."""
         found = self._parts.offsets.topics_of(text_field(command, "group"))
         address = f"{self._parts.config.broker_ip1}:{self._parts.server.port}"
         return command.respond(body=encode_body({"brokerAddr": address, "topicList": found}))
 
+    @serves(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, access=of_group("group") & reads("topic"))
     def subscription(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         group, topic = text_field(command, "group"), text_field(command, "topic")
         found = self._parts.clients.subscription(group, topic)

@@ -20,12 +20,12 @@ from tiermq.delivery.delay_offsets import FILE, decode_delay_offsets, encode_del
 from tiermq.errors import RequestRefused
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.namesrv.topic_config import TopicConfig
+from tiermq.remoting.access import ADMINISTRATOR, of_group, reads, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import int32_field, int_field, text_field
 from tiermq.remoting.json_dialect import ObjectKeyed, encode_body
-from tiermq.remoting.server import RemotingServer
 
 ALL_QUEUES = -1
 NO_OFFSET = -1
@@ -41,14 +41,6 @@ class OffsetAdminProcessor:
         self._delay_path = f"{config_directory(parts.local.config.root_path)}/{FILE}"
         parts.periodic.append((NOTE_PERIOD_S, self.note_rates))
 
-    def register(self, server: RemotingServer) -> None:
-        server.register_blocking(RequestCode.GET_CONSUME_STATS, self.consume_stats)
-        server.register_blocking(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.reset)
-        server.register_blocking(RequestCode.GET_ALL_CONSUMER_OFFSET, self.all_offsets)
-        server.register_blocking(RequestCode.GET_ALL_DELAY_OFFSET, self.delay_offsets)
-        server.register_blocking(RequestCode.CLONE_GROUP_OFFSET, self.clone)
-        server.register_blocking(RequestCode.QUERY_CONSUME_TIME_SPAN, self.time_span)
-
     def note_rates(self) -> None:
         totals: dict[tuple[str, str], int] = {}
         for given in self._parts.given:
@@ -58,6 +50,7 @@ class OffsetAdminProcessor:
 
     # How far.
 
+    @serves(RequestCode.GET_CONSUME_STATS, access=of_group("consumerGroup"), in_pool=True)
     def consume_stats(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         group = text_field(command, "consumerGroup")
         topics = list(self._topics_to_tell(group, command))
@@ -92,6 +85,7 @@ class OffsetAdminProcessor:
             "pullOffset": max(consumed, offsets.query_pulled(group, topic, queue_id)),
         }
 
+    @serves(RequestCode.QUERY_CONSUME_TIME_SPAN, access=of_group("group") & reads("topic"), in_pool=True)
     def time_span(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Times of the oldest and newest message of each queue, and of the last one that the group consumed."""
         topic, group = self._topic(text_field(command, "topic")), text_field(command, "group")
@@ -120,6 +114,7 @@ class OffsetAdminProcessor:
 
     # Elsewhere.
 
+    @serves(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, access=ADMINISTRATOR, in_pool=True)
     def reset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         topic, group = self._topic(text_field(command, "topic")), text_field(command, "group")
         self._require_group(group)
@@ -151,6 +146,7 @@ class OffsetAdminProcessor:
             raise RequestRefused(f"Target offset {offset} not in consume queue range [{max(0, low)}-{max(0, high)}]")
         return offset
 
+    @serves(RequestCode.CLONE_GROUP_OFFSET, access=ADMINISTRATOR, in_pool=True)
     def clone(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         source, target = text_field(command, "srcGroup"), text_field(command, "destGroup")
         asked = command.ext.get("topic")
@@ -171,10 +167,12 @@ class OffsetAdminProcessor:
 
     # Whole tables, for a broker that follows this one.
 
+    @serves(RequestCode.GET_ALL_CONSUMER_OFFSET, access=ADMINISTRATOR, in_pool=True)
     def all_offsets(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         offsets = self._parts.offsets
         return command.respond(body=encode_offsets(offsets.snapshot(), offsets.data_version))
 
+    @serves(RequestCode.GET_ALL_DELAY_OFFSET, access=ADMINISTRATOR, in_pool=True)
     def delay_offsets(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """As they were written last."""
         found = OsFileAccess().read_config(self._delay_path, decode_delay_offsets)

@@ -29,10 +29,11 @@ from tiermq.broker.pull import FLAG_COMMIT, FLAG_SUSPEND, Pull
 from tiermq.broker.pull_admission import Admitted, PullAdmission, PullForbidden
 from tiermq.errors import RequestRefused, TierMQError
 from tiermq.kernel import GetPage, pull_answer
+from tiermq.remoting.access import of_group, reads, serves
 from tiermq.remoting.codes import VERSION, RequestCode, ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, RemotingCommand
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.server import REMARK_CHARACTERS_MAX, RemotingServer
+from tiermq.remoting.server import REMARK_CHARACTERS_MAX
 from tiermq.status import GetStatus
 
 if TYPE_CHECKING:
@@ -124,10 +125,7 @@ class PullProcessor:
         parts.is_busy.append(lambda: self._cold_waiting > 0)
         parts.on_stop.append(self._stop)
 
-    def register(self, server: RemotingServer) -> None:
-        server.register(RequestCode.PULL_MESSAGE, self.pull)
-        server.register(RequestCode.LITE_PULL_MESSAGE, self.pull)
-
+    @serves(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, access=of_group("consumerGroup") & reads("topic"))
     def pull(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
         pull = Pull(connection, command)
         if self._parts.groups.get(pull.group) is None and self._parts.config.auto_create_subscription_group:

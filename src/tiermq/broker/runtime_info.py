@@ -14,15 +14,15 @@ import shutil
 
 from tiermq.broker.parts import BrokerParts, config_directory
 from tiermq.broker.rates import NOTE_PERIOD_S, Rates
-from tiermq.broker.topics import SCHEDULE_TOPIC
 from tiermq.delivery.delay_offsets import FILE, decode_delay_offsets
 from tiermq.errors import TierMQError
 from tiermq.files.os_file_access import OsFileAccess
+from tiermq.message.topic_name import SCHEDULE_TOPIC
+from tiermq.remoting.access import ADMINISTRATOR, serves
 from tiermq.remoting.codes import VERSION, RequestCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.json_dialect import encode_body
-from tiermq.remoting.server import RemotingServer
 from tiermq.store.statistics import RATE_WINDOWS_SECONDS
 
 VERSION_NAME = "V5_3_3"
@@ -52,15 +52,14 @@ class RuntimeProcessor:
         parts.periodic.append((MIDNIGHT_LOOK_S, self.look_at_the_date))
         parts.periodic.append((NOTE_PERIOD_S, self._note_timers))
 
-    def register(self, server: RemotingServer) -> None:
-        server.register_blocking(RequestCode.GET_BROKER_RUNTIME_INFO, self.runtime_info)
-        server.register_blocking(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, self.clean)
-        server.register_blocking(RequestCode.DELETE_EXPIRED_COMMITLOG, self.clean)
-
+    @serves(RequestCode.GET_BROKER_RUNTIME_INFO, access=ADMINISTRATOR, in_pool=True)
     def runtime_info(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         table = {**self._of_broker(), **self._of_store(), **self._of_days(), **self._of_delays(), **self._of_timers()}
         return command.respond(body=encode_body({"table": table}))
 
+    @serves(
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.DELETE_EXPIRED_COMMITLOG, access=ADMINISTRATOR, in_pool=True
+    )
     def clean(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         self._parts.store.clean_now()
         return command.respond()

@@ -18,14 +18,7 @@ from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.delay_rewrite import Place, delay_level, delayed
 from tiermq.broker.groups import SubscriptionGroup
 from tiermq.broker.put_answers import code_of
-from tiermq.broker.topics import (
-    DLQ_PREFIX,
-    HALF_TOPIC,
-    RETRY_PREFIX,
-    TIMER_TOPIC,
-    check_topic_name,
-    is_sending_forbidden,
-)
+from tiermq.broker.topics import check_topic_name
 from tiermq.delivery.timer.timer_place import asks_for_a_time
 from tiermq.delivery.timer.timer_service import TimerService
 from tiermq.delivery.transactions.half_messages import HALF_QUEUE, half_properties, is_half
@@ -45,6 +38,7 @@ from tiermq.message.properties import (
     join_properties,
     with_property,
 )
+from tiermq.message.topic_name import DEAD_LETTER_PREFIX, HALF_TOPIC, RETRY_PREFIX, TIMER_TOPIC, is_broker_topic
 from tiermq.namesrv.topic_config import FILTER_MULTI_TAG, PERM_WRITE, TopicConfig
 from tiermq.remoting.codes import ResponseCode
 from tiermq.status import PutStatus
@@ -72,7 +66,7 @@ def check_topic(topic: str, config: BrokerConfig, found: TopicConfig | None) -> 
         )
     if found is None:
         check_topic_name(topic)
-    if is_sending_forbidden(topic):
+    if is_broker_topic(topic):
         raise RequestRefused(
             f"topic {topic}: its messages are the broker's own, clients may not send to it", ResponseCode.NO_PERMISSION
         )
@@ -109,7 +103,7 @@ def group_of_retry(topic: str) -> str:
 
 def dead_letter_topic(topic: str) -> str:
     """The topic of what a group could not consume, from its retry topic."""
-    return DLQ_PREFIX + group_of_retry(topic)
+    return DEAD_LETTER_PREFIX + group_of_retry(topic)
 
 
 def is_used_up(request: SendRequest, group: SubscriptionGroup, holds_locks: bool) -> bool:

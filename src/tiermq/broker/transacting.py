@@ -19,20 +19,26 @@ from tiermq.broker.durable_answers import LOOK_S, DurableAnswers
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.put_answers import code_of
 from tiermq.broker.send_checks import stored_place
-from tiermq.broker.topics import CHECK_MAX_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from tiermq.config import BrokerRole, FlushDiskType
 from tiermq.delivery.transactions.end_transaction import Ended, EndRequest, EndStatus, EndTransaction
 from tiermq.delivery.transactions.half_messages import HALF_QUEUE, HOUR_MS, TransactionRules
 from tiermq.delivery.transactions.op_messages import OP_QUEUE, OpLog, Outcome
-from tiermq.delivery.transactions.transaction_check import PROGRESS_GROUP, Question, TransactionCheck, waiting_halves
+from tiermq.delivery.transactions.transaction_check import Question, TransactionCheck, waiting_halves
 from tiermq.errors import IllegalMessage, RequestRefused
 from tiermq.kernel import Message
+from tiermq.message.topic_name import (
+    HALF_TOPIC,
+    OPERATION_HALF_TOPIC,
+    TRANSACTION_CHECK_MAX_TIME_TOPIC,
+    TRANSACTION_GROUP,
+)
+from tiermq.remoting.access import reaches, require_topic, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import bool_field, int32_field, int_field, text_field
 from tiermq.remoting.frame import encode_frame
-from tiermq.remoting.server import RemotingServer
+from tiermq.remoting.permissions import Permission
 from tiermq.status import PutStatus
 
 _log = logging.getLogger(__name__)
@@ -94,9 +100,6 @@ class TransactionProcessor:
         parts.is_busy.append(lambda: self.durable.waiting > 0)
         parts.on_stop.append(self._stop)
 
-    def register(self, server: RemotingServer) -> None:
-        server.register(RequestCode.END_TRANSACTION, self.end)
-
     def _rules(self) -> TransactionRules:
         """As they are now: an operator may change them."""
         config = self._config
@@ -125,12 +128,13 @@ class TransactionProcessor:
     def waiting(self) -> int:
         """How many half messages are open."""
         offsets = self._parts.offsets
-        half_at = offsets.query(PROGRESS_GROUP, HALF_TOPIC, HALF_QUEUE)
-        op_at = offsets.query(PROGRESS_GROUP, OP_HALF_TOPIC, OP_QUEUE)
+        half_at = offsets.query(TRANSACTION_GROUP, HALF_TOPIC, HALF_QUEUE)
+        op_at = offsets.query(TRANSACTION_GROUP, OPERATION_HALF_TOPIC, OP_QUEUE)
         return waiting_halves(self._parts.local, half_at, op_at, self.ops.pending)
 
     # Ends.
 
+    @serves(RequestCode.END_TRANSACTION, access=reaches("PUB of the topic that the half message is for"))
     def end(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
         """Runs on the loop. Raises RequestRefused."""
         outcome = _OUTCOMES.get(int32_field(command, "commitOrRollback"))
@@ -145,7 +149,7 @@ class TransactionProcessor:
             raise RequestRefused("expected a master, found a slave", ResponseCode.SLAVE_NOT_AVAILABLE)
         if outcome is None:
             return command.respond()
-        ended = self.ending.end(request)
+        ended = self.ending.end(request, lambda topic: require_topic(command, topic, Permission.PUB))
         if ended.status is EndStatus.DONE:
             self._ended[outcome].labels(*self._owner, ended.topic).add()
         code = _CODES.get(ended.status, ResponseCode.SYSTEM_ERROR)
@@ -228,7 +232,7 @@ class TransactionProcessor:
         connection.oneway(RemotingCommand(RequestCode.CHECK_TRANSACTION_STATE, ext=ext, body=question.record))
 
     def _make_discard_topic(self) -> None:
-        self._parts.topics.make(CHECK_MAX_TOPIC, 1, 1)
+        self._parts.topics.make(TRANSACTION_CHECK_MAX_TIME_TOPIC, 1, 1)
 
     # Life.
 

@@ -83,11 +83,15 @@ class EndTransaction:
         self._clock = clock
         self._rewrite = rewrite
 
-    def end(self, request: EndRequest) -> Ended:
-        """Never raises for what a producer may say wrongly: see `EndStatus`."""
+    def end(self, request: EndRequest, require: Callable[[str], None] = lambda _topic: None) -> Ended:
+        """Never raises for what a producer may say wrongly: see `EndStatus`.
+
+        `require` is given the topic that the half message is for, and raises if the producer may not send there.
+        """
         half = self._find(request)
         if isinstance(half, EndStatus):
             return Ended(half)
+        require(half.topic)
         if not request.is_answer and half.immunity_s is not None:
             age_ms = self._clock.now_ms() - half.record.born_timestamp_ms
             if age_ms > immunity_ms(half, self._rules().timeout_ms):
