@@ -44,12 +44,14 @@ def test_a_with_block_uploads_everything_and_another_machine_reads_it_back(tmp_p
 
 def test_a_with_block_that_an_error_ends_uploads_everything_too(tmp_path: Path) -> None:
     tier = (tmp_path / "tier").as_uri()
-    with (
-        pytest.raises(RuntimeError, match="the caller's own"),
-        TieredStore.open(tmp_path / "one", tier=tier, **USUAL) as store,
-    ):
-        assert store.put(Message(T, b"x")).ok
-        raise RuntimeError("the caller's own")
+
+    def fail() -> None:
+        with TieredStore.open(tmp_path / "one", tier=tier, **USUAL) as store:
+            assert store.put(Message(T, b"x")).ok
+            raise RuntimeError("the caller's own")
+
+    with pytest.raises(RuntimeError, match="the caller's own"):
+        fail()
     with TieredStore.open(tmp_path / "two", tier=tier, restore=True, **USUAL) as again:
         assert history(again, 1) == [b"x"]
 

@@ -7,8 +7,8 @@
 
 Writes go to the local store and never wait for the tier. Reads go where the read policy says (`tieredStorageLevel`); an
 error of the tier is an error, unless the local store can answer. Local files go only once the tier has proof of its
-copy. A back end that is down keeps nobody from opening, putting, reading what is local, or closing. A close uploads what
-is not in the tier yet, for up to `tierCloseTimeout`, and returns what is left.
+copy. A back end that is down keeps nobody from opening, putting, reading what is local, or closing. A close uploads
+what is not in the tier yet, for up to `tierCloseTimeout`, and returns what is left.
 
 After the loss of the whole disk, `restore=True` rebuilds everything from the tier alone, and numbering goes on behind.
 Threads: any thread may call anything but `open` and `close`.
