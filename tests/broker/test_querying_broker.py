@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from broker.consuming import Peer, bodies_of, messages_of, put, running
@@ -70,3 +71,30 @@ def test_many_large_messages_fit_a_frame_the_newest_of_them(tmp_path: Path) -> N
         put(broker, *(f"{number}" * 3_000_000 for number in range(8)), keys=["k"])
         answer = peer.ask(RequestCode.QUERY_MESSAGE, topic="T", key="k", maxNum=32, **ALWAYS)
         assert [body[0] for body in bodies_of(answer)] == ["3", "4", "5", "6", "7"]
+
+
+def test_a_key_that_is_not_found_in_an_incomplete_index_is_an_error_and_not_a_no(tmp_path: Path) -> None:
+    small = {"tiered_store_index_file_max_hash_slot_num": 64, "tiered_store_index_file_max_index_num": 500}
+    store = {"tier": (tmp_path / "tier").as_uri(), "tiered_storage_level": "FORCE", **small}
+    with running(tmp_path / "store", store=store) as broker, Peer(broker) as peer:
+        put(broker, "a", keys=["k"])
+        assert broker.parts.store.tier_now()
+        assert bodies_of(peer.ask(12, topic="T", key="k", maxNum=10, **ALWAYS)) == ["a"]
+        assert peer.ask(12, topic="T", key="none", maxNum=10, **ALWAYS).code == ResponseCode.QUERY_NOT_FOUND
+        index = broker.parts.store.tier.index
+        index.seal()
+        while not index.counts.uploaded:
+            index.run_once()
+    # RocketMQ's index: a file without a companion, and nothing local. It drops keys, so its "no" counts for nothing.
+    shutil.rmtree(tmp_path / "store" / "tiered_index_file")
+    for companion in (tmp_path / "tier").glob("*/b/rmq_sys_INDEX/0/INDEX/*.tiermq.json"):
+        companion.unlink()
+    with running(tmp_path / "store", store=store) as broker, Peer(broker) as peer:
+        broker.parts.store.tier.index.run_once()
+        found = peer.ask(12, topic="T", key="k", maxNum=10, **ALWAYS)
+        assert (found.code, bodies_of(found), found.ext["indexComplete"]) == (0, ["a"], "false")
+        assert "not complete" in (found.remark or "")
+        missing = peer.ask(12, topic="T", key="none", maxNum=10, **ALWAYS)
+        assert (missing.code, missing.body) == (ResponseCode.SYSTEM_ERROR, b"")
+        assert "the key index of topic T is not complete" in (missing.remark or "")
+        assert broker.parts.server.handler_errors == 0

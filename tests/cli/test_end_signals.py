@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -52,3 +54,30 @@ def test_the_signals_mean_afterwards_what_they_meant_before() -> None:
         assert [signal.getsignal(number) for number in NUMBERS] != before
     assert [signal.getsignal(number) for number in NUMBERS] == before
     assert signal.set_wakeup_fd(-1) == -1
+
+
+HANGING = """
+import threading
+from tiermq.cli.end_signals import EndSignals
+with EndSignals() as ending:
+    print("serving", flush=True)
+    ending.wait()
+    print("ending", flush=True)
+    threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_second_signal_ends_a_process_at_once_whose_end_hangs(number: int) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HANGING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "serving\n"
+    process.send_signal(number)
+    assert process.stdout.readline() == "ending\n"
+    while process.poll() is None:  # Those that come right behind the first are taken for it.
+        process.send_signal(number)
+        os.sched_yield()
+    assert process.returncode == 128 + number
+    assert "ended at once by a second signal" in process.communicate()[1]

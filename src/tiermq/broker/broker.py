@@ -52,6 +52,7 @@ from tiermq.store.topic_attributes import ATTRIBUTE as QUEUE_TYPE
 
 if TYPE_CHECKING:
     from tiermq.broker.parts import Store
+    from tiermq.tier.tiered_store import NotUploaded
 
 _log = logging.getLogger(__name__)
 DRAIN_S = 3.0
@@ -87,6 +88,8 @@ class Broker:
         self._registration: BrokerRegistration | None = None
         self._thread: LoopThread | None = None
         self._timers: list[asyncio.TimerHandle] = []
+        self.not_uploaded: NotUploaded | None = None
+        """What the tier lacks of a store that was closed; None before, and without a tier."""
         clock = clock or SystemClock()
         directory = config_directory(store.config.root_path)
         server = RemotingServer(
@@ -297,7 +300,7 @@ class Broker:
         if thread is None:
             if self._listening is not None:
                 self._listening.close()
-            self.store.close()
+            self._close_store()
             return
         if self._registration is not None:
             self._registration.stop()
@@ -305,7 +308,13 @@ class Broker:
         thread.stop()
         for call in self.parts.on_stop:
             call()
-        self.store.close()
+        self._close_store()
+
+    def _close_store(self) -> None:
+        if isinstance(self.store, LocalStore):
+            self.store.close()
+        else:
+            self.not_uploaded = self.store.close()
 
     async def _close(self, drain_s: float) -> None:
         loop = self.parts.server.loop

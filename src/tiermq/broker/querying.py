@@ -1,6 +1,11 @@
 """QueryProcessor: QUERY_MESSAGE (12, by key) and VIEW_MESSAGE_BY_ID (33, by place in the log).
 
 Both may have to read much, and 12 may ask the tier, so they run in the pool. Answers are records as they are stored.
+
+While the key index lacks messages (a crash, a lost disk or RocketMQ's index left some out), "not found" would be a
+false answer. Nothing found is then SYSTEM_ERROR with the reason; what is found is SUCCESS, with the reason as remark
+and `indexComplete=false`. RocketMQ's clients log the code and the remark of any answer but SUCCESS, and ignore both on
+SUCCESS, so they work as before.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from tiermq.remoting.permissions import Permission
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 UNIQUE_KEY_MESSAGES_MAX = 32
+INDEX_COMPLETE = "indexComplete"
 BODY_BYTES_MAX = 15 * 1024 * 1024
 """Less than a frame may have; the newest messages are given when all together have more."""
 
@@ -39,6 +45,9 @@ class QueryProcessor:
             "indexLastUpdateTimestamp": str(page.last_update_timestamp_ms),
             "indexLastUpdatePhyoffset": str(page.last_update_physical_offset),
         }
+        incomplete = "" if page.complete else _incomplete(topic)
+        if incomplete and not page.messages:
+            raise RequestRefused(f"no message with the key was found, but {incomplete}")
         if not page.messages:
             remark = "can not find message, maybe time range not correct"
             return command.respond(ResponseCode.QUERY_NOT_FOUND, remark, ext=told)
@@ -50,7 +59,10 @@ class QueryProcessor:
             if records and left < 0:
                 break
             records.append(record)
-        return command.respond(ext=told, body=b"".join(reversed(records)))
+        body = b"".join(reversed(records))
+        if incomplete:
+            return command.respond(remark=incomplete, ext={**told, INDEX_COMPLETE: "false"}, body=body)
+        return command.respond(ext=told, body=body)
 
     @serves(RequestCode.VIEW_MESSAGE_BY_ID, access=reaches("SUB of the message's topic"), in_pool=True)
     def view(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
@@ -60,3 +72,10 @@ class QueryProcessor:
             raise RequestRefused(f"can not find message by the offset, {offset}")
         require_topic(command, message.topic, Permission.SUB)
         return command.respond(body=reencode(message))
+
+
+def _incomplete(topic: str) -> str:
+    return (
+        f"the key index of topic {topic} is not complete: messages that are stored may be missing from the answer. Ask "
+        "again when the broker has indexed them; if this stays, run `tiermq pipeline reindex`"
+    )

@@ -39,7 +39,8 @@ FOUND_OR_NOT = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 def query(access: Access, **options: Any) -> None:
     """Print the messages of TOPIC that have a key, an id, or a place.
 
-    Exit code: 0 when there was one, 1 when there was none.
+    Exit code: 0 when there was one, 1 when there was none, or when a broker cannot say because its key index is not
+    complete; it says so on standard error, also beside what was found.
 
     \b
     Examples:
@@ -104,6 +105,9 @@ async def _by_key(cluster: ClusterClient, options: dict[str, Any], key: str, *, 
             most=options["wanted"],
             begin_ms=options["begin"],
             end_ms=options["end"],
+            on_incomplete=lambda reason, address=address: click.echo(  # type: ignore[misc] # As lambdas cannot say.
+                f"tiermq query: {address}: {reason}", err=True
+            ),
         )
     return sorted(found, key=lambda each: each.store_timestamp_ms)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import gc
 import json
@@ -67,7 +68,8 @@ def serve(**options: Any) -> None:
 
     DIR is made if there is none [storePathRootDir of the file, or ~/store]. Options win over the file. Without a file
     only this machine can connect. A name server runs in the same process, unless --namesrv or the file's namesrvAddr
-    names another. SIGTERM and Ctrl-C answer what was asked, and close the store cleanly.
+    names another. SIGTERM and Ctrl-C answer what was asked, upload what the tier lacks (for up to tierCloseTimeout),
+    and close the store cleanly; a second signal ends the process at once, and the store recovers at its next start.
 
     Exit code: 0 after a clean end, 2 if it cannot start.
 
@@ -85,10 +87,11 @@ def serve(**options: Any) -> None:
         stream=sys.stderr,
     )
     limit_heaps()
+    left: dict[str, Any] = {}
     # Signals first, so that one that comes while it starts is not lost.
     with EndSignals() as ending, ExitStack() as running:
         try:
-            ready = _start(options, running)
+            ready = _start(options, running, left)
         except (OSError, TierMQError) as error:
             _give_up(error)
         if ready["ignored"]:
@@ -96,11 +99,14 @@ def serve(**options: Any) -> None:
         _say(as_json, _ready_line(ready), event="ready", **ready)
         ending.wait()
         _say(as_json, "broker ending", event="ending")
-    _say(as_json, "broker ended", event="ended")
+    _say(as_json, f"broker ended{_left_words(left)}", event="ended", **left)
 
 
-def _start(options: dict[str, Any], running: ExitStack) -> dict[str, Any]:
-    """Start everything; what was started ends with `running`, last first. Gives what the ready line says."""
+def _start(options: dict[str, Any], running: ExitStack, left: dict[str, Any]) -> dict[str, Any]:
+    """Start everything; what was started ends with `running`, last first. Gives what the ready line says.
+
+    `left` is given what the tier lacks when everything has ended.
+    """
     file = FileSettings() if options["config_file"] is None else read_settings_file(options["config_file"])
     config = _broker_config(options, file)
     directory = str((options["directory"] or StoreConfig(**file.store).root_path).absolute())
@@ -133,6 +139,7 @@ def _start(options: dict[str, Any], running: ExitStack) -> dict[str, Any]:
             settings_file=options["config_file"],
             **{**(file.tier if tier else {}), **file.store},
         )
+        running.callback(lambda: left.update(_left(broker)))
         running.callback(broker.stop)
         broker.start()
     if broker.registration is not None and not broker.registration.wait_registered(REGISTERED_S):
@@ -220,6 +227,17 @@ def _ready_line(ready: dict[str, Any]) -> str:
     if ready["metrics"]:
         parts.append(f"metrics http://{ready['metrics']}/metrics")
     return ", ".join(parts)
+
+
+def _left(broker: Broker) -> dict[str, Any]:
+    return {} if broker.not_uploaded is None else {"notUploaded": dataclasses.asdict(broker.not_uploaded)}
+
+
+def _left_words(left: dict[str, Any]) -> str:
+    found = left.get("notUploaded", {"messages": 0})
+    if not found["messages"]:
+        return ""
+    return f", {found['messages']:,} messages of {found['queues']:,} queues are only in the store, not in the tier"
 
 
 def _say(as_json: bool, text: str, **values: object) -> None:

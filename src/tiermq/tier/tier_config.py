@@ -98,7 +98,7 @@ class TierConfig(Configuration):
     tier_pace_batch_factor: int = whole(4, low=1, high=64)
     tier_pace_sample_interval: int = whole(20, low=1)
     tier_lease_term: int = whole(60_000, low=3_000)
-    tier_close_timeout: int = whole(10_000)
+    tier_close_timeout: int = whole(20_000)  # Less than the 30 s that Kubernetes waits before it kills.
     tier_evict_on_proof: bool = True  # Local files go only once the tier has all of them.
     tier_transactions_enable: bool = False  # Half messages and how they ended enter the tier, too.
 

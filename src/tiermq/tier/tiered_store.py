@@ -7,7 +7,8 @@
 
 Writes go to the local store and never wait for the tier. Reads go where the read policy says (`tieredStorageLevel`); an
 error of the tier is an error, unless the local store can answer. Local files go only once the tier has proof of its
-copy. A back end that is down keeps nobody from opening, putting, reading what is local, or closing.
+copy. A back end that is down keeps nobody from opening, putting, reading what is local, or closing. A close uploads
+what is not in the tier yet, for up to `tierCloseTimeout`, and returns what is left.
 
 After the loss of the whole disk, `restore=True` rebuilds everything from the tier alone, and numbering goes on behind.
 Threads: any thread may call anything but `open` and `close`.
@@ -15,9 +16,11 @@ Threads: any thread may call anything but `open` and `close`.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import logging
 import os
+import threading
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -28,7 +31,7 @@ from typing import Any, Self
 from tiermq.clock import Clock, SystemClock
 from tiermq.config import SETTINGS as STORE_SETTINGS
 from tiermq.config import StoreConfig
-from tiermq.errors import BadConfig, StaleWriter, StoreDamaged, StoreLocked, TierError, TierUnavailable
+from tiermq.errors import BadConfig, StaleWriter, StoreDamaged, StoreLocked, TierError, TierMQError, TierUnavailable
 from tiermq.kernel import Message, PutResults, QueueHandle
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import is_light_queue, is_system_topic
@@ -58,6 +61,15 @@ _log = logging.getLogger(__name__)
 UPKEEP_REST_S = 5.0
 FOLLOW_REST_S = 1.0  # Between two looks at what a job has copied.
 FOLLOW_POLL_S = 0.05
+UPLOAD_SHARE = 0.8  # Of the time that a close has for the tier. The rest is for manifests and the lease.
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NotUploaded:
+    """What a closed store holds and its tier does not. The disk has it; a disk that goes with the process loses it."""
+
+    queues: int = 0
+    messages: int = 0
 
 
 class TieredStore(TieredReading):
@@ -71,6 +83,7 @@ class TieredStore(TieredReading):
         self.put_many = local.put_many
         self._upkeep = _Upkeep(self, clock)
         self._tier_lock: HeldLock | None = None
+        self._left = NotUploaded()
         self._closed = False
 
     # Opening and closing
@@ -199,13 +212,19 @@ class TieredStore(TieredReading):
                     key, error = file.units.last.key, file.units.last.last_error
                     raise error or TierUnavailable(f"{key}: it could not be committed")
 
-    def close(self) -> None:
-        """Upload what there is time for, then close the local store. A tier that is down does not hold it up."""
+    def close(self) -> NotUploaded:
+        """Upload what the tier lacks, then close the local store; what is left, which goes up at the next start.
+
+        All that waits for the tier has `tierCloseTimeout` together, so a tier that is down does not hold it up any
+        longer; 0 uploads nothing. A store without threads (`background=False`), one whose tiering is paused, and one
+        that a job copies upload nothing either.
+        """
         if self._closed:
-            return
+            return self._left
         self._closed = True
         tier = self.tier
-        deadline = time.monotonic() + tier.config.tier_close_timeout / 1000
+        timeout_s = tier.config.tier_close_timeout / 1000
+        deadline = time.monotonic() + timeout_s
 
         def left_s() -> float:
             """All that waits for the tier shares one time."""
@@ -227,6 +246,36 @@ class TieredStore(TieredReading):
                 close.callback(tier.key_index.close)
             close.callback(lambda: tier.engine.pause(left_s()))
             close.callback(lambda: self._upkeep.stop_within(left_s()))
+            close.callback(self._upload_rest, timeout_s * UPLOAD_SHARE)
+        return self._left
+
+    def _upload_rest(self, timeout_s: float) -> None:
+        """Upload what there is, and note what is left then. In a thread of its own: a request may hang."""
+        tier = self.tier
+        if tier.follower is not None:
+            return
+        if tier.engine.has_threads:
+            self.local.dispatch_now()
+            self.local.flush()  # Only what is durable is uploaded, and counted.
+        if tier.engine.has_threads and timeout_s > 0 and not tier.writer.refusal:
+            last = threading.Thread(target=self._flush_last, args=(timeout_s,), name="tier-close", daemon=True)
+            last.start()
+            last.join(timeout_s)
+        left = tier.engine.not_uploaded()
+        self._left = NotUploaded(len(left), sum(left.values()))
+        if left and tier.engine.has_threads:
+            _log.warning(
+                "closed with %d messages of %d queues that %s does not have yet; they are in %s and are uploaded after "
+                "the next start (tierCloseTimeout=%d ms)",
+                self._left.messages, self._left.queues, tier.driver.url, tier.config.root_path,
+                tier.config.tier_close_timeout,
+            )  # fmt: skip
+
+    def _flush_last(self, timeout_s: float) -> None:
+        try:
+            self.tier.engine.flush(timeout_s, is_last=True)
+        except TierMQError as error:
+            _log.warning("what is not in the tier yet is not uploaded now: %s", error)
 
     def __enter__(self) -> Self:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from tiermq.tier.index.index_recovery import RECORD_NAME
 from tiermq.tier.index.index_state import IndexState
 from tiermq.tier.index.index_store import IndexSettings, IndexStore
 from tiermq.tier.index.put_request import IndexRequest, PutOutcome
+from tiermq.tier.names import QueueKey
 
 UNSEALED, SEALED, UPLOAD = IndexState.UNSEALED, IndexState.SEALED, IndexState.UPLOAD
 
@@ -438,3 +440,52 @@ def test_an_index_of_rocketmqs_is_not_taken_for_complete_and_a_reindex_finds_wha
     store.close()
     with pytest.raises(StoreClosed):
         store.reindex()
+
+
+def test_an_upkeep_that_outlives_the_close_claims_no_keys_whose_file_it_does_not_list(world: World) -> None:
+    asked, go = threading.Event(), threading.Event()
+
+    def hang(when: str, name: str) -> None:
+        if (when, name) == ("before", "size"):  # The first question of a new index: what does the tier hold?
+            asked.set()
+            go.wait()
+
+    world.driver.hook = hang
+    store = world.open(with_thread=True)
+    asked.wait()
+    for n in range(4):
+        world.commit_and_put(store, "T", 0, f"k{n}")
+    assert store.close(timeout_s=0)
+    go.set()
+    thread = store._thread._thread
+    assert thread is not None
+    thread.join()
+    world.driver.hook = None
+    again = world.open()
+    run_until_idle(again)
+    assert world.indexed_items(again) == world.expected_items()
+    assert [offsets(again, f"k{n}") for n in range(4)] == [[0], [100], [200], [300]]
+    assert again.is_complete
+
+
+def test_a_hole_that_is_being_filled_when_the_index_closes_is_still_there_at_the_next_start(world: World) -> None:
+    world.open().close()
+    for n in range(6):
+        world.commit("T", 0, f"k{n}")
+    read_back = world.rebuild
+
+    def closing(queue: QueueKey, from_offset: int) -> Iterator[IndexRequest]:
+        for request in read_back(queue, from_offset):
+            yield request
+            store._table.refuse_puts()  # What `close` begins with.
+
+    world.rebuild = closing  # type: ignore[method-assign]
+    store = world.open()
+    store.run_once()
+    assert store.hole_count == 1
+    store.close()
+    world.rebuild = read_back  # type: ignore[method-assign]
+    again = world.open()
+    run_until_idle(again)
+    assert world.indexed_items(again) == world.expected_items()
+    assert again.is_complete

@@ -7,7 +7,7 @@ from tiermq.clock import ManualClock
 from tiermq.tier.index.index_coverage import Hole, QueueTail
 from tiermq.tier.index.index_item import index_hash
 from tiermq.tier.index.index_state import IndexState
-from tiermq.tier.index.index_table import IndexTable, hashes_of
+from tiermq.tier.index.index_table import Filled, IndexTable, hashes_of
 from tiermq.tier.index.put_request import IndexRequest, PutOutcome
 
 NOW_MS = 1_700_000_000_000
@@ -76,12 +76,12 @@ def test_reading_back_fills_the_hole_and_nothing_else() -> None:
     table.put(request(50, "live"))
     assert table.holes() == [(("T", 0), 20)]
     name = ("T", 0)
-    assert table.fill(name, request(10, "earlier"))  # Passed over: it is indexed.
-    assert table.fill(name, request(20, "a"))
-    assert not table.fill(name, request(30, "b", topic_id=2))  # Another life of the topic.
-    assert table.fill(name, request(30, "b"))
+    assert table.fill(name, request(10, "earlier")) is Filled.TAKEN  # Passed over: it is indexed.
+    assert table.fill(name, request(20, "a")) is Filled.TAKEN
+    assert table.fill(name, request(30, "b", topic_id=2)) is Filled.BEHIND  # Another life of the topic.
+    assert table.fill(name, request(30, "b")) is Filled.TAKEN
     assert table.coverage.queues[name].holes == [Hole(40, 50)]
-    assert not table.fill(name, request(50, "live"))
+    assert table.fill(name, request(50, "live")) is Filled.BEHIND
     table.close_hole(name)
     assert table.holes() == []
     table.close_hole(name)
@@ -100,7 +100,7 @@ def test_holes_are_unknown_while_the_base_is() -> None:
 def test_a_record_read_back_that_no_file_can_take_is_passed_over() -> None:
     table = new_table()
     table.coverage.expect([QueueTail("T", 1, 0, 60)])
-    assert table.fill(("T", 0), request(0, *"abcdefgh"))
+    assert table.fill(("T", 0), request(0, *"abcdefgh")) is Filled.TAKEN
     assert table.holes() == [(("T", 0), 10)]
 
 
@@ -110,7 +110,8 @@ def test_a_shut_table_takes_nothing() -> None:
     table.shut()
     assert table.put(request(10, "k")) is PutOutcome.SHUTDOWN
     assert table.entries() == ()
-    assert table.fill(("T", 0), request(10, "k")) is False
+    assert table.fill(("T", 0), request(10, "k")) is Filled.CLOSING
+    assert table.moment() is None  # A record of it would claim what no file holds.
 
 
 def test_each_key_is_hashed_once_with_its_topic() -> None:

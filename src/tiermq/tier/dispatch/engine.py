@@ -210,11 +210,12 @@ class DispatchEngine:
         with self._runs_lock:
             self._runs.pop((topic, queue_id), None)
 
-    def flush(self, timeout_s: float | None = None) -> bool:
+    def flush(self, timeout_s: float | None = None, *, is_last: bool = False) -> bool:
         """Upload everything that was put before, and wait; False when time ran out or a queue cannot be uploaded.
 
         Without threads the work is done here, until nothing more can be done. Nothing can be while the engine is
-        paused, or the broker is not ours.
+        paused, or the broker is not ours. `is_last`: the store closes. A queue that rests after a failure is tried now,
+        and a back end that the circuit breaker takes for down is not waited for.
         """
         self._source.settle()
         self._quietly(None, self._writer.claim)
@@ -222,6 +223,8 @@ class DispatchEngine:
         for name, target in targets.items():
             run = self._run(name)
             run.force_to, run.refused = target, False
+            if is_last:
+                run.retry_at_ms = 0
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._turns.push(targets)
         left = list(targets.items())  # Looked at from its end, and each queue until it is done.
@@ -235,6 +238,8 @@ class DispatchEngine:
                 continue
             if self._paused or not self._writer.may_write():
                 return False
+            if is_last and self._breaker.state is BreakerState.OPEN:
+                return False
             if deadline is not None and time.monotonic() >= deadline:
                 return False
             if self._workers:
@@ -246,6 +251,21 @@ class DispatchEngine:
             if idle and not self._has_reached(run.name, target):
                 return False
         return not stuck
+
+    @property
+    def has_threads(self) -> bool:
+        return bool(self._workers)
+
+    def not_uploaded(self) -> dict[QueueName, int]:
+        """How many messages of each queue the local store has and the tier lacks; queues that have some."""
+        left = {}
+        for (topic, queue_id), target in self._flush_targets().items():
+            file = self.files.find(topic, queue_id)
+            local = self._source.state(topic, queue_id, -1)
+            at = max(-1 if file is None else file.commit_offset, 0 if local is None else local.min_offset)
+            if target > at:
+                left[topic, queue_id] = target - at
+        return left
 
     def _flush_targets(self) -> dict[QueueName, int]:
         targets = {}

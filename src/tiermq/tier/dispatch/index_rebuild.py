@@ -23,9 +23,15 @@ UNITS_PER_READ = 4_096
 
 
 def rebuild_from(files: FlatFileStore) -> Callable[[QueueKey, int], Iterator[IndexRequest]]:
-    """The `rebuild` of an IndexStore over these queues; nothing comes back for a queue that is not there."""
+    """The `rebuild` of an IndexStore over these queues; nothing comes back for a queue that is not there.
+
+    A queue that is there and cannot be opened is an error: nothing read must not pass for nothing to index.
+    """
 
     def rebuild(queue: QueueKey, from_offset: int) -> Iterator[IndexRequest]:
+        damage = files.damaged.get((queue.topic, queue.queue_id))
+        if damage is not None:
+            raise damage
         file = files.find(queue.topic, queue.queue_id)
         return iter(()) if file is None else committed_requests(file, from_offset)
 

@@ -196,7 +196,7 @@ class IndexStore:
                 self._upkeep.sync()
             return self._table.first(IndexState.SEALED) is None
         finally:
-            self._table.shut()
+            self._upkeep.end()
             self._pool.close()
 
     def _should_stop_upload(self) -> bool:

@@ -3,11 +3,14 @@
     entries   UPLOAD ... UPLOAD  SEALED ... SEALED  UNSEALED      by begin time; at most one is UNSEALED
 
 Invariants: a put changes the file and the coverage under one hold of the lock, so a `moment` taken under it is true of
-both; begin times are unique and grow; there is a writable file only while something was put into it.
+both; begin times are unique and grow; there is a writable file only while something was put into it. A closing table
+takes no items, so no hole is closed in it. A table that was shut has no files, so there is no moment of it: coverage
+without the files that hold its items would claim keys that no query finds.
 """
 
 from __future__ import annotations
 
+import enum
 import threading
 from array import array
 from collections.abc import Iterable, Sequence
@@ -39,6 +42,14 @@ class Moment(NamedTuple):
     sealed: tuple[IndexEntry, ...]
 
 
+class Filled(enum.Enum):
+    """What became of a record that was read back for a hole."""
+
+    TAKEN = "TAKEN"  # It is indexed; the next one can come.
+    BEHIND = "BEHIND"  # The queue's first hole ends before it.
+    CLOSING = "CLOSING"  # The index takes nothing more: the hole stays for the next start.
+
+
 class HolePlace(NamedTuple):
     """Where the first hole of a queue begins."""
 
@@ -59,6 +70,7 @@ class IndexTable:
         self._entries: list[IndexEntry] = []
         self._current: IndexEntry | None = None  # The UNSEALED one.
         self._last_begin_ms = 0
+        self._is_closing = False
         self._is_shut = False
         self.coverage = Coverage()
         self.next_base = 0
@@ -89,6 +101,8 @@ class IndexTable:
     def add_uploaded(self, files: Sequence[CompactedIndex]) -> None:
         """Add what the metadata knows and the table does not."""
         with self._lock:
+            if self._is_shut:
+                return
             known = {entry.remote.key for entry in self._entries if entry.remote is not None}
             for remote in files:
                 if remote.key not in known:
@@ -112,9 +126,11 @@ class IndexTable:
         with self._lock:
             return next((entry for entry in self._entries if entry.state is state), None)
 
-    def moment(self) -> Moment:
-        """What a record would say now."""
+    def moment(self) -> Moment | None:
+        """What a record would say now; None once the table is shut."""
         with self._lock:
+            if self._is_shut:
+                return None
             local = [entry for entry in self._entries if entry.local is not None and entry.remote is None]
             files = tuple((entry.local, entry.local.facts()) for entry in local if entry.local is not None)
             record = CoverageRecord.of(self.coverage, (facts for _, facts in files), self.next_base)
@@ -129,7 +145,7 @@ class IndexTable:
         if not request.is_legal() or len(hashes) >= self._capacity:
             return PutOutcome.ILLEGAL_REQUEST
         with self._lock:
-            if self._is_shut:
+            if self._is_closing:
                 return PutOutcome.SHUTDOWN
             queue = self.coverage.of(request.topic, request.topic_id, request.queue_id)
             if not queue.admit(request.tier_offset):
@@ -148,7 +164,7 @@ class IndexTable:
         done = 0
         while done < batch.count:
             with self._lock:
-                if self._is_shut:
+                if self._is_closing:
                     return PutOutcome.SHUTDOWN
                 done = self._put_run(batch, done, topic, topic_id, queue_id)
             if done < batch.count:
@@ -167,7 +183,7 @@ class IndexTable:
         """
         while True:
             with self._lock:
-                if self._is_shut:
+                if self._is_closing:
                     return PutOutcome.SHUTDOWN
                 queue = self.coverage.of(fragment.topic, fragment.topic_id, fragment.queue_id)
                 start = max(fragment.start, queue.end)
@@ -213,22 +229,24 @@ class IndexTable:
             self.version += 1
         return first + count
 
-    def fill(self, name: QueueName, request: IndexRequest) -> bool:
-        """Put a record that was read back; False when the queue's first hole ends before it. Raises DiskFull."""
+    def fill(self, name: QueueName, request: IndexRequest) -> Filled:
+        """Put a record that was read back. Raises DiskFull."""
         hashes = hashes_of(request)
         with self._lock:
+            if self._is_closing:
+                return Filled.CLOSING
             queue = self.coverage.queues.get(name)
-            if self._is_shut or queue is None or not queue.holes or request.topic_id != queue.topic_id:
-                return False
+            if queue is None or not queue.holes or request.topic_id != queue.topic_id:
+                return Filled.BEHIND
             if request.tier_offset < queue.holes[0].start:
-                return True
+                return Filled.TAKEN
             if not queue.wants(request.tier_offset):
-                return False
+                return Filled.BEHIND
             if request.is_legal() and len(hashes) < self._capacity:
                 self._put_items(hashes, request)
             queue.note_filled(request.tier_offset, request.size)
             self.version += 1
-            return True
+            return Filled.TAKEN
 
     def holes(self) -> list[HolePlace]:
         """The queues that have holes; none while nobody knows where they begin."""
@@ -332,13 +350,14 @@ class IndexTable:
             self.version += 1
 
     def refuse_puts(self) -> None:
+        """Take no more items, of new records or of holes."""
         with self._lock:
-            self._is_shut = True
+            self._is_closing = True
 
     def shut(self) -> None:
         """Close everything: files stay as they are on disk and in the tier."""
         with self._lock:
-            self._is_shut = True
+            self._is_closing = self._is_shut = True
             self._current = None
             for entry in self._entries:
                 entry.move(IndexState.SHUTDOWN)

@@ -28,7 +28,7 @@ from tiermq.tier.index.index_coverage import Coverage, CoverageRecord, QueueTail
 from tiermq.tier.index.index_recovery import RECORD_NAME, sealed_record_path
 from tiermq.tier.index.index_rows import IndexRows
 from tiermq.tier.index.index_state import IndexEntry, IndexState
-from tiermq.tier.index.index_table import HolePlace, IndexTable
+from tiermq.tier.index.index_table import Filled, HolePlace, IndexTable
 from tiermq.tier.index.index_upload import IndexUploader
 from tiermq.tier.index.put_request import IndexRequest
 from tiermq.tier.metadata.metadata_values import NEVER_MS, Segment
@@ -116,7 +116,7 @@ class IndexUpkeep:
         """Make everything put so far durable; False when nothing had changed. Raises what the disk raises."""
         with self._sync_lock:
             moment = self._table.moment()
-            if moment.version == self._recorded_version:
+            if moment is None or moment.version == self._recorded_version:
                 return False
             for file, facts in moment.files:
                 if file.synced_count < facts.item_count:
@@ -128,8 +128,14 @@ class IndexUpkeep:
             self.counts.synced += 1
             return True
 
+    def end(self) -> None:
+        """Shut the table. A `sync` under way ends first, and a later one of a thread that hangs writes nothing."""
+        with self._sync_lock:
+            self._table.shut()
+
     def _write_sealed_record(self, entry: IndexEntry) -> None:
-        if entry.begin_ms not in self._sealed_written and entry.sealed_record is not None:
+        is_local = entry.remote is None  # Else it was uploaded since the moment was taken.
+        if is_local and entry.begin_ms not in self._sealed_written and entry.sealed_record is not None:
             path = sealed_record_path(self._directory, entry.begin_ms)
             self._access.write_bytes(path, sealed_text(entry.sealed_record))
             self._sealed_written.add(entry.begin_ms)
@@ -180,7 +186,10 @@ class IndexUpkeep:
         for done, request in enumerate(self._rebuild(key, place.start)):
             if done >= self._rules.fill_count:
                 return True
-            if not self._table.fill(place.name, request):
+            filled = self._table.fill(place.name, request)
+            if filled is Filled.CLOSING:
+                return False
+            if filled is Filled.BEHIND:
                 break
             self.counts.filled += 1
         self._table.close_hole(place.name)
@@ -233,11 +242,12 @@ class IndexUpkeep:
         self._table.add_uploaded([CompactedIndex(self._driver, segment) for segment in segments])
 
     def _remove_local(self, entry: IndexEntry) -> None:
-        if entry.local is not None:
-            entry.local.destroy()
-        self._access.remove(sealed_record_path(self._directory, entry.begin_ms))
-        self._sealed_written.discard(entry.begin_ms)
-        self._access.sync_directory(self._directory)
+        with self._sync_lock:  # A sync of another thread must not write the file's record behind its removal.
+            if entry.local is not None:
+                entry.local.destroy()
+            self._access.remove(sealed_record_path(self._directory, entry.begin_ms))
+            self._sealed_written.discard(entry.begin_ms)
+            self._access.sync_directory(self._directory)
 
     # Expiry
 
