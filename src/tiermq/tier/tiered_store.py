@@ -270,7 +270,7 @@ class TieredStore(TieredReading):
         deadline = time.monotonic() + (timeout_s or 0.0)
         while True:
             self.refresh_tier()
-            if self.tier.engine.proof.lag().proven_to >= wanted:
+            if self.tier.engine.proof.lag().copied_to >= wanted:
                 return True
             left_s = deadline - time.monotonic()
             if left_s <= 0:
