@@ -100,6 +100,7 @@ class TierConfig(Configuration):
     tier_pace_sample_interval: int = whole(20, low=1)
     tier_lease_term: int = whole(60_000, low=3_000)
     tier_close_timeout: int = whole(10_000)
+    tier_start_timeout: int = whole(30_000, low=1)
     tier_evict_on_proof: bool = True  # Local files go only once the tier has all of them.
     tier_proof_mode: str = CHECKSUM  # Or readback: no checksum of the back end's is believed.
     tier_transactions_enable: bool = False  # Half messages and how they ended enter the tier, too.
