@@ -115,19 +115,19 @@ class BlockSums:
         low, high = start // block * block, -(-stop // block) * block
         return low, max(stop, min(high, self.size))
 
-    def bad_block(self, data: memoryview, start: int) -> int | None:
-        """Where the first block begins that `data`, which begins at block boundary `start`, has wrong; None: none is.
+    def bad_blocks(self, data: memoryview, start: int) -> list[tuple[int, int]]:
+        """The blocks, each by its begin and end, that `data`, which begins at block boundary `start`, has wrong.
 
         Blocks that are not covered, or of which `data` does not have all, are passed over.
         """
-        block = self.block_bytes
+        block, found = self.block_bytes, []
         for number in range(start // block, len(self.crc32s)):
             low, high = number * block, min((number + 1) * block, self.size)
             if high > start + len(data):
                 break
             if crc32(data[low - start : high - start]) != self.crc32s[number]:
-                return low
-        return None
+                found.append((low, high))
+        return found
 
     def read(
         self,
@@ -143,9 +143,9 @@ class BlockSums:
             return read(position, length)
         start, stop = self.part(position, position + length)
         data = read(start, stop - start)
-        bad = self.bad_block(data, start)
-        if bad is not None:
-            raise CorruptSegment(f"{where}: its bytes from {bad} on are not those that were written; {advice}")
+        bad = self.bad_blocks(data, start)
+        if bad:
+            raise CorruptSegment(f"{where}: its bytes from {bad[0][0]} on are not those that were written; {advice}")
         found = data[position - start : position - start + length]
         # A view would keep all that was read along in memory.
         return found if 2 * length >= len(data) else memoryview(bytes(found))

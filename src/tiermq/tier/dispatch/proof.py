@@ -248,7 +248,7 @@ def _agrees(part: FlatAppendFile, offset: int, length: int, data: bytes | None =
         if data is not None:
             block[start - low : start - low + count] = data[at : at + count]
         at += count
-        if sums.bad_block(memoryview(block), low) is not None:
+        if sums.bad_blocks(memoryview(block), low):
             return False
         is_covered = is_covered and start + count <= sums.size
     return True if is_covered else None
