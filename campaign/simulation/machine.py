@@ -186,6 +186,12 @@ class Process(Surroundings):
     def put_away_damaged_metadata(self, path: Path, root: Path, *, may_replace: bool) -> bool:  # noqa: ARG002
         return False  # What is in memory does not go bad.
 
+    def put_away_metadata(self, path: Path) -> None:
+        self.discard_metadata(path)
+
+    def ask_timeout_s(self, timeout_ms: int) -> float:  # noqa: ARG002
+        return 0.0
+
     def discard_metadata(self, path: Path) -> None:  # noqa: ARG002
         self.disk.metadata = self._database = None
 

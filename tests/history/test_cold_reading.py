@@ -113,6 +113,7 @@ def test_exact_places_give_their_records_and_wrong_ones_nothing(world: HistoryWo
     assert losses == []
 
 
+@pytest.mark.usefixtures("without_sums")
 def test_a_unit_that_points_far_ahead_costs_two_reads_more_and_one_message(world: HistoryWorld) -> None:
     world.put(500)
     world.tier_now()
@@ -128,6 +129,7 @@ def test_a_unit_that_points_far_ahead_costs_two_reads_more_and_one_message(world
     assert counters.requests <= 4
 
 
+@pytest.mark.usefixtures("without_sums")
 def test_a_size_that_the_next_unit_contradicts_is_not_tried_out(
     world: HistoryWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

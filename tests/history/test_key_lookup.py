@@ -20,8 +20,8 @@ from tiermq.history.open_history import open_history
 from tiermq.history.scan_values import HistoryPlace, Loss, LossReason, ScanCounters, ScanPlan, ScanRequest, Side
 from tiermq.message.java_hash import tags_code
 from tiermq.message.stored_message import StoredMessage
+from tiermq.tier.block_sums import BLOCK_BYTES_MIN
 from tiermq.tier.driver.memory import MemoryDriver
-from tiermq.tier.index.block_sums import BLOCK_BYTES_MIN
 from tiermq.tier.index.compacted_index import companion_name
 from tiermq.tier.index.index_coverage import Coverage, CoverageRecord, QueueCoverage
 from tiermq.tier.index.index_item import index_hash

@@ -96,6 +96,7 @@ def test_a_segment_that_expires_between_plan_and_read_is_a_loss_of_its_messages_
         read_plan(world.histories[-1], strict)
 
 
+@pytest.mark.usefixtures("without_sums")
 @pytest.mark.parametrize("where", ["unit place", "unit size", "magic", "queue offset"])
 def test_damage_is_a_loss_and_never_a_wrong_row(world: HistoryWorld, where: str) -> None:
     world.put(20)

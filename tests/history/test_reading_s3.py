@@ -62,6 +62,6 @@ def test_a_history_on_s3_is_read_by_offset_and_by_key(
             rows = read_plan(history, plan, counters)["orders", 0]
             hits = [row for row in rows if "key-77" in row.keys]
             assert as_sent(hits) == sent_of(world.sent["orders", 0][76:77])
-            assert counters.cold_bytes_read < 1_000
+            assert counters.cold_bytes_read < 5_000  # The block of a small segment is all of it.
     finally:
         world.bury()

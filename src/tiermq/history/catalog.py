@@ -86,7 +86,7 @@ class QueueHistory:
     def log_spans(self, from_offset: int, to_offset: int) -> tuple[SegmentSpan, ...]:
         """The log segments that hold records of [from, to), or may hold some."""
         return tuple(
-            SegmentSpan(log.key.base, log.size)
+            SegmentSpan.of(log)
             for log in self.logs
             if log.begin_offset < 0 or (log.begin_offset < to_offset and from_offset < log.end_offset)
         )
@@ -95,12 +95,12 @@ class QueueHistory:
         """The log segments in which these records begin."""
         bases = [log.key.base for log in self.logs]
         numbers = sorted({bisect_right(bases, place.log_offset) - 1 for place in places} - {-1})
-        return tuple(SegmentSpan(self.logs[number].key.base, self.logs[number].size) for number in numbers)
+        return tuple(SegmentSpan.of(self.logs[number]) for number in numbers)
 
     def unit_spans(self, from_offset: int, to_offset: int) -> tuple[SegmentSpan, ...]:
         """The segments that hold units of [from, to)."""
         begin, end = from_offset * UNIT_BYTES, to_offset * UNIT_BYTES
-        return tuple(SegmentSpan(s.key.base, s.size) for s in self.units if s.key.base < end and begin < s.end)
+        return tuple(SegmentSpan.of(s) for s in self.units if s.key.base < end and begin < s.end)
 
 
 @dataclass(slots=True)

@@ -3,6 +3,9 @@
     units of 65,536 messages ─► wanted ones ─► ranges of the log: one segment, up to 4 MiB, small gaps read along
 
 Blank units stand for nothing and are passed over; recorded gaps were told by the plan already.
+Blocks whose checksum the tier's manifest knows are read whole and compared: every message of a bad one is lost, for a
+record's own CRC covers its body alone. Not where bodies are left out of large records: there the heads and tails are
+read without the blocks that they lie in.
 """
 
 from __future__ import annotations
@@ -39,8 +42,13 @@ RUN_BYTES = 4 << 20
 GAP_BYTES = 64 << 10
 """Unwanted bytes between two records that are read along, because one request costs more than they do."""
 
+BAD_BLOCK = "its block in the tier is not what was written"
 LARGE_BYTES = 256 << 10
 """Records of this size and more are not read whole when nobody wants their bodies."""
+
+
+_Read = tuple[memoryview, list[tuple[int, int]]]
+"""Bytes, and the bad blocks that they touch, by begin and end in their segment."""
 
 
 @dataclass(slots=True)
@@ -82,8 +90,8 @@ class ColdReader:
         places = [place for place in self._task.places or () if place.log_offset >= self.next_place]
         is_exact = self._task.places is not None
         ranges = self._joined(units_of_places(places)) if is_exact else self._ranges(begin, end)
-        for one, data in self._read_ahead(ranges):
-            run = self._run(one, data)
+        for one, (data, bad) in self._read_ahead(ranges):
+            run = self._run(one, data, bad)
             if run is not None:
                 run.has_bodies = not self._skips_bodies(one)
             self.next_place = int(one.units.places[-1]) + 1
@@ -100,10 +108,14 @@ class ColdReader:
             at, stop = max(begin, span.base // UNIT_BYTES), min(end, span.end // UNIT_BYTES)
             while at < stop:
                 count = min(UNITS_AT_ONCE, stop - at)
-                units = decode_units(self._read_units(span, at, count), at)
+                key = self._task.queue.segment(SegmentType.CONSUME_QUEUE, span.base)
+                data, bad = self._read_checked(key, span, at * UNIT_BYTES - span.base, count * UNIT_BYTES)
+                units = decode_units(data, at)
+                damaged = _touching(units.queue_offsets * UNIT_BYTES - span.base, UNIT_BYTES, bad)
                 sound = units.is_sound
-                self._tell(units, ~sound & ~units.is_blank, "the unit points at no record")
-                units = units.choose(sound)
+                self._tell(units, damaged, BAD_BLOCK)
+                self._tell(units, ~sound & ~units.is_blank & ~damaged, "the unit points at no record")
+                units = units.choose(sound & ~damaged)
                 yield from self._joined(units.choose(wanted_by_tags(units, self._task.request.tags)))
                 at += count
 
@@ -146,12 +158,24 @@ class ColdReader:
 
     # Bytes
 
-    def _read_units(self, span: SegmentSpan, offset: int, count: int) -> memoryview:
-        key = self._task.queue.segment(SegmentType.CONSUME_QUEUE, span.base)
-        return self._read(key, offset * UNIT_BYTES - span.base, count * UNIT_BYTES)
+    def _read_checked(
+        self, key: SegmentKey, span: SegmentSpan, position: int, length: int
+    ) -> tuple[memoryview, list[tuple[int, int]]]:
+        """Bytes of a segment, and the blocks of it, by begin and end in the segment, that are not what was written."""
+        sums = span.sums
+        if sums is None or position >= sums.size:
+            return self._read(key, position, length), []
+        low, high = sums.part(position, position + length)
+        data = self._read(key, low, high - low)
+        bad = sums.bad_blocks(data, low)
+        if bad:  # Not from a cache: what is stored may be right.
+            data = self._read(key, low, high - low, again=True)
+            bad = sums.bad_blocks(data, low)
+        return data[position - low : position - low + length], bad
 
-    def _read(self, key: SegmentKey, position: int, length: int) -> memoryview:
-        data = self._history.tier.read(key, position, length)
+    def _read(self, key: SegmentKey, position: int, length: int, *, again: bool = False) -> memoryview:
+        tier = self._history.tier
+        data = tier.reread(key, position, length) if again else tier.read(key, position, length)
         with self._counting:
             self._counters.requests += 1
             self._counters.bytes_read += length
@@ -162,19 +186,19 @@ class ColdReader:
         """Whether what lies around the bodies is read alone: two small reads of each record instead of a long one."""
         return not self._task.request.include_body and one.end - one.begin >= LARGE_BYTES * len(one.units)
 
-    def _read_range(self, one: _Range) -> memoryview:
+    def _read_range(self, one: _Range) -> _Read:
         key = self._task.queue.segment(SegmentType.COMMIT_LOG, one.span.base)
         if self._skips_bodies(one):
             read = partial(self._read, key)
-            return read_around_bodies(read, one.units, one.begin, one.end, one.span.base)
-        return self._read(key, one.begin - one.span.base, one.end - one.begin)
+            return read_around_bodies(read, one.units, one.begin, one.end, one.span.base), []
+        return self._read_checked(key, one.span, one.begin - one.span.base, one.end - one.begin)
 
-    def _read_ahead(self, ranges: Iterator[_Range]) -> Iterator[tuple[_Range, memoryview]]:
+    def _read_ahead(self, ranges: Iterator[_Range]) -> Iterator[tuple[_Range, _Read]]:
         if not self._history.reads_ahead:
             for one in ranges:
                 yield one, self._read_range(one)
             return
-        pending: tuple[_Range, Future[memoryview]] | None = None
+        pending: tuple[_Range, Future[_Read]] | None = None
         try:
             for one in ranges:
                 following = (one, self._history.pool.submit(self._read_range, one))
@@ -191,7 +215,7 @@ class ColdReader:
 
     # Records
 
-    def _run(self, one: _Range, data: memoryview) -> RecordRun | None:
+    def _run(self, one: _Range, data: memoryview, bad: list[tuple[int, int]]) -> RecordRun | None:
         task, queue = self._task, self._task.queue
         is_exact = task.places is not None
         starts, good = locate(one.units, data, one.begin, queue.queue_id, trust_offsets=is_exact)
@@ -199,8 +223,14 @@ class ColdReader:
             # What an index says is a promise: a record that is not there, or out of the range, is none of ours.
             offsets = claimed_offsets(data, starts, good)
             good &= (offsets >= task.from_offset) & (offsets < task.to_offset)
+            damaged = good & _touching(one.units.places - one.span.base, one.units.sizes, bad)
+            for offset in offsets[damaged].tolist():
+                self._lose(corrupt(queue, offset, offset + 1, BAD_BLOCK))
         else:
-            self._tell(one.units, ~good, "the record is not the one of its unit")
+            damaged = _touching(one.units.places - one.span.base, one.units.sizes, bad)
+            self._tell(one.units, damaged, BAD_BLOCK)
+            self._tell(one.units, ~good & ~damaged, "the record is not the one of its unit")
+        good &= ~damaged
         if not good.any():
             return None
         segment = queue.segment(SegmentType.COMMIT_LOG, one.span.base)
@@ -210,3 +240,11 @@ class ColdReader:
         if self._task.places is None:
             for begin, end in units.runs(bad):
                 self._lose(corrupt(self._task.queue, begin, end, why))
+
+
+def _touching(starts: Int64s, sizes: Int64s | int, bad: list[tuple[int, int]]) -> Bools:
+    """Which of these ranges of a segment have a byte in a bad block."""
+    found: Bools = np.zeros(len(starts), dtype=bool)
+    for low, high in bad:
+        found |= (starts < high) & (starts + sizes > low)
+    return found

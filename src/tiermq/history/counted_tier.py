@@ -35,6 +35,11 @@ class CountedTier:
         self._count(length)
         return data
 
+    def reread(self, key: SegmentKey, position: int, length: int) -> memoryview:
+        data = self.inner.reread(key, position, length)
+        self._count(length)
+        return data
+
     def size(self, key: SegmentKey) -> int:
         self._count()
         return self.inner.size(key)
@@ -61,13 +66,16 @@ class CountedTier:
 
     # What changes a tier
 
-    def write(self, key: SegmentKey, position: int, data: Sequence[Buffer]) -> None:  # noqa: ARG002
+    def write(self, key: SegmentKey, position: int, data: Sequence[Buffer]) -> bool:  # noqa: ARG002
         self._refuse(f"write {key}")
+
+    def rewrite(self, key: SegmentKey, position: int, data: Buffer) -> None:  # noqa: ARG002
+        self._refuse(f"rewrite {key}")
 
     def trim(self, key: SegmentKey, size: int) -> None:  # noqa: ARG002
         self._refuse(f"trim {key}")
 
-    def seal(self, key: SegmentKey) -> None:
+    def seal(self, key: SegmentKey, *, crc32: int | None = None) -> None:  # noqa: ARG002
         self._refuse(f"seal {key}")
 
     def delete(self, key: SegmentKey) -> None:

@@ -86,8 +86,8 @@ class _TaskReading:
             return
         if begin < low:
             self.lose(Loss(task.queue, begin, low, LossReason.EXPIRED, detail))
-        units = tuple(SegmentSpan(segment.key.base, segment.size) for segment in cold.units)
-        logs = tuple(SegmentSpan(segment.key.base, segment.size) for segment in cold.logs)
+        units = tuple(SegmentSpan.of(segment) for segment in cold.units)
+        logs = tuple(SegmentSpan.of(segment) for segment in cold.logs)
         yield from self._cold_runs(low, units, logs, high)
         if high < end:
             self.lose(Loss(task.queue, high, end, LossReason.EXPIRED, detail))
@@ -120,5 +120,5 @@ class _TaskReading:
             if cold is None or low >= end:
                 return
             begin = low
-            unit_spans = tuple(SegmentSpan(segment.key.base, segment.size) for segment in cold.units)
-            log_spans = tuple(SegmentSpan(segment.key.base, segment.size) for segment in cold.logs)
+            unit_spans = tuple(SegmentSpan.of(segment) for segment in cold.units)
+            log_spans = tuple(SegmentSpan.of(segment) for segment in cold.logs)

@@ -15,6 +15,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from tiermq.tier.block_sums import BlockSums
+from tiermq.tier.metadata.metadata_values import Segment
 from tiermq.tier.names import QueueKey
 
 EVER_MS = (1 << 63) - 1
@@ -110,10 +112,19 @@ class RecordPlace:
 
 @dataclass(frozen=True, slots=True)
 class SegmentSpan:
-    """A segment of one of a queue's files in the tier: it begins at offset `base` and has so many bytes."""
+    """A segment of one of a queue's files in the tier: it begins at offset `base` and has so many bytes.
+
+    `sums` are the checksums of its blocks, as far as the tier's manifest knows them.
+    """
 
     base: int
     size: int
+    sums: BlockSums | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, segment: Segment) -> SegmentSpan:
+        sums = None if segment.sums is None else segment.sums.cut(segment.size)
+        return cls(segment.key.base, segment.size, sums)
 
     @property
     def end(self) -> int:

@@ -60,6 +60,14 @@ class Surroundings:
             put_away(path)
         return may_replace and is_put_away(path)
 
+    def put_away_metadata(self, path: Path) -> None:
+        """They are older than the tier: they are to be read from it again. They are closed."""
+        put_away(path)
+
+    def ask_timeout_s(self, timeout_ms: int) -> float:
+        """How long to wait for the tier before the store opens without its answer; 0: on this thread, to the end."""
+        return timeout_ms / 1000
+
     def note_metadata_replaced(self, path: Path) -> None:
         """What was damaged has been read from the tier again."""
         _log.error("%s was made again from what the tier itself tells", path)

@@ -208,6 +208,7 @@ def _engine(
             sweep_interval_ms=config.tier_dispatch_interval,
             worker_count=config.tier_upload_threads,
             memory_bytes_max=config.tier_pending_bytes_max,
+            proof_mode=config.tier_proof_mode,
             pace=PaceSettings(
                 config.tier_pace_put_rate,
                 config.tier_pace_cpu_percent,

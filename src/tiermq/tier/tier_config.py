@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from tiermq.errors import BadConfig
 from tiermq.settings import INT_MAX, LONG_MAX, Configuration, settings_of, whole
+from tiermq.tier.dispatch.proof import CHECKSUM, PROOF_MODES
 from tiermq.tier.fetch.read_policy import StorageLevel
 
 CONSUME_QUEUE_UNIT_BYTES = 20
@@ -99,7 +100,9 @@ class TierConfig(Configuration):
     tier_pace_sample_interval: int = whole(20, low=1)
     tier_lease_term: int = whole(60_000, low=3_000)
     tier_close_timeout: int = whole(20_000)  # Less than the 30 s that Kubernetes waits before it kills.
+    tier_start_timeout: int = whole(30_000, low=1)
     tier_evict_on_proof: bool = True  # Local files go only once the tier has all of them.
+    tier_proof_mode: str = CHECKSUM  # Or readback: no checksum of the back end's is believed.
     tier_transactions_enable: bool = False  # Half messages and how they ended enter the tier, too.
 
     def __post_init__(self) -> None:
@@ -109,6 +112,8 @@ class TierConfig(Configuration):
         # What one of these held would end up in a log or a support ticket. Nobody reads them.
         object.__setattr__(self, "object_store_access_key", "")
         object.__setattr__(self, "object_store_secret_key", "")
+        if self.tier_proof_mode not in PROOF_MODES:
+            raise BadConfig(f"tier_proof_mode is one of {', '.join(PROOF_MODES)}, found {self.tier_proof_mode!r}")
         if not self.broker_name:
             object.__setattr__(self, "broker_name", socket.gethostname() or "DEFAULT_BROKER")
         if self.compacted_index_bytes > INT_MAX:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.consumequeue.unit import PRE_BLANK_SIZE, UNIT, UNIT_BYTES
@@ -149,6 +150,8 @@ class TierView:
             else:
                 if not start <= place <= place + size + CODA_BYTES <= start + len(window):
                     found = self._read(queue, SegmentType.COMMIT_LOG, place, max(size + CODA_BYTES, READ_BYTES))
+                    if isinstance(found, str):  # Damage further on is none of this record's.
+                        found = self._read(queue, SegmentType.COMMIT_LOG, place, size + CODA_BYTES)
                     window, start = (memoryview(b""), 0) if isinstance(found, str) else (found, place)
                 yield _row(offset, window[place - start :] if window else window, place, size)
             offset += 1
@@ -161,9 +164,12 @@ class TierView:
             return f"offset {offset} is in no segment"
         segment = segments[index]
         try:
-            return memoryview(
-                self._driver.read(segment.key, offset - segment.key.base, min(length, segment.end - offset))
-            )
+            read, position = partial(self._driver.read, segment.key), offset - segment.key.base
+            length = min(length, segment.end - offset)
+            if segment.sums is None:
+                return memoryview(read(position, length))
+            sums = segment.sums.cut(segment.size)
+            return sums.read(str(segment.key), read, position, length, "run `tiermq tier verify`")
         except (SegmentMissing, IllegalRange, CorruptSegment) as error:
             return str(error)
 

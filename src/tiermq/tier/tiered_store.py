@@ -51,6 +51,7 @@ from tiermq.tier.metadata.restore import restore as restore_metadata
 from tiermq.tier.metadata.restore_report import Finding, RestoreReport
 from tiermq.tier.retention import RetentionReport
 from tiermq.tier.surroundings import HeldLock, Surroundings
+from tiermq.tier.tier_ahead import NAMED_MAX, ask_ahead, refusal
 from tiermq.tier.tier_assembly import TierParts, assemble_tier, lease_owner
 from tiermq.tier.tier_config import SETTINGS as TIER_SETTINGS
 from tiermq.tier.tier_config import TierConfig
@@ -132,6 +133,9 @@ class TieredStore(TieredReading):
             known = tier_config.metadata_path
             is_lost = around.put_away_damaged_metadata(known, tier_config.root_path, may_replace=lock is not None)
             metadata = around.open_metadata(known, clock)
+            if not is_lost and not (restore and metadata.is_empty()):
+                is_lost = _is_behind(tier_config, local, around, driver, metadata, follows=lock is None)
+                metadata = around.open_metadata(known, clock) if is_lost else metadata
             unfinished = undo.enter_context(ExitStack())  # Left behind the metadata, and only when opening fails.
             undo.callback(metadata.close)
             report = None
@@ -319,7 +323,7 @@ class TieredStore(TieredReading):
         deadline = time.monotonic() + (timeout_s or 0.0)
         while True:
             self.refresh_tier()
-            if self.tier.engine.proof.lag().proven_to >= wanted:
+            if self.tier.engine.proof.lag().copied_to >= wanted:
                 return True
             left_s = deadline - time.monotonic()
             if left_s <= 0:
@@ -489,6 +493,38 @@ def _tier_lock(config: TierConfig, surroundings: Surroundings) -> HeldLock | Non
     except StoreLocked as error:
         _log.warning("this store follows the job that copies it, until it is opened again: %s", error)
         return None
+
+
+def _is_behind(
+    config: TierConfig,
+    local: LocalStore,
+    surroundings: Surroundings,
+    driver: TierDriver,
+    metadata: MetadataStore,
+    *,
+    follows: bool,
+) -> bool:
+    """Whether the tier has history of this broker that its disk does not know of: the metadata are put away then, to be
+    read from the tier. Raises StoreDamaged where they may not be: this is another store, or a job's metadata.
+    """
+    place = (config.broker_cluster_name, config.broker_name)
+    timeout_s = surroundings.ask_timeout_s(config.tier_start_timeout)
+    try:
+        ahead = ask_ahead(driver, metadata, local.max_offset, *place, timeout_s)
+        if not ahead:
+            return False
+        if follows or (next(iter(metadata.all_segments()), None) is None and not local.topics()):
+            raise refusal(config.root_path, driver.url, ahead, follows=follows)
+    except BaseException:
+        metadata.close()
+        raise
+    _log.error(
+        "%s knows less than its tier %s, as an older copy of a disk does; the tier's history is taken over: %s",
+        config.root_path, driver.url, ", ".join(map(str, ahead[:NAMED_MAX])),
+    )  # fmt: skip
+    metadata.close()
+    surroundings.put_away_metadata(config.metadata_path)
+    return True
 
 
 def _is_new(metadata: MetadataStore) -> bool:

@@ -27,7 +27,7 @@ def test_an_unknown_queue_has_no_state(store: LocalStore) -> None:
     assert source.state("T", 0, -1) is None
     assert source.queues() == []
     assert source.collect("T", 0, 0, 10, 1000, 0).count == 0
-    assert source.first_physical("T", 0, 0) is None
+    assert source.first_message("T", 0, 0) is None
 
 
 def test_the_state_says_what_waits_and_since_when(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_places_without_a_message_are_passed_over(tmp_path: Path) -> None:
     assert state is not None
     assert (state.next_offset, state.max_offset) == (70, 120)
     assert world.source.collect("T", 0, 0, 500, 1 << 20, 0).next_offset == 10
-    assert world.source.first_physical("T", 0, 12) == world.source.first_physical("T", 0, 70)
+    assert world.source.first_message("T", 0, 12) == world.source.first_message("T", 0, 70)
 
 
 def test_ext_addresses_become_the_tags_that_they_stand_for(tmp_path: Path) -> None:

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from small_store import LOG_BYTES, put_all
-from tier.dispatch.dispatch_world import DispatchWorld
+from small_store import LOG_BYTES, overwrite, put_all
+from tier.dispatch.dispatch_world import UNIT, DispatchWorld
 from tiermq import Message
+from tiermq.errors import CorruptSegment
+from tiermq.tier.dispatch.engine import EngineSettings
 from tiermq.tier.dispatch.plan import HOUR_MS
-from tiermq.tier.driver.faulty import Down
+from tiermq.tier.driver.faulty import Down, Fault, ScriptedFaults
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def test_a_file_stays_until_its_last_tiered_record_is_committed(world: DispatchW
     world.filter.remove_from_blacklist("late")
     place = world.store.physical_offset_of("late", 0, 0)
     lag = world.engine.proof.lag()
-    assert (lag.proven_to, lag.topic, lag.queue_id) == (place, "late", 0)
+    assert (lag.copied_to, lag.topic, lag.queue_id) == (place, "late", 0)
     assert lag.bytes == world.store.max_physical_offset - place
     assert not world.engine.proof.must_stay(0, place)
     assert world.engine.proof.must_stay(0, place + 1)
@@ -55,10 +57,10 @@ def test_filtered_topics_hold_nothing_back(world: DispatchWorld) -> None:
 def test_records_that_have_no_unit_yet_are_not_proven(world: DispatchWorld) -> None:
     world.put(5)
     assert world.engine.flush()
-    proven = world.engine.proof.lag().proven_to
+    proven = world.engine.proof.lag().copied_to
     world.store.pause_dispatch()
     world.store.put(Message("T", b"later"))
-    assert world.engine.proof.lag().proven_to == proven
+    assert world.engine.proof.lag().copied_to == proven
     assert world.engine.proof.must_stay(0, world.store.max_physical_offset)
 
 
@@ -84,3 +86,112 @@ def test_a_gap_does_not_hold_files_back_for_ever(world: DispatchWorld) -> None:
     world.store.add_eviction_veto(world.engine.proof.must_stay)
     assert world.engine.flush()
     assert world.engine.proof.lag().bytes == 0
+
+
+# What the tier acknowledged is not what it stored
+
+
+def flip_next_writes(world: DispatchWorld, count: int) -> None:
+    world.driver.plan = ScriptedFaults("write", [Fault.FLIPPED] * count)
+
+
+@pytest.mark.parametrize("flipped", ["records", "units", "both"])
+def test_a_back_end_that_stored_a_wrong_bit_and_said_ok_gets_the_range_again_before_files_go(
+    world: DispatchWorld, caplog: pytest.LogCaptureFixture, flipped: str
+) -> None:
+    world.put(30, size=1000)
+    faults = {"records": [Fault.FLIPPED], "units": [None, Fault.FLIPPED], "both": [Fault.FLIPPED] * 2}[flipped]
+    world.driver.plan = ScriptedFaults("write", faults)
+    assert world.engine.flush()
+    assert [fault for _, fault in world.driver.injected] == [fault for fault in faults if fault]
+    assert not world.engine.proof.must_stay(0, LOG_BYTES)
+    assert world.metric("tiermq_tier_proof_failures_total") == 1
+    assert world.metric("tiermq_tier_proof_repairs_total") == 1
+    assert "other bytes" in caplog.text
+    assert world.tier_offsets() == list(range(30))  # Each byte for byte, through the readers' checksums.
+    world.clock.advance_ms(100 * HOUR_MS)
+    assert world.store.clean_now().log_files > 0
+
+
+def test_a_file_stays_while_its_copy_is_wrong_and_cannot_be_written_again(world: DispatchWorld) -> None:
+    world.put(30, size=1000)
+    flip_next_writes(world, 1)
+    assert world.engine.flush()
+    world.driver.plan = ScriptedFaults("rewrite", [Fault.BEFORE] * 100)
+    world.clock.advance_ms(100 * HOUR_MS)
+    cleaned = world.store.clean_now()
+    assert (cleaned.log_files, cleaned.vetoed) == (0, True)
+    assert "could not be asked" in str(world.engine.status()["unproven"])
+    world.driver.plan = None
+    assert world.store.clean_now().log_files > 0
+    assert world.engine.status()["unproven"] == ""
+
+
+def test_what_a_process_before_uploaded_is_proven_again(world: DispatchWorld) -> None:
+    world.put(30, size=1000)
+    flip_next_writes(world, 1)
+    assert world.engine.flush()
+    world.driver.plan = None
+    world.restart()
+    world.go(60_000)
+    assert not world.engine.proof.must_stay(0, LOG_BYTES)
+    assert world.metric("tiermq_tier_proof_repairs_total") == 1
+    assert world.tier_offsets() == list(range(30))
+
+
+def test_bytes_that_rot_after_the_upload_are_found_before_files_go(world: DispatchWorld) -> None:
+    world.put(30, size=1000)
+    assert world.engine.flush()
+    file = world.files.find("T", 0)
+    assert file is not None
+    place, size, _ = UNIT.unpack(file.read_units(20, 1))
+    world.driver.rewrite(file.log.segments[0].key, place + size - 2, b"?")  # In a property: no CRC of the record's own.
+    with pytest.raises(CorruptSegment):
+        file.read_records(place, size)
+    assert not world.engine.proof.must_stay(0, LOG_BYTES)
+    assert world.tier_offsets() == list(range(30))
+
+
+@pytest.mark.parametrize(("mode", "is_caught"), [("checksum", False), ("readback", True)])
+def test_a_checksum_that_agrees_is_believed_only_in_mode_checksum(tmp_path: Path, mode: str, is_caught: bool) -> None:
+    world = DispatchWorld(tmp_path, settings=EngineSettings(proof_mode=mode))
+    world.put(30, size=1000)
+    flip_next_writes(world, 2)
+    world.driver.confirms_flipped = True
+    assert world.engine.flush()
+    assert not world.engine.proof.must_stay(0, LOG_BYTES)
+    assert world.metric("tiermq_tier_proof_failures_total") == is_caught
+    how = {"checksum": "checksum", "readback": "readback"}[mode]
+    assert world.metric("tiermq_tier_proven_bytes_total", how=how) > 0
+
+
+def test_damage_of_the_local_store_is_not_copied_over_a_good_tier(
+    world: DispatchWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.put(30, size=1000)
+    assert world.engine.flush()
+    place, size = world.store.unit_at("T", 0, 3) or (0, 0)
+    overwrite(world.access, "commitlog/00000000000000000000", place + size - 2, b"?")
+    file = world.files.find("T", 0)
+    assert file is not None
+    before = bytes(file.log.reread(0, file.log.commit_offset))
+    assert not world.engine.proof.must_stay(0, LOG_BYTES)
+    assert bytes(file.log.reread(0, file.log.commit_offset)) == before
+    assert world.metric("tiermq_tier_proof_failures_total") == 0
+    assert "damaged in the local store" in caplog.text
+
+
+def test_only_what_is_about_to_go_is_read_back_and_only_once(world: DispatchWorld) -> None:
+    world.put(60, size=1000)
+    assert world.engine.flush()
+    reads: list[int] = []
+    inner = world.driver.inner
+    original = inner.reread
+    inner.reread = lambda key, position, length: reads.append(length) or original(key, position, length)
+    world.engine.status()
+    assert reads == []
+    assert not world.engine.proof.must_stay(0, LOG_BYTES)
+    first = len(reads)
+    assert first > 0
+    assert not world.engine.proof.must_stay(0, LOG_BYTES)
+    assert len(reads) == first

@@ -31,7 +31,7 @@ def test_it_says_what_the_stores_own_source_says(tmp_path: Path) -> None:
             for topic, queue_id in there.queues():
                 for offset in (-1, 0, 5, 29, 30, 35, 40, 49, 50, 119, 120, 500):
                     assert there.state(topic, queue_id, offset) == here.state(topic, queue_id, offset)
-                    assert there.first_physical(topic, queue_id, offset) == here.first_physical(topic, queue_id, offset)
+                    assert there.first_message(topic, queue_id, offset) == here.first_message(topic, queue_id, offset)
                     one, other = (each.collect(topic, queue_id, offset, 7, 900, 55) for each in (here, there))
                     assert (one.data, one.units, one.next_offset) == (other.data, other.units, other.next_offset)
             assert there.size_at("A", 0, 0) == here.collect("A", 0, 0, 1, 1, 0).data.__len__()

@@ -103,12 +103,12 @@ def test_an_answer_that_was_cut_is_worth_another_try_and_no_illegal_range(monkey
 def test_sealing_copies_one_part_and_merges_many() -> None:
     one, many = MemoryStore(), MemoryStore()
     driver = written(one, step=60)
-    assert spent(driver, lambda: driver.seal(KEY)) == {"list": 1, "put": 1, "copy": 1, "head": 1, "delete": 1}
+    assert spent(driver, lambda: driver.seal(KEY)) == {"list": 1, "put": 1, "get": 2, "copy": 1, "head": 1, "delete": 1}
     driver = written(many)
     assert spent(driver, lambda: driver.seal(KEY)) == {
         "list": 1,
         "put": 1,
-        "get": 3,
+        "get": 4,
         "upload": 1,
         "head": 1,
         "delete": 1,

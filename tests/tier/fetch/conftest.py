@@ -9,6 +9,18 @@ from typing import Any
 import pytest
 
 from tier.fetch.fetch_world import FetchWorld
+from tiermq.tier.flat.flat_segment import FlatSegment
+
+
+@pytest.fixture(autouse=True)
+def _without_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests count reads to the byte and damage single records: as in a tier whose blocks have no checksums.
+
+    `test_checked_reads.py` is about those that have.
+    """
+    monkeypatch.setattr(
+        FlatSegment, "_read_checked", lambda self, read, position, length: read(self.key, position, length)
+    )
 
 
 @pytest.fixture

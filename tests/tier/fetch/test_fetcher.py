@@ -13,7 +13,7 @@ import pytest
 from tier.fetch.fetch_world import QUEUE_ID, TOPIC, FetchWorld, Mail, Run, mails, unit_of
 from tiermq import LocalStore, Message
 from tiermq.consumequeue.unit import UNIT
-from tiermq.errors import SegmentMissing, TierUnavailable
+from tiermq.errors import CorruptSegment, SegmentMissing, TierUnavailable
 from tiermq.kernel import collect_for_tier
 from tiermq.message.message_filter import TagFilter
 from tiermq.message.stored_message import StoredMessage
@@ -236,7 +236,9 @@ def test_a_failed_read_ahead_is_nobodys_error_until_somebody_needs_it(make_world
     assert world.read_all(64) == list(range(64, 5_000))
 
 
-def test_a_damaged_message_is_counted_logged_and_left_out(make_world: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_message_is_an_error_logged_and_never_passed_over(
+    make_world: Make, caplog: pytest.LogCaptureFixture
+) -> None:
     for cached in (True, False):
         world = make_world(cache_enable=cached)
         file = world.write(mails(100))
@@ -244,14 +246,20 @@ def test_a_damaged_message_is_counted_logged_and_left_out(make_world: Make, capl
             world.damage(LOG, unit_of(file, at)[0] + 90, b"\xff\xff\xff")
         caplog.clear()
         with caplog.at_level(logging.ERROR):
-            assert world.read_all() == [n for n in range(100) if n not in (0, 17, 99)]
-        assert world.fetcher.counts().corrupt_count == 3
+            for at in (0, 17, 99):
+                with pytest.raises(CorruptSegment, match=f"broker-a/orders/3.*queue offset {at} is damaged"):
+                    world.get(at)
+            page = world.get(1)
+            assert (page.status, page.next_offset, page.count) == (GetStatus.FOUND, 17, 16)
+            page = world.get(18, 100)
+            assert [message.queue_offset for message in page.messages] == list(range(18, page.next_offset))
+        assert world.fetcher.counts().corrupt_count >= 3
         assert "damaged messages" in caplog.text
         assert "broker-a/orders/3" in caplog.text
 
 
 @pytest.mark.parametrize("cached", [True, False])
-def test_a_record_that_names_another_queue_or_topic_since_it_went_bad_is_left_out(
+def test_a_record_that_names_another_queue_or_topic_since_it_went_bad_is_an_error(
     make_world: Make, cached: bool
 ) -> None:
     world = make_world(cache_enable=cached)
@@ -259,17 +267,48 @@ def test_a_record_that_names_another_queue_or_topic_since_it_went_bad_is_left_ou
     world.damage(LOG, unit_of(file, 17)[0] + 15, b"\x07")  # Queue 7 instead of 3.
     topic_at = 84 + 4 + len(mails(1)[0].body) + 1
     world.damage(LOG, unit_of(file, 40)[0] + topic_at, b"a")  # And "arders".
-    assert world.read_all() == [n for n in range(100) if n not in (17, 40)]
-    assert world.fetcher.counts().corrupt_count == 2
+    assert world.get(0).next_offset == 17
+    assert world.get(18).next_offset == 40
+    for at in (17, 40):
+        with pytest.raises(CorruptSegment):
+            world.get(at)
 
 
 @pytest.mark.parametrize("cached", [True, False])
-def test_pages_over_a_long_run_of_damage_make_progress(make_world: Make, cached: bool) -> None:
+def test_no_page_leads_past_a_long_run_of_damage(make_world: Make, cached: bool) -> None:
     world = make_world(cache_enable=cached)
     file = world.write(mails(500))
     for at in range(1, 499):
         world.damage(LOG, unit_of(file, at)[0] + 4, b"\0\0\0\0")
-    assert world.read_all() == [0, 499]
+    assert (world.get(0).count, world.get(0).next_offset) == (1, 1)
+    for at in range(1, 499):
+        with pytest.raises(CorruptSegment):
+            world.get(at)
+    assert world.get(499).count == 1
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_filter_that_drops_everything_leads_up_to_the_damage_and_not_past_it(make_world: Make, cached: bool) -> None:
+    world = make_world(cache_enable=cached)
+    file = world.write(mails(100))
+    world.damage(LOG, unit_of(file, 30)[0] + 90, b"\xff\xff\xff")
+    nothing = TagFilter("nobody-has-this")
+    page = world.fetcher.get(TOPIC, QUEUE_ID, 0, 100, None, nothing)
+    assert (page.status, page.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 30)
+    with pytest.raises(CorruptSegment):
+        world.fetcher.get(TOPIC, QUEUE_ID, 30, 100, None, nothing)
+
+
+def test_what_was_damaged_is_served_as_soon_as_it_is_repaired(make_world: Make) -> None:
+    world = make_world()
+    file = world.write(mails(100))
+    place = unit_of(file, 17)[0] + 90
+    whole = bytes(file.read_records(place, 3))
+    world.damage(LOG, place, b"\xff\xff\xff")
+    with pytest.raises(CorruptSegment):
+        world.get(17)
+    world.damage(LOG, place, whole)
+    assert world.get(17).messages[0].queue_offset == 17
 
 
 def test_gaps_are_passed_over_with_the_right_next_offsets(make_world: Make) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tier.fetch.fetch_world import UNIT_BYTES, FetchWorld, IdlePool, Mail, mails, quick_pace, unit_of
-from tiermq.errors import TierUnavailable
+from tiermq.errors import CorruptSegment, TierUnavailable
 from tiermq.message.message_filter import TagFilter
 from tiermq.tier.driver.posix import PosixDriver
 from tiermq.tier.fetch import fetcher as fetcher_module
@@ -97,7 +97,7 @@ def test_a_single_reader_keeps_little_of_what_it_has_read(quick: FetchWorld, mon
     assert highest < 100_000 + 60_000
 
 
-def test_a_damaged_record_is_left_out_and_counted_whatever_lay_in_the_memory_before(
+def test_a_damaged_record_is_an_error_and_counted_whatever_lay_in_the_memory_before(
     make_world: Make, tmp_path: Path
 ) -> None:
     driver = PosixDriver(tmp_path / "tier")
@@ -112,8 +112,10 @@ def test_a_damaged_record_is_left_out_and_counted_whatever_lay_in_the_memory_bef
     world.refetch(IdlePool())
     gc.collect()
     assert driver._memory.idle_bytes > 0
-    assert world.read_all() == [number for number in range(2_000) if number != 1_234]
-    assert world.fetcher.counts().corrupt_count == 1
+    with pytest.raises(CorruptSegment):
+        world.read_all()
+    assert world.read_all(1_235) == list(range(1_235, 2_000))
+    assert world.fetcher.counts().corrupt_count > 0
 
 
 def test_pages_keep_their_bytes_when_the_memory_of_their_window_is_used_again(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tier.fetch.fetch_world import QUEUE_ID, TOPIC, FetchWorld, IdlePool, Mail, mails, quick_pace
+from tiermq.errors import CorruptSegment
 from tiermq.tier.fetch.tier_page import TierPage
 
 Make = Callable[..., FetchWorld]
@@ -79,8 +80,9 @@ def test_a_window_that_the_cache_let_go_is_not_ready(quick: FetchWorld) -> None:
 def test_a_window_with_damage_is_never_ready(quick: FetchWorld) -> None:
     quick.write([Mail(body=b"0123456789")] * 64)
     quick.damage(quick.queue().log.type, 100, b"\xff" * 8)
-    quick.get(0, group="g")
-    assert ready(quick, 32) is None
+    with pytest.raises(CorruptSegment):
+        quick.get(0, group="g")
+    assert ready(quick, 32) is None  # What is damaged is not kept, so that a repair is seen at once.
 
 
 def test_where_it_is_time_to_read_ahead_a_get_is_asked_for(make_world: Make) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tier.fetch.fetch_world import Mail, Run, mails
 from tiermq.consumequeue.unit import PRE_BLANK, UNIT, UNIT_BYTES, ext_address
+from tiermq.errors import CorruptSegment
 from tiermq.message.message_filter import TagFilter
 from tiermq.message.record import decode_records
 from tiermq.tier.fetch.window import OVERHEAD_BYTES, PLACE_BYTES, Window
@@ -61,22 +62,19 @@ def test_bytes_limit_a_page_to_the_record_but_the_first_one_always_goes(
         expected, 100 + index + expected, sum(records[index : index + expected]),
     )  # fmt: skip
     # One who looks at each message comes to the same.
-    assert window._collect(window._places_from(100 + index), max_messages, max_bytes, None)[1:] == (count, next_offset)
+    assert window._collect(100 + index, max_messages, max_bytes, None)[1:] == (count, next_offset)
 
 
-def test_a_damaged_record_is_left_out_and_its_neighbours_are_served() -> None:
+def test_a_damaged_record_ends_a_page_and_is_an_error_where_it_would_begin_one() -> None:
     window = damaged(window_of(mails(10)), 0, 4, 9)
     assert window.corrupt_count == 3
-    data, count, next_offset = window.take(100, 32, 10**6)
-    assert offsets(data) == [101, 102, 103, 105, 106, 107, 108]
-    assert (count, next_offset) == (7, 110)
-    data, count, next_offset = window.take(103, 2, 10**6)
-    assert (offsets(data), count, next_offset) == ([103, 105], 2, 106)
-
-
-def test_a_window_of_damage_gives_nothing_and_goes_on_behind_it() -> None:
-    window = damaged(window_of(mails(3)), 0, 1, 2)
-    assert window.take(100, 32, 10**6) == (b"", 0, 103)
+    for offset in (100, 104, 109):
+        with pytest.raises(CorruptSegment, match=f"queue offset {offset} is damaged"):
+            window.take(offset, 32, 10**6)
+    data, count, next_offset = window.take(101, 32, 10**6)
+    assert (offsets(data), count, next_offset) == ([101, 102, 103], 3, 104)
+    data, count, next_offset = window.take(105, 2, 10**6)
+    assert (offsets(data), count, next_offset) == ([105, 106], 2, 107)
 
 
 def test_a_gap_is_passed_over() -> None:
@@ -102,10 +100,15 @@ def test_a_filter_goes_on_behind_the_last_message_that_it_took() -> None:
     assert window.take_matching(100, 32, 10**6, TagFilter("9")) == (b"", 0, 200)
 
 
-def test_a_filter_in_a_damaged_window_serves_what_is_good() -> None:
-    window = damaged(tagged(["0", "1"] * 5), 1)
-    data, _, next_offset = window.take_matching(100, 2, 10**6, TagFilter("1"))
-    assert (offsets(data), next_offset) == ([103, 105], 106)
+def test_a_filter_in_a_damaged_window_leads_up_to_the_damage() -> None:
+    window = damaged(tagged(["0", "1"] * 5), 4)
+    assert window.take_matching(102, 2, 10**6, TagFilter("0"))[2] == 104
+    data, _, next_offset = window.take_matching(100, 5, 10**6, TagFilter("1"))
+    assert (offsets(data), next_offset) == ([101, 103], 104)
+    with pytest.raises(CorruptSegment):
+        window.take_matching(104, 2, 10**6, TagFilter("1"))
+    data, _, next_offset = window.take_matching(105, 2, 10**6, TagFilter("1"))
+    assert (offsets(data), next_offset) == ([105, 107], 108)
 
 
 def test_a_tag_whose_hash_collides_is_sorted_out_by_the_record() -> None:

@@ -84,23 +84,23 @@ class MortalDriver:
         self.changes_left -= 1
         return self.changes_left < 0
 
-    def write(self, key: SegmentKey, position: int, data: Sequence[Buffer]) -> None:
+    def write(self, key: SegmentKey, position: int, data: Sequence[Buffer]) -> bool:
         last = self._change()
         body = joined(data)
         if last:
             self.inner.write(key, position, [body[: int(len(body) * self._cut)]])
             raise Died
-        self.inner.write(key, position, [body])
+        return self.inner.write(key, position, [body])
 
     def trim(self, key: SegmentKey, size: int) -> None:
         if self._change():
             raise Died
         self.inner.trim(key, size)
 
-    def seal(self, key: SegmentKey) -> None:
+    def seal(self, key: SegmentKey, *, crc32: int | None = None) -> None:
         if self._change():
             raise Died
-        self.inner.seal(key)
+        self.inner.seal(key, crc32=crc32)
 
     def delete(self, key: SegmentKey) -> None:
         if self._change():

@@ -9,8 +9,8 @@ import pytest
 from simulation.simulated_files import SimulatedFileAccess
 from tier.index.index_world import HookedDriver, index_key
 from tiermq.errors import CorruptSegment, SegmentMissing, TierUnavailable
+from tiermq.tier.block_sums import BlockSums, summed
 from tiermq.tier.driver.memory import MemoryDriver
-from tiermq.tier.index.block_sums import BlockSums, summed
 from tiermq.tier.index.compacted_index import CompactedIndex, companion_name
 from tiermq.tier.index.index_coverage import Coverage, CoverageRecord
 from tiermq.tier.index.index_write_file import FileFacts, IndexWriteFile

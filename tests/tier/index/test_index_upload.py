@@ -12,9 +12,9 @@ from tier.index.chain_walk import rearrange_by_chain
 from tier.index.index_world import BROKER, CLUSTER, NOW_MS, HookedDriver, MemoryRows, index_key
 from tiermq.clock import ManualClock
 from tiermq.errors import TierUnavailable
+from tiermq.tier.block_sums import BlockSums, summed
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.posix import PosixDriver
-from tiermq.tier.index.block_sums import BlockSums, summed
 from tiermq.tier.index.compacted_index import CompactedIndex, companion_name
 from tiermq.tier.index.index_upload import IndexUploader, UploadStopped
 from tiermq.tier.index.index_write_file import IndexWriteFile

@@ -128,7 +128,7 @@ def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
 def test_a_schema_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "tier.db"
     Database(path, migrations=[*MIGRATIONS, ["CREATE TABLE later (x)"]]).close()
-    with pytest.raises(StoreDamaged, match="up to version 1, found 2"):
+    with pytest.raises(StoreDamaged, match="up to version 2, found 3"):
         Database(path)
 
 

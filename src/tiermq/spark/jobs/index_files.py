@@ -19,8 +19,8 @@ from typing import Any
 
 from tiermq.errors import CorruptRecord, CorruptSegment, IllegalRange, SegmentMissing, StoreDamaged
 from tiermq.spark.jobs.held_broker import HeldBroker
+from tiermq.tier.block_sums import BlockSums, summed
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
-from tiermq.tier.index.block_sums import BlockSums, summed
 from tiermq.tier.index.compacted_index import CompactedIndex, companion_name
 from tiermq.tier.index.index_coverage import Coverage, CoverageRecord, QueueTail, open_sealed
 from tiermq.tier.index.index_item import HEADER_BYTES, MAGIC_END, decode_header

@@ -20,8 +20,8 @@ import numpy as np
 from tiermq.errors import SegmentConflict, SegmentSealed
 from tiermq.spark.jobs.index_files import MERGED_FROM, IndexFile, encoded_companion
 from tiermq.spark.jobs.offload_task import driver_of
+from tiermq.tier.block_sums import BlockSums, summed
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.index.block_sums import BlockSums, summed
 from tiermq.tier.index.compacted_index import companion_name
 from tiermq.tier.index.index_coverage import CoverageRecord
 from tiermq.tier.index.index_item import (

@@ -14,6 +14,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from tiermq.consumequeue.unit import UNIT, UNIT_BYTES
 from tiermq.errors import CorruptSegment, IllegalRange, SegmentMissing
@@ -24,6 +25,7 @@ from tiermq.spark.jobs.index_merge import write_index_file
 from tiermq.spark.jobs.offload_task import driver_of
 from tiermq.spark.jobs.reindex_plan import Stretch
 from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.flat.flat_segment import DAMAGE_ADVICE
 from tiermq.tier.flat.record_batch import RecordBatch
 from tiermq.tier.flat.segment_recovery import runs_of_records
 from tiermq.tier.index.index_coverage import CoverageRecord
@@ -113,7 +115,7 @@ def _batches(driver: TierDriver, work: KeyWork) -> Iterator[RecordBatch]:
         segment = _owner(work.units, offset * UNIT_BYTES, work)
         room = (segment.end - offset * UNIT_BYTES) // UNIT_BYTES
         count = min(UNITS_PER_READ, work.stretch.to_offset - offset, room)
-        units = driver.read(segment.key, offset * UNIT_BYTES - segment.key.base, count * UNIT_BYTES)
+        units = _read(driver, segment, offset * UNIT_BYTES - segment.key.base, count * UNIT_BYTES)
         for first, run in runs_of_records(units, offset):
             yield from _cut_at_segments(driver, work, first, run)
         offset += count
@@ -136,9 +138,17 @@ def _cut_at_segments(driver: TierDriver, work: KeyWork, first: int, run: memoryv
             count, end = count + 1, at + length
         if count == 0:
             raise CorruptSegment(f"{segment.key.path}: expected the record at {place} in it, found it beyond its end")
-        data = driver.read(segment.key, place - segment.key.base, end - place)
+        data = _read(driver, segment, place - segment.key.base, end - place)
         yield RecordBatch.of_bytes(data, run[: count * UNIT_BYTES], first)
         first, run = first + count, run[count * UNIT_BYTES :]
+
+
+def _read(driver: TierDriver, segment: Segment, position: int, length: int) -> memoryview:
+    """Bytes of a segment, compared with the checksums of its blocks where they are known. Raises CorruptSegment."""
+    read = partial(driver.read, segment.key)
+    if segment.sums is None:
+        return read(position, length)
+    return segment.sums.cut(segment.size).read(str(segment.key), read, position, length, DAMAGE_ADVICE)
 
 
 def _owner(segments: tuple[Segment, ...], offset: int, work: KeyWork) -> Segment:

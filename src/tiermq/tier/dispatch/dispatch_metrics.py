@@ -32,6 +32,17 @@ class DispatchMetrics:
         self.gap_messages = registry.counter(
             "tiermq_dispatch_gap_messages_total", "Messages that were gone before they could be copied."
         ).labels()
+        self._proofs = registry.counter(
+            "tiermq_tier_proven_bytes_total",
+            "Bytes whose copy in the tier was proven before local files went, by the back end's checksum or read back.",
+            ("how",),
+        )
+        self.proof_failures = registry.counter(
+            "tiermq_tier_proof_failures_total", "Ranges of the tier that were not what had been sent."
+        ).labels()
+        self.tier_repairs = registry.counter(
+            "tiermq_tier_proof_repairs_total", "Of those, ranges that were written again and are right now."
+        ).labels()
         self._registry = registry
 
     def watch_queue(self, topic: str, queue_id: int, behind: Callable[[], float], age_s: Callable[[], float]) -> None:
@@ -46,6 +57,9 @@ class DispatchMetrics:
     def dispatched(self, topic: str, queue_id: int, messages: int, size: int) -> None:
         self._messages.labels(*COMMON.values(), topic, queue_id, "commit_log").add(messages)
         self.bytes.add(size)
+
+    def proven(self, how: str, size: int) -> None:
+        self._proofs.labels(how).add(size)
 
     def failed(self, kind: str) -> None:
         self._failures.labels(kind).add()

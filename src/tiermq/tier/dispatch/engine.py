@@ -37,7 +37,7 @@ from tiermq.tier.dispatch.execute import IndexSink, NoIndex
 from tiermq.tier.dispatch.local_source import LocalSource
 from tiermq.tier.dispatch.pace import Pace, PaceSettings
 from tiermq.tier.dispatch.plan import DispatchConfig
-from tiermq.tier.dispatch.proof import EvictionProof
+from tiermq.tier.dispatch.proof import CHECKSUM, EvictionProof
 from tiermq.tier.dispatch.queue_run import BackOff, MemoryBudget, QueueRun
 from tiermq.tier.dispatch.queue_turn import QueueTurn
 from tiermq.tier.dispatch.topic_filter import TopicFilter
@@ -65,6 +65,7 @@ class EngineSettings:
     back_off: BackOff = field(default_factory=BackOff)
     breaker_failures_max: int = 8
     breaker_rest_ms: int = 10_000
+    proof_mode: str = CHECKSUM
     pace: PaceSettings = field(default_factory=PaceSettings)
 
 
@@ -91,8 +92,10 @@ class DispatchEngine:
         self.filter = topic_filter or TopicFilter(files.broker, files.cluster)
         self.config = config or DispatchConfig()
         self.settings = settings or EngineSettings()
-        self.proof = EvictionProof(source, files, self.filter)
         self.metrics = DispatchMetrics(registry or Registry())
+        self.proof = EvictionProof(
+            source, files, self.filter, self.metrics, mode=self.settings.proof_mode, may_write=self._owns
+        )
         self._source = source
         self._writer = writer
         self._clock = clock or SystemClock()
@@ -418,6 +421,11 @@ class DispatchEngine:
                 self._watch(run)
             return run
 
+    def _owns(self, topic: str, queue_id: int) -> bool:
+        """Whether this process is the queue's writer now."""
+        run = self._runs.get((topic, queue_id))
+        return run is not None and run.epoch > 0 and not run.fenced and self._writer.may_write()
+
     def _quietly(self, run: QueueRun | None, act: Callable[[], object]) -> None:
         """For what is repeated anyway: note the failure and go on."""
         try:
@@ -442,8 +450,9 @@ class DispatchEngine:
             "queues": len(runs),
             "waiting": len(self._turns),
             "pending_bytes": self._budget.used_bytes,
-            "proven_to": lag.proven_to,
+            "copied_to": lag.copied_to,
             "lag_bytes": lag.bytes,
+            "unproven": self.proof.trouble,
             "fenced": {f"{run.name[0]}-{run.name[1]}": run.fenced for run in runs if run.fenced},
             "troubles": {f"{run.name[0]}-{run.name[1]}": run.trouble for run in runs if run.trouble},
         }
@@ -475,7 +484,7 @@ class DispatchEngine:
 
     def _figures(self) -> dict[str, tuple[str, Callable[[], float]]]:
         return {
-            "tiermq_dispatch_backlog_bytes": ("Bytes of local log that are not proven to be cold.", self._lag_bytes),
+            "tiermq_dispatch_backlog_bytes": ("Bytes of local log that are not in the tier yet.", self._lag_bytes),
             "tiermq_dispatch_backlog_age_seconds": (
                 "Age of the oldest message that waits.",
                 lambda: self._backlog()[1],

@@ -40,8 +40,8 @@ class LocalSource(Protocol):
         """Copy records, rebased to `tier_offset`: one at least if there is one, none that is not durable."""
         ...
 
-    def first_physical(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """Where the first message at or behind `offset` lies in the local log; None when there is none."""
+    def first_message(self, topic: str, queue_id: int, offset: int) -> tuple[int, int] | None:
+        """The first message at or behind `offset`: its queue offset, and where it is in the local log; None: none."""
         ...
 
     def log_bounds(self) -> tuple[int, int]:
@@ -160,10 +160,10 @@ class StoreSource:
                 return _Rewritten(found.data, units, found.count, found.next_offset, found.begin_ms, found.end_ms)
         return found
 
-    def first_physical(self, topic: str, queue_id: int, offset: int) -> int | None:
+    def first_message(self, topic: str, queue_id: int, offset: int) -> tuple[int, int] | None:
         high = self._store.max_offset(topic, queue_id)
         found = self._first_unit(topic, queue_id, offset, high)
-        return None if found is None else found[1]
+        return None if found is None else found[:2]
 
     def log_bounds(self) -> tuple[int, int]:
         return max(0, self._store.min_physical_offset), self._store.dispatched_where

@@ -1,11 +1,20 @@
-"""EvictionProof: which part of the local log is in the tier, so that its files may go.
+"""EvictionProof: which part of the local log is in the tier, byte for byte, so that its files may go.
 
-A commit-log file may be deleted only when every record of a tiered topic in it is committed in the tier. What is
-committed is known per queue; the first message of a queue that is not, lies at some physical offset; the smallest of
-these, over all queues, is where the proof ends:
+A commit-log file may be deleted only when every record of a tiered topic in it is proven in the tier. That has two
+halves. *Copied*: the queue's commit reaches beyond the record; the first message of a queue that is not copied lies at
+some physical offset, and the smallest of these, over all queues, is where copying ends:
 
-    0                              proven_to                         end of the log
+    0                              copied_to                         end of the log
     |  every tiered record is cold  |  something here is not           |
+
+*Proven*: an acknowledgement says nothing about the bytes that were stored. Either the back end returned a checksum of
+its own with the upload that equals ours (mode `checksum`, where it has one), or the stored bytes are read back and
+compared with the local ones, which are still there (mode `readback`: always). That is done for what is about to go,
+and for nothing else: bytes that stay local need no proof. What a process before this one uploaded is read back.
+
+Where the bytes differ, the checksums of the segment's blocks say which side is right. When it is the local one, the
+range is written to the tier again and compared again; when it is the tier's, that is the proof. Otherwise, and when
+this process may not write the queue, the file stays, and `trouble` says why.
 
 A queue that has not been compared with the tier since the start proves nothing: its metadata may say more than the
 bucket holds. Records that have no unit yet prove nothing either. Filtered topics and batch topics do not count.
@@ -13,47 +22,233 @@ bucket holds. Records that have no unit yet prove nothing either. Filtered topic
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from tiermq.consumequeue.unit import UNIT, UNIT_BYTES
+from tiermq.errors import TierError
+from tiermq.kernel import check_window
+from tiermq.tier.dispatch.dispatch_metrics import DispatchMetrics
 from tiermq.tier.dispatch.local_source import LocalSource
 from tiermq.tier.dispatch.topic_filter import TopicFilter
+from tiermq.tier.flat.flat_append_file import FlatAppendFile
 from tiermq.tier.flat.flat_file_store import FlatFileStore
+from tiermq.tier.flat.flat_message_file import FlatMessageFile
+from tiermq.tier.flat.record_batch import CollectedRecords
+from tiermq.tier.flat.segment_recovery import SCAN_BYTES, runs_of_records
+
+_log = logging.getLogger(__name__)
+
+CHECKSUM, READBACK = "checksum", "readback"
+PROOF_MODES = (CHECKSUM, READBACK)
+UNITS_AT_ONCE = 8_192
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far the tier is behind: where the proof ends, how many bytes of log lie behind it, whose queue it is."""
+    """How far the tier is behind: where copying ends, how many bytes of log lie behind it, whose queue it is."""
 
-    proven_to: int
+    copied_to: int
     bytes: int
     topic: str = ""
     queue_id: int = -1
 
 
 class EvictionProof:
-    """Give `must_stay` to `LocalStore.add_eviction_veto`. Any thread may call anything."""
+    """Give `must_stay` to `LocalStore.add_eviction_veto`. Any thread may call anything; one at a time proves.
 
-    def __init__(self, source: LocalSource, files: FlatFileStore, topic_filter: TopicFilter) -> None:
+    `may_write` says whether this process owns a queue's tier, and so may repair it.
+    """
+
+    def __init__(
+        self,
+        source: LocalSource,
+        files: FlatFileStore,
+        topic_filter: TopicFilter,
+        metrics: DispatchMetrics,
+        *,
+        mode: str = CHECKSUM,
+        may_write: Callable[[str, int], bool] = lambda _topic, _queue_id: False,
+    ) -> None:
         self._source = source
         self._files = files
         self._filter = topic_filter
+        self._metrics = metrics
+        self._mode = mode
+        self._may_write = may_write
+        self._lock = threading.Lock()
+        self._proven: dict[FlatMessageFile, int] = {}  # Every local message below that queue offset is proven.
+        self.trouble = ""
         self.held_topics: frozenset[str] = frozenset()  # Being deleted: what the tier has of them is of another life.
 
     def must_stay(self, first_offset: int, end_offset: int) -> bool:
-        """Whether a local log file [first_offset, end_offset) holds a record that is not in the tier."""
-        return first_offset < end_offset and end_offset > self.lag().proven_to
+        """Whether a local log file [first_offset, end_offset) holds a record that is not proven. May ask the tier."""
+        if first_offset >= end_offset:
+            return False
+        if end_offset > self.lag().copied_to:
+            return True
+        with self._lock:
+            try:
+                self.trouble = self._unproven_before(end_offset)
+            except TierError as error:
+                self.trouble = f"the tier could not be asked: {error}"
+                _log.warning("local files stay, because their copies are not proven: %s", error)
+            return bool(self.trouble)
 
     def lag(self) -> Lag:
         begin, end = self._source.log_bounds()
         found = Lag(end, 0)
-        for topic, queue_id in self._source.queues():
-            if self._filter.is_filtered(topic):
-                continue
-            file = self._files.find(topic, queue_id)
-            is_proven = file is not None and file.compared and topic not in self.held_topics
-            committed = file.commit_offset if file is not None and is_proven else -1
-            physical = self._source.first_physical(topic, queue_id, max(0, committed))
-            if physical is not None and physical < found.proven_to:
-                proven = max(begin, physical)
-                found = Lag(proven, end - proven, topic, queue_id)
+        for topic, queue_id, file in self._tiered():
+            is_compared = file is not None and file.compared and topic not in self.held_topics
+            committed = file.commit_offset if file is not None and is_compared else -1
+            first = self._source.first_message(topic, queue_id, max(0, committed))
+            if first is not None and first[1] < found.copied_to:
+                copied = max(begin, first[1])
+                found = Lag(copied, end - copied, topic, queue_id)
         return found
+
+    def _tiered(self) -> list[tuple[str, int, FlatMessageFile | None]]:
+        return [
+            (topic, queue_id, self._files.find(topic, queue_id))
+            for topic, queue_id in self._source.queues()
+            if not self._filter.is_filtered(topic)
+        ]
+
+    def _unproven_before(self, physical_end: int) -> str:
+        """Prove every queue's messages before a place in the local log; what could not be proven, in words."""
+        known = set()
+        for topic, queue_id, file in self._tiered():
+            if file is None:
+                continue
+            known.add(file)
+            while True:
+                proven = self._proven.get(file, 0)
+                first = self._source.first_message(topic, queue_id, proven)
+                if first is None or first[1] >= physical_end:
+                    break
+                offset = max(first[0], file.min_offset)  # What the tier expired is not wanted any more.
+                if offset == first[0]:
+                    offset = self._prove(file, offset)
+                if offset <= proven:
+                    return f"{file.queue.logical_path}: message {first[0]} in the tier is not the local one"
+                self._proven[file] = offset
+        self._proven = {file: offset for file, offset in self._proven.items() if file in known}
+        return ""
+
+    def _prove(self, file: FlatMessageFile, offset: int) -> int:
+        """Prove the messages from `offset` on, one read of the log at most; where to go on, `offset` when they are not.
+
+        Raises TierError.
+        """
+        count = min(UNITS_AT_ONCE, file.commit_offset - offset)
+        position, length = offset * UNIT_BYTES, count * UNIT_BYTES
+        is_confirmed = self._mode == CHECKSUM and file.units.is_confirmed(position, position + length)
+        if not is_confirmed and _agrees(file.units, position, length) is False:
+            start, end = self._place_behind(file, offset - 1), -1  # The units cannot say where the records are.
+        else:
+            run = next(runs_of_records(file.units.reread(position, length), offset), None)
+            if run is None:
+                return offset + count  # A recorded gap.
+            first, units = run
+            if first > offset:
+                return first
+            count = len(units) // UNIT_BYTES
+            place, size, _ = UNIT.unpack_from(units, len(units) - UNIT_BYTES)
+            start, end = UNIT.unpack_from(units)[0], place + size
+            if not file.log.min_offset <= start < end <= file.log.commit_offset:
+                return offset
+            if is_confirmed and file.log.is_confirmed(start, end):
+                self._metrics.proven(CHECKSUM, end - start)
+                return offset + count
+        most = SCAN_BYTES if end < 0 else end - start
+        local = self._source.collect(file.queue.topic, file.queue.queue_id, offset, count, most, start)
+        if local.count == 0:
+            return self._prove_alone(file, offset)
+        self._metrics.proven(READBACK, len(local.data))
+        if self._is_equal(file, offset, start, local) or self._settle(file, offset, start, local):
+            return offset + local.count
+        return offset
+
+    @staticmethod
+    def _place_behind(file: FlatMessageFile, offset: int) -> int:
+        """Where the record behind the one of `offset` is: its own unit is damaged. Raises TierError."""
+        if offset >= max(0, file.min_offset):
+            place, size, _ = UNIT.unpack(file.units.reread(offset * UNIT_BYTES, UNIT_BYTES))
+            if file.log.min_offset <= place < place + size < file.log.commit_offset:
+                return int(place + size)
+        return max(0, file.log.min_offset)
+
+    @staticmethod
+    def _is_equal(file: FlatMessageFile, offset: int, start: int, local: CollectedRecords) -> bool:
+        return (
+            file.units.reread(offset * UNIT_BYTES, len(local.units)) == local.units
+            and file.log.reread(start, len(local.data)) == local.data
+        )
+
+    @staticmethod
+    def _prove_alone(file: FlatMessageFile, offset: int) -> int:
+        """Of a message that the local store cannot read any more, the tier's copy must be sound by itself."""
+        unit = file.units.reread(offset * UNIT_BYTES, UNIT_BYTES)
+        place, size, _ = UNIT.unpack(unit)
+        topic, queue_id = _name(file)
+        whole = check_window(unit, file.log.reread(place, size), place, offset, True, topic.encode(), queue_id)
+        is_sound = whole and _agrees(file.log, place, size) is not False
+        return offset + 1 if is_sound else offset
+
+    def _settle(self, file: FlatMessageFile, offset: int, start: int, local: CollectedRecords) -> bool:
+        """The copies differ: find out which is right, and write the tier's again when it is not. Whether it is now."""
+        name, position, last = file.queue.logical_path, offset * UNIT_BYTES, offset + local.count - 1
+        sides = ((file.units, position, local.units), (file.log, start, local.data))
+        if all(_agrees(part, at, len(data)) for part, at, data in sides):
+            _log.error("%s: messages from %d on are damaged in the local store; the tier has them whole", name, offset)
+            return True
+        self._metrics.proof_failures.add()
+        is_local_whole = all(_agrees(part, at, len(data), data) for part, at, data in sides)
+        if not (is_local_whole and _is_sound(file, offset, start, local) and self._may_write(*_name(file))):
+            text = "the tier's copy of messages %d to %d is not what is stored here; the local files stay"
+            _log.error(f"%s: {text}. Run `tiermq tier verify`, then `tier repair --store`", name, offset, last)
+            return False
+        with file.lock:
+            for part, at, data in sides:
+                if part.reread(at, len(data)) != data:
+                    part.rewrite(at, data)
+            is_right = self._is_equal(file, offset, start, local)
+        outcome = "right now" if is_right else "still wrong: the local files stay"
+        text = (
+            "the tier had stored other bytes for messages %d to %d than were sent; they were written again and are %s"
+        )
+        _log.error(f"%s: {text}", name, offset, last, outcome)
+        if is_right:
+            self._metrics.tier_repairs.add()
+        return is_right
+
+
+def _name(file: FlatMessageFile) -> tuple[str, int]:
+    return file.queue.topic, file.queue.queue_id
+
+
+def _is_sound(file: FlatMessageFile, offset: int, start: int, local: CollectedRecords) -> bool:
+    """Whether the local records are whole by their own checksums: damage must not be copied over what is right."""
+    topic, queue_id = _name(file)
+    return check_window(local.units, local.data, start, offset, True, topic.encode(), queue_id) == local.count
+
+
+def _agrees(part: FlatAppendFile, offset: int, length: int, data: bytes | None = None) -> bool | None:
+    """Whether the stored bytes, with `data` in their place if given, have the checksums of their blocks.
+
+    None: not all of them have one.
+    """
+    at, is_covered = 0, True
+    for segment, start, count in part.pieces(offset, length):
+        sums = segment.sums
+        low, high = sums.part(start, start + count)
+        block = bytearray(part.reread(segment.base + low, min(high, segment.commit_position) - low))
+        if data is not None:
+            block[start - low : start - low + count] = data[at : at + count]
+        at += count
+        if sums.bad_blocks(memoryview(block), low):
+            return False
+        is_covered = is_covered and start + count <= sums.size
+    return True if is_covered else None

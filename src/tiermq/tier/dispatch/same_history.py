@@ -11,9 +11,10 @@ from tiermq.tier.flat.flat_message_file import FlatMessageFile
 def require_same_history(file: FlatMessageFile, source: LocalSource) -> None:
     """Whoever else wrote the queue must have copied the same messages. Raises StaleWriter if they are others.
 
-    The newest message of the tier is compared with the local one of its number, if there is one.
+    The newest message that both have is compared: the tier's newest, or the local one's where the tier is ahead.
     """
-    offset = file.commit_offset - 1
+    state = source.state(file.queue.topic, file.queue.queue_id, -1)
+    offset = min(file.commit_offset, file.commit_offset if state is None else state.max_offset) - 1
     if offset < max(0, file.min_offset):
         return
     place, size, _ = UNIT.unpack(file.read_units(offset, 1))

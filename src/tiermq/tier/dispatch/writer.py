@@ -23,7 +23,8 @@ from tiermq.tier.metadata.manifest_policy import ManifestPolicy
 from tiermq.tier.metadata.manifest_snapshot import snapshot_manifest
 from tiermq.tier.metadata.manifest_store import EpochBehind, ManifestStore
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.names import QueueKey
+from tiermq.tier.metadata.metadata_values import SegmentStatus
+from tiermq.tier.names import QueueKey, SegmentType
 
 _log = logging.getLogger(__name__)
 
@@ -115,15 +116,34 @@ class QueueWriter:
             return 0
         epoch = self._acquire(file.queue)
         self._metadata.together(lambda: self._metadata.update_queue(file.queue, epoch=epoch))
-        if not file.initialised:
-            known = self._manifests.held(file.queue)
-            if known is not None and known.segments:
-                raise TierError(
-                    f"{file.queue.logical_path}: the tier's manifest knows {len(known.segments)} segments of it, but "
-                    "this broker's metadata knows none; run `tiermq tier restore` before anything is written"
-                )
+        self._require_known(file)
         self.note_unsealed(file)
         return epoch
+
+    def _require_known(self, file: FlatMessageFile) -> None:
+        """Refuse a queue whose manifest knows segments behind all that this broker's metadata know. Raises TierError.
+
+        An older copy of the disk, or of the metadata, would write where something is already.
+        """
+        manifest = self._manifests.held(file.queue)
+        live = [row for row in manifest.segments if row.status is not SegmentStatus.DELETED] if manifest else []
+        if not file.initialised:
+            if live:
+                raise TierError(
+                    f"{file.queue.logical_path}: the tier's manifest knows {len(live)} segments of it, but "
+                    "this broker's metadata knows none; run `tiermq tier restore` before anything is written"
+                )
+            return
+        parts = {SegmentType.COMMIT_LOG: file.log, SegmentType.CONSUME_QUEUE: file.units}
+        known = {segment.key for part in parts.values() for segment in part.segments}
+        for row in live:
+            end = parts[row.key.type].append_offset
+            if row.size and row.key not in known and row.key.base >= end:
+                raise StaleWriter(
+                    f"{row.key}: expected no segment behind {end}, where this broker's metadata end, found one in the "
+                    "tier's manifest: the store's disk is older than its tier. Nothing is written here. Start it again "
+                    "with its tier within reach: it takes the tier's history over, or says why it cannot"
+                )
 
     def _acquire(self, queue: QueueKey) -> int:
         try:

@@ -71,9 +71,11 @@ class TierDriver(Protocol):
         """Where this is, without anything secret in it."""
         ...
 
-    def write(self, key: SegmentKey, position: int, data: Sequence[Buffer]) -> None:
+    def write(self, key: SegmentKey, position: int, data: Sequence[Buffer]) -> bool:
         """Append the buffers, joined, at `position`; durable when it returns. No bytes at all is no request.
 
+        Returns whether the back end confirmed the bytes by a checksum of its own that equals ours. False says nothing
+        against them: it has no such checksum, or not in this answer; `reread` compares then.
         Raises SegmentConflict, IllegalRange, SegmentSealed as the table above says; CorruptSegment when the segment
         is found damaged.
         """
@@ -81,6 +83,18 @@ class TierDriver(Protocol):
 
     def read(self, key: SegmentKey, position: int, length: int) -> memoryview:
         """Exactly `length` bytes, read-only. Raises SegmentMissing, IllegalRange (also for length <= 0)."""
+        ...
+
+    def reread(self, key: SegmentKey, position: int, length: int) -> memoryview:
+        """As `read`, from where the bytes are stored and not from a cache that this process can drop."""
+        ...
+
+    def rewrite(self, key: SegmentKey, position: int, data: Buffer) -> None:
+        """Store bytes again that the segment has already, open or sealed: the repair of a damaged range.
+
+        The caller must be the segment's one writer. The bytes outside of the range, the size and the seal stay as they
+        are. Raises SegmentMissing, and IllegalRange when the range is not within the segment.
+        """
         ...
 
     def size(self, key: SegmentKey) -> int:
@@ -96,10 +110,12 @@ class TierDriver(Protocol):
         """
         ...
 
-    def seal(self, key: SegmentKey) -> None:
+    def seal(self, key: SegmentKey, *, crc32: int | None = None) -> None:
         """End the segment for ever: no more writes, one canonical object. Idempotent; again after a crash: goes on.
 
-        Raises SegmentMissing when there are no bytes.
+        Where sealing copies bytes, the copy is compared (with `crc32`, the checksum of all bytes, where the caller
+        knows it) before the original goes. Raises SegmentMissing when there are no bytes, CorruptSegment when the
+        copy is not equal; the original is untouched then.
         """
         ...
 

@@ -6,6 +6,7 @@ TORN            a write fails half way and the half stays, as after a crash (onl
 DELAY           the call takes a while, then happens
 TWICE           the request is delivered twice; the answer is the second one's
 STALE           size and listings answer as of before the newest write
+FLIPPED         one bit of what a write stores is another one; the answer says that all is well
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Fault(Enum):
     DELAY = "took a while"
     TWICE = "was delivered twice"
     STALE = "answered with what was true before"
+    FLIPPED = "stored a wrong bit and said that all is well"
 
 
 class FaultPlan(Protocol):
@@ -95,6 +97,7 @@ class FaultyDriver:
         self.inner = inner
         self.plan = plan
         self.injected: list[tuple[str, Fault]] = []
+        self.confirms_flipped = False  # Whether FLIPPED claims a checksum that agrees, too.
         self._delay_s = delay_s
         self._sleep = sleep
         self._before_newest: dict[SegmentKey, int] = {}  # Where each segment's newest write began.
@@ -122,19 +125,24 @@ class FaultyDriver:
             raise TierUnavailable(f"{self.url}: {operation} {fault.value}, as planned")
         return result
 
-    def write(self, key: SegmentKey, position: int, data: Sequence[Buffer]) -> None:
+    def write(self, key: SegmentKey, position: int, data: Sequence[Buffer]) -> bool:
         fault = self._next("write")
         body = joined(data)
         if fault is Fault.TORN:
             self.inner.write(key, position, [body[: len(body) // 2]])
             raise TierUnavailable(f"{self.url}: write {fault.value}, as planned")
+        if fault is Fault.FLIPPED and body:
+            wrong = bytearray(body)
+            wrong[len(wrong) // 2] ^= 1
+            self.inner.write(key, position, [bytes(wrong)])
+            self._before_newest[key] = position
+            return self.confirms_flipped
         if fault is Fault.STALE:
             fault = None  # Says nothing about a write.
         self._before_newest[key] = position
         if fault is None:
-            self.inner.write(key, position, [body])
-        else:
-            self._call("write", lambda: self.inner.write(key, position, [body]), fault)
+            return self.inner.write(key, position, [body])
+        return self._call("write", lambda: self.inner.write(key, position, [body]), fault)
 
     def read(self, key: SegmentKey, position: int, length: int) -> memoryview:
         return self._call("read", lambda: self.inner.read(key, position, length))
@@ -146,11 +154,17 @@ class FaultyDriver:
         size = self._call("size", lambda: self.inner.size(key), fault)
         return min(size, self._before_newest.get(key, size)) if fault is Fault.STALE else size
 
+    def reread(self, key: SegmentKey, position: int, length: int) -> memoryview:
+        return self._call("reread", lambda: self.inner.reread(key, position, length))
+
+    def rewrite(self, key: SegmentKey, position: int, data: Buffer) -> None:
+        self._call("rewrite", lambda: self.inner.rewrite(key, position, data))
+
     def trim(self, key: SegmentKey, size: int) -> None:
         self._call("trim", lambda: self.inner.trim(key, size))
 
-    def seal(self, key: SegmentKey) -> None:
-        self._call("seal", lambda: self.inner.seal(key))
+    def seal(self, key: SegmentKey, *, crc32: int | None = None) -> None:
+        self._call("seal", lambda: self.inner.seal(key, crc32=crc32))
 
     def is_sealed(self, key: SegmentKey) -> bool:
         return self._call("is_sealed", lambda: self.inner.is_sealed(key))

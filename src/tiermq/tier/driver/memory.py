@@ -61,10 +61,10 @@ class MemoryDriver:
         else:
             self._place = _Place()
 
-    def write(self, key: SegmentKey, position: int, data: Sequence[Buffer]) -> None:
+    def write(self, key: SegmentKey, position: int, data: Sequence[Buffer]) -> bool:
         body = joined(data)
         if not body:
-            return
+            return False
         with self._place.lock:
             segment = self._place.segments.get(key)
             if segment is not None and segment.sealed:
@@ -76,6 +76,7 @@ class MemoryDriver:
                 segment = self._place.segments[key] = _Segment(stored)
             segment.data += missing
             segment.modified_ms = self._clock.now_ms()
+        return False
 
     def read(self, key: SegmentKey, position: int, length: int) -> memoryview:
         check_read(key, position, length)
@@ -86,6 +87,14 @@ class MemoryDriver:
             if position + length > len(segment.data):
                 raise past_the_end(key, position, length, len(segment.data))
             return memoryview(bytes(segment.data[position : position + length]))
+
+    def reread(self, key: SegmentKey, position: int, length: int) -> memoryview:
+        return self.read(key, position, length)
+
+    def rewrite(self, key: SegmentKey, position: int, data: Buffer) -> None:
+        self.read(key, position, len(data))  # Raises where there is nothing to write over.
+        with self._place.lock:
+            self._place.segments[key].data[position : position + len(data)] = data
 
     def size(self, key: SegmentKey) -> int:
         with self._place.lock:
@@ -104,7 +113,7 @@ class MemoryDriver:
                 raise append_rule.sealed(key)
             del segment.data[size:]
 
-    def seal(self, key: SegmentKey) -> None:
+    def seal(self, key: SegmentKey, *, crc32: int | None = None) -> None:  # noqa: ARG002 - nothing is copied
         with self._place.lock:
             segment = self._place.segments.get(key)
             if segment is None or not segment.data:

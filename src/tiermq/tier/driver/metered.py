@@ -91,10 +91,11 @@ class MeteredDriver:
             self._metrics.failures.labels(*base, operation, type(error).__name__, *labels).add()
         self._metrics.latency.labels(*base, operation, "false", *labels).observe(took_ms)
 
-    def write(self, key: SegmentKey, position: int, data: Sequence[Buffer]) -> None:
-        self._call("write", key, lambda: self.inner.write(key, position, data))
+    def write(self, key: SegmentKey, position: int, data: Sequence[Buffer]) -> bool:
+        is_confirmed = self._call("write", key, lambda: self.inner.write(key, position, data))
         size = sum(memoryview(buffer).nbytes for buffer in data)
         self._metrics.upload.labels(*self._metrics.base, "write", *_labels(key)).observe(size)
+        return is_confirmed
 
     def read(self, key: SegmentKey, position: int, length: int) -> memoryview:
         # What `_call` does, with the metrics of a read that is answered at hand: a key query has three reads.
@@ -115,14 +116,23 @@ class MeteredDriver:
         download.observe(len(data))
         return data
 
+    def reread(self, key: SegmentKey, position: int, length: int) -> memoryview:
+        data = self._call("reread", key, lambda: self.inner.reread(key, position, length))
+        self._metrics.download.labels(*self._metrics.base, "reread", *_labels(key)).observe(len(data))
+        return data
+
+    def rewrite(self, key: SegmentKey, position: int, data: Buffer) -> None:
+        self._call("rewrite", key, lambda: self.inner.rewrite(key, position, data))
+        self._metrics.upload.labels(*self._metrics.base, "rewrite", *_labels(key)).observe(len(data))
+
     def size(self, key: SegmentKey) -> int:
         return self._call("size", key, lambda: self.inner.size(key))
 
     def trim(self, key: SegmentKey, size: int) -> None:
         self._call("trim", key, lambda: self.inner.trim(key, size))
 
-    def seal(self, key: SegmentKey) -> None:
-        self._call("seal", key, lambda: self.inner.seal(key))
+    def seal(self, key: SegmentKey, *, crc32: int | None = None) -> None:
+        self._call("seal", key, lambda: self.inner.seal(key, crc32=crc32))
 
     def is_sealed(self, key: SegmentKey) -> bool:
         return self._call("is_sealed", key, lambda: self.inner.is_sealed(key))

@@ -8,6 +8,7 @@ itself send requests, so a merge goes through a writer.
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 LIST_PAGE = 1_000  # Objects in one answer of every cloud; each page is a request.
 UPLOAD_CHUNK_BYTES = 8 << 20
 UPLOADS_AT_ONCE = 4
+MD5_DIGITS = 32
+HEX_DIGITS = frozenset("0123456789abcdef")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class ObjectStat:
     path: str
     size: int
     modified_ms: int
+    e_tag: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +70,14 @@ class ObjectRequests:
         with self._lock:
             return dict(self._counts)
 
-    def create(self, path: str, data: bytes) -> bool:
-        """Only where nothing is; false when something is there."""
+    def create(self, path: str, data: bytes) -> str | None:
+        """Only where nothing is; the new object's entity tag, None when something is there."""
         try:
             with self._request("put", "create an object", path):
-                self._store.put(path, data, mode="create", use_multipart=False)
-            return True
+                result = self._store.put(path, data, mode="create", use_multipart=False)
+            return result["e_tag"] or ""
         except (AlreadyExistsError, PreconditionError):
-            return False
+            return None
         except FileNotFoundError:
             raise no_bucket(self._url) from None
 
@@ -138,7 +142,8 @@ class ObjectRequests:
                 meta = self._store.head(path)
         except FileNotFoundError:
             return None
-        return ObjectStat(meta["path"], meta["size"], int(meta["last_modified"].timestamp() * 1000))
+        modified_ms = int(meta["last_modified"].timestamp() * 1000)
+        return ObjectStat(meta["path"], meta["size"], modified_ms, meta["e_tag"] or "")
 
     def stat_version(self, path: str) -> str | None:
         try:
@@ -203,6 +208,46 @@ class ObjectRequests:
     def _count(self, kind: str, count: int) -> None:
         with self._lock:
             self._counts[kind] += count
+
+
+def is_md5_of(e_tag: str, data: bytes | memoryview) -> bool:
+    """Whether an entity tag is the MD5 of these bytes, as S3's and GCS's are for one plain PUT.
+
+    A tag of another form (encryption by a key of the store's, Azure) or of other bytes is no checksum: false.
+    """
+    digits = e_tag.strip('"')
+    if len(digits) != MD5_DIGITS or not set(digits) <= HEX_DIGITS:
+        return False
+    return digits == hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+class MultipartTag:
+    """The entity tag that S3 gives an object of several parts: the MD5 of the parts' MD5s, and how many there are."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._part = hashlib.md5(usedforsecurity=False)
+        self._length = 0
+
+    def add(self, chunk: memoryview) -> None:
+        while chunk:
+            taken = chunk[: UPLOAD_CHUNK_BYTES - self._length]
+            self._part.update(taken)
+            self._length += len(taken)
+            chunk = chunk[len(taken) :]
+            if self._length == UPLOAD_CHUNK_BYTES:
+                self._end_part()
+
+    def _end_part(self) -> None:
+        self._parts.append(self._part.digest())
+        self._part, self._length = hashlib.md5(usedforsecurity=False), 0
+
+    def matches(self, e_tag: str) -> bool:
+        """Call once, at the end."""
+        if self._length:
+            self._end_part()
+        joined = hashlib.md5(b"".join(self._parts), usedforsecurity=False).hexdigest()
+        return e_tag.strip('"') == f"{joined}-{len(self._parts)}"
 
 
 def _version(e_tag: str | None, version: str | None) -> str:

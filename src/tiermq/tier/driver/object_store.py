@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tiermq.errors import CorruptSegment, IllegalRange, ManifestConflict, SegmentMissing, TierUnavailable
+from tiermq.message.crc import crc32
 from tiermq.tier.driver import append_rule, part_log
 from tiermq.tier.driver.contract import (
     ANY,
@@ -44,7 +45,7 @@ from tiermq.tier.driver.contract import (
 )
 from tiermq.tier.driver.object_errors import PastTheEnd
 from tiermq.tier.driver.object_listing import segments_of
-from tiermq.tier.driver.object_requests import Fetched, ObjectRequests, ObjectStat
+from tiermq.tier.driver.object_requests import Fetched, MultipartTag, ObjectRequests, ObjectStat, is_md5_of
 from tiermq.tier.driver.part_log import PartLog, part_path, part_position, parts_directory
 from tiermq.tier.names import OBJECT_SUFFIXES, SegmentKey, check_object_name, may_begin_a_name
 
@@ -90,10 +91,10 @@ class ObjectStoreDriver:
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
-    def write(self, key: SegmentKey, position: int, data: Sequence[Buffer]) -> None:
+    def write(self, key: SegmentKey, position: int, data: Sequence[Buffer]) -> bool:
         body = joined(data)
         if not body:
-            return
+            return False
         with self._lock(key):
             log = self._known(key)
             if log is None or (isinstance(log, PartLog) and position > log.end):
@@ -104,19 +105,24 @@ class ObjectStoreDriver:
             missing = append_rule.missing_suffix(
                 key, position, body, log.end, lambda at, length: self.read(key, at, length)
             )
-            self._create_part(key, log, missing)
+            return self._create_part(key, log, missing) and len(missing) == len(body)
 
-    def _create_part(self, key: SegmentKey, log: PartLog, body: memoryview) -> None:
+    def _create_part(self, key: SegmentKey, log: PartLog, body: memoryview) -> bool:
+        """Whether the store's checksum of all of it, which comes with the answer, is ours."""
+        is_confirmed = True
         while body:
             # Whatever goes wrong from here on, what we know may be wrong as well.
             self._forget(key)
             path = part_path(key.path, log.end)
             length = len(body)
-            if not self.requests.create(path, bytes(body)):
+            e_tag = self.requests.create(path, bytes(body))
+            is_confirmed = is_confirmed and e_tag is not None and is_md5_of(e_tag, body)
+            if e_tag is None:
                 length = self._settle(key, log.end, path, body)
             log.append(length)
             self._remember(key, log)
             body = body[length:]
+        return is_confirmed
 
     def _settle(self, key: SegmentKey, position: int, path: str, body: memoryview) -> int:
         """There is a part already: ours, if an answer was lost or the listing was behind. Returns its length."""
@@ -129,6 +135,52 @@ class ObjectStoreDriver:
         if present.data[:common] != body[:common]:
             raise append_rule.conflict(key, position)
         return len(present.data)
+
+    def rewrite(self, key: SegmentKey, position: int, data: Buffer) -> None:
+        """A part is put again as a whole, over the old one. A sealed segment is staged with the new bytes in it, and
+        copied over the old object: it has all of the old bytes or all of the new ones at every moment.
+        """
+        check_read(key, position, len(data))
+        with self._lock(key):
+            look = self._look(key)
+            view = look.view
+            if view is None:
+                raise SegmentMissing(f"{self.url}/{key}: expected a segment, found neither object nor parts")
+            end = view.size if isinstance(view, Sealed) else view.end
+            if position + len(data) > end:
+                raise past_the_end(key, position, len(data), end)
+            if isinstance(view, Sealed):
+                self._rewrite_canonical(key, end, position, memoryview(data))
+                return
+            for piece in view.pieces(position, len(data)):
+                path = part_path(key.path, piece.part)
+                answer = self.requests.fetch(path)
+                if answer is None:
+                    raise TierUnavailable(f"{self.url}/{path}: it went away while it was written again. Try again.")
+                at = piece.part + piece.start - position
+                body = bytearray(answer.data)
+                body[piece.start : piece.start + piece.length] = memoryview(data)[at : at + piece.length]
+                self.requests.put(path, bytes(body), None, check=False)
+
+    def _rewrite_canonical(self, key: SegmentKey, size: int, position: int, data: memoryview) -> None:
+        path, stop = key.path, position + len(data)
+
+        def chunks() -> Iterator[memoryview]:
+            for low, high in ((0, position), (stop, size)):
+                if low == stop:
+                    yield data
+                for at in range(low, high, READ_CHUNK_BYTES):
+                    chunk = self._read_canonical(key, at, min(READ_CHUNK_BYTES, high - at))
+                    if chunk is None:
+                        raise TierUnavailable(f"{self.url}/{path}: it went away while it was written again.")
+                    yield chunk
+
+        staged = path + STAGED_SUFFIX
+        self.requests.upload(staged, chunks())
+        made = self.requests.head(staged)
+        if made is None or made.size != size or not self.requests.copy(staged, path):
+            raise TierUnavailable(f"{self.url}/{staged}: expected {size} bytes to replace it with. Try again.")
+        self.requests.delete([staged])
 
     def trim(self, key: SegmentKey, size: int) -> None:
         with self._lock(key):
@@ -221,6 +273,9 @@ class ObjectStoreDriver:
         except CancelledError:
             raise TierUnavailable(f"{self.url}: the driver was closed while it read") from None
 
+    def reread(self, key: SegmentKey, position: int, length: int) -> memoryview:
+        return self.read(key, position, length)
+
     def size(self, key: SegmentKey) -> int:
         view = self._look(key).view
         return 0 if view is None else view.size if isinstance(view, Sealed) else view.end
@@ -236,16 +291,18 @@ class ObjectStoreDriver:
 
     # -- sealing and deleting ------------------------------------------------------------------------------------------
 
-    def seal(self, key: SegmentKey) -> None:
+    def seal(self, key: SegmentKey, *, crc32: int | None = None) -> None:
         with self._lock(key):
             for _ in range(_LOOKS_MAX):
                 look = self._look(key)
                 if look.view is None or (isinstance(look.view, PartLog) and look.view.end == 0):
                     raise SegmentMissing(f"{self.url}/{key}: expected bytes to seal, found none")
                 if isinstance(look.view, Sealed):
-                    self.requests.delete(look.part_paths)
+                    if look.part_paths:
+                        self._check_left(key, look.view.size, crc32)
+                        self.requests.delete(look.part_paths)
                     return
-                if self._mark(key, look.view) and self._merge(key, look.view):
+                if self._mark(key, look.view) and self._merge(key, look.view, crc32):
                     self._remember(key, Sealed(look.view.end))
                     self.requests.delete(look.part_paths)
                     return
@@ -258,21 +315,30 @@ class ObjectStoreDriver:
         if log.marked:
             return True
         self._forget(key)
-        log.marked = self.requests.create(part_path(key.path, log.end), b"")
+        log.marked = self.requests.create(part_path(key.path, log.end), b"") is not None
         return log.marked
 
-    def _merge(self, key: SegmentKey, log: PartLog) -> bool:
-        """Make the canonical object. False when parts went away: another sealer was faster."""
+    def _merge(self, key: SegmentKey, log: PartLog, known_crc: int | None) -> bool:
+        """Make the canonical object, and compare it. False when parts went away: another sealer was faster."""
         path = key.path
-        if len(log) == 1:
-            merged = self.requests.copy(part_path(path, 0), path)
-        else:
-            try:
-                self.requests.upload(path, self._all_parts(key, log))
-                merged = True
-            except _PartGone:
-                merged = False
-        if not merged:
+        tag, crc = MultipartTag(), 0
+
+        def passed_on() -> Iterator[memoryview]:
+            nonlocal crc
+            for part in self._all_parts(key, log):
+                tag.add(part)
+                crc = crc32(part, crc)
+                yield part
+
+        try:
+            if len(log) == 1:
+                part = next(self._all_parts(key, log))
+                crc = crc32(part)
+                if not self.requests.copy(part_path(path, 0), path):
+                    return False
+            else:
+                self.requests.upload(path, passed_on())
+        except _PartGone:
             return False
         made = self.requests.head(path)
         if made is None:
@@ -283,7 +349,32 @@ class ObjectStoreDriver:
                 f"{self.url}/{path}: expected {log.end} bytes after the merge, found {made.size}. "
                 "The parts are untouched, the object was removed; seal it again."
             )
+        is_confirmed = is_md5_of(made.e_tag, part) if len(log) == 1 else tag.matches(made.e_tag)
+        expected = crc if known_crc is None else known_crc
+        found = crc if is_confirmed else self._crc_of(key, made.size)
+        if found != expected:
+            self.requests.delete([path])
+            raise _unlike(f"{self.url}/{path}", expected, found)
         return True
+
+    def _check_left(self, key: SegmentKey, size: int, known_crc: int | None) -> None:
+        """A seal that died may have died before it compared: its parts go only when the object is right."""
+        found = None if known_crc is None else self._crc_of(key, size)
+        if known_crc is not None and found is not None and found != known_crc:
+            if part_log.sound_prefix(self._rows(key)).log.end == size:
+                self._forget(key)
+                self.requests.delete([key.path])  # All parts are there: it can be made from them again.
+            raise _unlike(f"{self.url}/{key.path}", known_crc, found)
+
+    def _crc_of(self, key: SegmentKey, size: int) -> int:
+        """The checksum of the canonical object, read back."""
+        crc = 0
+        for at in range(0, size, READ_CHUNK_BYTES):
+            chunk = self._read_canonical(key, at, min(READ_CHUNK_BYTES, size - at))
+            if chunk is None:
+                raise TierUnavailable(f"{self.url}/{key}: it went away while it was compared. Try again.")
+            crc = crc32(chunk, crc)
+        return crc
 
     def _all_parts(self, key: SegmentKey, log: PartLog) -> Iterator[memoryview]:
         path = key.path
@@ -432,6 +523,13 @@ class ObjectStoreDriver:
 
     def _lock(self, key: SegmentKey) -> threading.Lock:
         return self._locks[hash(key) % _LOCKS]
+
+
+def _unlike(where: str, expected: int, found: int) -> CorruptSegment:
+    return CorruptSegment(
+        f"{where}: expected one object with the bytes that were written, checksum {expected:#010x}, found "
+        f"{found:#010x}. No part was deleted; `tiermq tier verify` tells what is damaged."
+    )
 
 
 class _PartGone(Exception):

@@ -85,10 +85,10 @@ class PosixDriver:
         self._durable_directories: set[str] = set()
         self._memory = RecycledMemory()
 
-    def write(self, key: SegmentKey, position: int, data: Sequence[Buffer]) -> None:
+    def write(self, key: SegmentKey, position: int, data: Sequence[Buffer]) -> bool:
         body = joined(data)
         if not body:
-            return
+            return False
         path = self._path(key)
         with self._translated("write", path):
             if position == 0:
@@ -100,6 +100,7 @@ class PosixDriver:
             except FileNotFoundError:
                 append_rule.missing_suffix(key, position, body, 0, _nothing)  # Says why: the end is 0.
                 raise
+        return False
 
     def _write_locked(self, descriptor: int, path: str, key: SegmentKey, position: int, body: bytes) -> None:
         if os.path.exists(path + SEALED_SUFFIX):
@@ -126,11 +127,19 @@ class PosixDriver:
             position += written
 
     def read(self, key: SegmentKey, position: int, length: int) -> memoryview:
+        return self._read(key, position, length, from_disk=False)
+
+    def reread(self, key: SegmentKey, position: int, length: int) -> memoryview:
+        return self._read(key, position, length, from_disk=True)
+
+    def _read(self, key: SegmentKey, position: int, length: int, *, from_disk: bool) -> memoryview:
         check_read(key, position, length)
         path = self._path(key)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
+                if from_disk:
+                    self._calls.drop_cached(descriptor, position, length)
                 data = self._read_all(descriptor, position, length)
                 if len(data) < length:
                     raise past_the_end(key, position, length, os.fstat(descriptor).st_size)
@@ -155,6 +164,20 @@ class PosixDriver:
                 break  # Cut by its writer since we looked.
             filled += count
         return data[:filled]
+
+    def rewrite(self, key: SegmentKey, position: int, data: Buffer) -> None:
+        check_read(key, position, len(data))
+        path = self._path(key)
+        with self._translated("rewrite", path):
+            try:
+                with locked(path, os.O_RDWR) as descriptor:
+                    size = os.fstat(descriptor).st_size
+                    if position + len(data) > size:
+                        raise past_the_end(key, position, len(data), size)
+                    self._write_all(descriptor, memoryview(data), position)
+                    self._calls.sync_data(descriptor)
+            except FileNotFoundError as error:
+                raise SegmentMissing(f"{path}: expected a segment, found no file") from error
 
     def size(self, key: SegmentKey) -> int:
         path = self._path(key)
@@ -185,7 +208,7 @@ class PosixDriver:
             except FileNotFoundError:
                 _check_trim(key, size, 0)
 
-    def seal(self, key: SegmentKey) -> None:
+    def seal(self, key: SegmentKey, *, crc32: int | None = None) -> None:  # noqa: ARG002 - nothing is copied
         path = self._path(key)
         with self._translated("seal", path):
             try:

@@ -17,6 +17,11 @@ class PosixCalls:
     def pread(self, descriptor: int, buffer: memoryview, position: int) -> int:
         return os.preadv(descriptor, [buffer], position)
 
+    def drop_cached(self, descriptor: int, position: int, length: int) -> None:
+        """Forget what memory has of a range, so that the next read asks the disk. Pages that are not synced stay."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(descriptor, position, length, os.POSIX_FADV_DONTNEED)
+
     def truncate(self, descriptor: int, size: int) -> None:
         os.ftruncate(descriptor, size)
 

@@ -93,11 +93,17 @@ class RetryingDriver:
                 return result
             self._wait(self._policy.wait_ms(failed_tries, self._chance()) / 1000)
 
-    def write(self, key: SegmentKey, position: int, data: Sequence[Buffer]) -> None:
-        self._call(lambda: self.inner.write(key, position, data))
+    def write(self, key: SegmentKey, position: int, data: Sequence[Buffer]) -> bool:
+        return self._call(lambda: self.inner.write(key, position, data))
 
     def read(self, key: SegmentKey, position: int, length: int) -> memoryview:
         return self._call(partial(self.inner.read, key, position, length))
+
+    def reread(self, key: SegmentKey, position: int, length: int) -> memoryview:
+        return self._call(lambda: self.inner.reread(key, position, length))
+
+    def rewrite(self, key: SegmentKey, position: int, data: Buffer) -> None:
+        self._call(lambda: self.inner.rewrite(key, position, data))
 
     def size(self, key: SegmentKey) -> int:
         return self._call(lambda: self.inner.size(key))
@@ -105,8 +111,8 @@ class RetryingDriver:
     def trim(self, key: SegmentKey, size: int) -> None:
         self._call(lambda: self.inner.trim(key, size))
 
-    def seal(self, key: SegmentKey) -> None:
-        self._call(lambda: self.inner.seal(key))
+    def seal(self, key: SegmentKey, *, crc32: int | None = None) -> None:
+        self._call(lambda: self.inner.seal(key, crc32=crc32))
 
     def is_sealed(self, key: SegmentKey) -> bool:
         return self._call(lambda: self.inner.is_sealed(key))

@@ -6,7 +6,8 @@
 
 A get makes progress: `next_offset` lies behind `offset` in both of the last cases. An error is an error: a back end
 that is out of reach raises TierUnavailable, and the caller decides whether the local store can answer. A damaged record
-is skipped, counted and logged; it is never returned.
+is counted and logged; it is never returned and never passed over: pages end before it, and a get of it raises
+CorruptSegment, so that no consumer's offset moves past a hole that nobody recorded.
 
 Read-ahead is for back ends that one has to wait for. Where a fetch is all work (`back_end_pace`), a group fetches for
 itself when it gets there.
@@ -26,7 +27,7 @@ import threading
 from concurrent.futures import Executor
 
 from tiermq.clock import Clock
-from tiermq.errors import IllegalRange, SegmentMissing, TierError
+from tiermq.errors import CorruptSegment, IllegalRange, SegmentMissing, TierError
 from tiermq.message.message_filter import MessageFilter
 from tiermq.status import GetStatus
 from tiermq.tier.fetch.back_end_pace import BackEndPace
@@ -176,13 +177,14 @@ class TierFetcher:
         while True:
             try:
                 window = self._window_at(reader, at, count, fetch=not found or not self.pace.is_slow)
-            except TierError:
-                if not found:
-                    raise
+                if window is None:
+                    break
+                data, taken, next_offset = _take(window, at, count - found, limit_bytes - total, chosen)
+            except TierError as error:
+                if at == offset:
+                    raise _named(reader.file, error) from None
                 window = None  # What there is, is given; who asks for the rest meets the error.
-            if window is None:
                 break
-            data, taken, next_offset = _take(window, at, count - found, limit_bytes - total, chosen)
             if found and total + len(data) > limit_bytes:
                 break  # The first message of a window is given in any case, and was one too many.
             parts.append(data)
@@ -204,7 +206,10 @@ class TierFetcher:
         count = min(count, self.config.message_count_threshold, reader.file.commit_offset - offset)
         window = fetch_window(reader.file, offset, count, self.config.message_size_threshold)
         self._note_fetch(reader.file, window)
-        return _take(window, offset, count, limit_bytes, chosen)
+        try:
+            return _take(window, offset, count, limit_bytes, chosen)
+        except CorruptSegment as error:
+            raise _named(reader.file, error) from None
 
     def _window_at(self, reader: QueueReader, offset: int, count: int, *, fetch: bool) -> Window | None:
         """The window that holds `offset`; None when it would have to be fetched and `fetch` is false."""
@@ -324,9 +329,14 @@ class TierFetcher:
             self._counts.corrupt_count += window.corrupt_count
         if window.corrupt_count:
             _log.error(
-                "%s: %d damaged messages within queue offsets %d..%d are left out; run `tiermq tier verify`",
+                "%s: %d damaged messages within queue offsets %d..%d; run `tiermq tier verify`",
                 file.queue.logical_path, window.corrupt_count, window.first_offset, window.end_offset - 1,
             )  # fmt: skip
+
+
+def _named(file: FlatMessageFile, error: TierError) -> TierError:
+    """An error that says which queue it is about."""
+    return CorruptSegment(f"{file.queue.logical_path}: {error}") if type(error) is CorruptSegment else error
 
 
 def _take(window: Window, offset: int, count: int, limit_bytes: int, chosen: MessageFilter | None) -> Piece:

@@ -11,7 +11,7 @@ instead of to the record behind it. A *gap* is a pre-blank unit: there never was
 A unit may be damaged and point anywhere. `quick_reach` believes the first and the last unit; when the records then do
 not fit, `careful_reach` takes the longest chain of units that point forward, so that one bad unit costs one message.
 A record is good when it is whole, its body has its CRC, and it says of itself that it is the message of this queue
-and this offset, at this place. Everything else is counted and never served.
+and this offset, at this place. Everything else is damage: never served, and never passed over.
 """
 
 from __future__ import annotations
@@ -123,20 +123,20 @@ def split(
     log_offset: int,
     first_offset: int,
     owner: tuple[str, int] | None = None,
-) -> tuple[list[Place], int]:
-    """The good messages behind units, in order, and how many are damaged. `data` begins at `log_offset`; `owner`: the
-    topic and the queue, where they are known."""
+) -> tuple[list[Place], list[int]]:
+    """The good messages behind units, in order, and the queue offsets of the damaged ones. `data` begins at
+    `log_offset`; `owner`: the topic and the queue, where they are known."""
     found: list[Place] = []
-    corrupt_count = 0
+    damaged: list[int] = []
     for index, (place, size, tags_code) in enumerate(UNIT.iter_unpack(units)):
         if size == PRE_BLANK_SIZE and place == 0:
             continue
         start = _start_of_good(data, place, size, log_offset, first_offset + index, owner)
         if start < 0:
-            corrupt_count += 1
+            damaged.append(first_offset + index)
         else:
             found.append(Place(first_offset + index, start, size, tags_code))
-    return found, corrupt_count
+    return found, damaged
 
 
 def _start_of_good(

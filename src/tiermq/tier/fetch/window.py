@@ -7,16 +7,18 @@ In the tier a queue's records lie side by side, so a page of messages is one sli
 
 A window is *plain* when every unit is followed by exactly its record (the kernel checked places, sizes, numbers, owners
 and body CRCs); then nothing is done per message. Otherwise (a gap, an end mark of a sealed segment, damage) it keeps
-the list of the places that are good (`record_split`).
+the list of the places that are good (`record_split`), and of the queue offsets whose messages are damaged: pages end
+before them, and a page that would begin with one is an error. A gap is passed over: there never was a message.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from tiermq.consumequeue.unit import UNIT, UNIT_BYTES, is_ext_address
+from tiermq.errors import CorruptSegment
 from tiermq.kernel import WindowPages, check_window
 from tiermq.message.message_filter import MessageFilter
 from tiermq.tier.fetch.record_split import Place, split
@@ -35,7 +37,7 @@ class Window:
     """See the module. Immutable after it is made. `pages` cuts pages out of a plain window, None of any other."""
 
     __slots__ = (
-        "corrupt_count", "count", "data", "end_offset", "first_offset", "log_offset", "pages", "places", "units",
+        "count", "damaged", "data", "end_offset", "first_offset", "log_offset", "pages", "places", "units",
     )  # fmt: skip
 
     def __init__(
@@ -53,18 +55,22 @@ class Window:
         self.log_offset = log_offset
         self.count = len(units) // UNIT_BYTES
         self.end_offset = first_offset + self.count
-        self.corrupt_count = 0
+        self.damaged: list[int] = []
         self.places: list[Place] | None = None
         self.pages: WindowPages | None = None
         topic, queue_id = owner or ("", 0)
         if check_window(units, data, log_offset, first_offset, True, topic.encode(), queue_id) == self.count:
             self.pages = WindowPages(units, data, log_offset, first_offset)
         else:
-            self.places, self.corrupt_count = split(units, self.data, log_offset, first_offset, owner)
+            self.places, self.damaged = split(units, self.data, log_offset, first_offset, owner)
 
     @property
     def is_plain(self) -> bool:
         return self.places is None
+
+    @property
+    def corrupt_count(self) -> int:
+        return len(self.damaged)
 
     @property
     def weight(self) -> int:
@@ -76,7 +82,7 @@ class Window:
         """Messages from `offset` on, as many as the limits allow, the first one in any case."""
         if self.pages is not None:
             return self.pages.take(offset, max_messages, max_bytes)
-        return self._collect(self._places_from(offset), max_messages, max_bytes, None)
+        return self._collect(offset, max_messages, max_bytes, None)
 
     def _end_of(self, index: int) -> int:
         """Where the records of the first `index` units end in the data of a plain window."""
@@ -86,15 +92,16 @@ class Window:
 
     def take_matching(self, offset: int, max_messages: int, max_bytes: int, chosen: MessageFilter) -> Piece:
         """The same with a filter: by the unit first, then by the record."""
-        return self._collect(self._places_from(offset), max_messages, max_bytes, chosen)
+        return self._collect(offset, max_messages, max_bytes, chosen)
 
-    def _collect(
-        self, places: Iterable[Place], max_messages: int, max_bytes: int, chosen: MessageFilter | None
-    ) -> Piece:
+    def _collect(self, offset: int, max_messages: int, max_bytes: int, chosen: MessageFilter | None) -> Piece:
         parts: list[memoryview] = []
         total = 0
         data = self.data
-        for queue_offset, start, size, tags_code in places:
+        end = self._sound_end(offset)
+        for queue_offset, start, size, tags_code in self._places_from(offset):
+            if queue_offset >= end:
+                break
             if len(parts) >= max_messages:
                 return b"".join(parts), len(parts), queue_offset
             record = data[start : start + size]
@@ -107,7 +114,21 @@ class Window:
                 return b"".join(parts), len(parts), queue_offset
             parts.append(record)
             total += size
-        return b"".join(parts), len(parts), self.end_offset
+        return b"".join(parts), len(parts), end
+
+    def _sound_end(self, offset: int) -> int:
+        """Up to where the messages from `offset` on are good. Raises CorruptSegment when that one is damaged."""
+        if not self.damaged:
+            return self.end_offset
+        index = bisect_left(self.damaged, offset)
+        if index == len(self.damaged):
+            return self.end_offset
+        if self.damaged[index] == offset:
+            raise CorruptSegment(
+                f"the message at queue offset {offset} is damaged in the tier, and is not passed over; "
+                "run `tiermq tier verify`, and `tiermq tier repair --store` where a local store still has it"
+            )
+        return self.damaged[index]
 
     def _places_from(self, offset: int) -> Iterator[Place] | list[Place]:
         if self.places is not None:

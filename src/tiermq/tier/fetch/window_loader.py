@@ -108,7 +108,9 @@ class WindowLoader:
             window = fetch_window(file, flight.first, flight.end - flight.first, bytes_max, units)
             if read:
                 self._pace.end(begun)
-            loaded = Loaded(window, self._cache.put(file, window, owner, read=read))
+            # What is damaged may be repaired: it is not kept.
+            kept = None if window.corrupt_count else self._cache.put(file, window, owner, read=read)
+            loaded = Loaded(window, kept)
         except BaseException as error:
             self._land(file, flight)
             flight.landed.set_exception(error)

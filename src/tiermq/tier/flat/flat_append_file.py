@@ -163,6 +163,7 @@ class FlatAppendFile:
                 segment.crc32,
                 _known(segment.begin_offset),
                 _known(segment.end_offset),
+                segment.sums,
             )
         ]
 
@@ -202,11 +203,50 @@ class FlatAppendFile:
 
     def seal(self, segment: FlatSegment) -> None:
         """Seal one of `unsealed`: afterwards it is one object, and the metadata says so."""
-        self._driver.seal(segment.key)
+        self._driver.seal(segment.key, crc32=segment.crc32)
         self._metadata.seal_segment(segment.key)
         self._sealed.add(segment.key)
 
     # Reading
+
+    def is_confirmed(self, offset: int, end: int) -> bool:
+        """Whether the back end's own checksums have confirmed all bytes of [offset, end), in this process' life."""
+        touched = [segment for segment in self._segments if segment.base < end and offset < segment.commit_offset]
+        return bool(touched) and all(
+            segment.base + segment.confirmed_from <= max(offset, segment.base) for segment in touched
+        )
+
+    def reread(self, offset: int, length: int) -> bytes:
+        """Committed bytes from where they are stored, unchecked. Raises IllegalRange as `read`."""
+        return b"".join(
+            self._driver.reread(segment.key, start, count) for segment, start, count in self.pieces(offset, length)
+        )
+
+    def rewrite(self, offset: int, data: Buffer) -> None:
+        """Store committed bytes again, in place: the repair of a damaged range."""
+        view, at = memoryview(data), 0
+        for segment, start, count in self.pieces(offset, len(view)):
+            self._driver.rewrite(segment.key, start, view[at : at + count])
+            at += count
+
+    def pieces(self, offset: int, length: int) -> list[tuple[FlatSegment, int, int]]:
+        """The segments that hold the committed bytes [offset, offset + length): each, where in it, and how many."""
+        end = offset + length
+        found = [
+            (
+                segment,
+                max(offset, segment.base) - segment.base,
+                min(end, segment.commit_offset) - max(offset, segment.base),
+            )
+            for segment in self._segments
+            if segment.base < end and offset < segment.commit_offset
+        ]
+        if sum(count for _, _, count in found) != length:
+            raise IllegalRange(
+                f"{self.queue.logical_path} {self.type.name}: expected committed bytes {offset}..{end}, found "
+                f"{self.min_offset}..{self.commit_offset}"
+            )
+        return found
 
     def read(self, offset: int, length: int) -> bytes | memoryview:
         """Committed bytes [offset, offset + length), cut to the committed end, over as many segments as it takes."""

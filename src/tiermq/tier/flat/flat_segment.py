@@ -8,6 +8,8 @@ moves only when the driver says that they are durable. A commit whose answer was
 finds its own bytes and appends only what is missing, so nothing is ever sent to a shifted place.
 Times are those of the records: both NEVER_MS until the first append. Offsets are the queue offsets of the messages in
 it, [begin_offset, end_offset), where the owner gives them. The checksum covers the committed bytes; None: not known.
+`sums` are those of blocks, of the first committed bytes at least; a read compares the blocks that it touches.
+Bytes [confirmed_from, commit_position) were confirmed by a checksum of the back end's own, in this process' life.
 Threads: appending is guarded by `_append_lock`; one commit at a time, a second one is told False.
 """
 
@@ -15,14 +17,19 @@ from __future__ import annotations
 
 import enum
 import threading
+from collections.abc import Callable
+from functools import partial
 
-from tiermq.errors import IllegalRange, TierUnavailable
+from tiermq.errors import CorruptSegment, IllegalRange, TierUnavailable
 from tiermq.message.crc import crc32
+from tiermq.tier.block_sums import BlockSums
 from tiermq.tier.driver.contract import Buffer, TierDriver
 from tiermq.tier.metadata.metadata_values import NEVER_MS, UNKNOWN_OFFSET, Segment
 from tiermq.tier.names import SegmentKey
 
 PENDING_BUFFERS_MAX = 10_000
+SUMS_READ_MAX = 16 * 1024 * 1024
+DAMAGE_ADVICE = "run `tiermq tier verify`, and `tiermq tier repair --store` where a local store still has the messages"
 
 
 class AppendStatus(enum.Enum):
@@ -51,6 +58,8 @@ class FlatSegment:
         self.append_position = segment.size
         self.recorded_position = segment.size  # How far the metadata's row goes.
         self.crc32: int | None = 0 if segment.size == 0 else segment.crc32
+        self.sums = _sums_of(segment)
+        self.confirmed_from = segment.size
         self.last_error: TierUnavailable | None = None
         self._settled = self._facts()
         self.closed = False
@@ -135,15 +144,20 @@ class FlatSegment:
             if not pending:
                 return True
             try:
-                self._driver.write(self.key, self.commit_position, pending)
+                is_confirmed = self._driver.write(self.key, self.commit_position, pending)
             except TierUnavailable as error:
                 self.last_error = error
                 return False
             with self._append_lock:
                 del self._pending[: len(pending)]
-                self.commit_position += sum(map(len, pending))
+                sums = self.sums
                 for data in pending:
                     self.crc32 = None if self.crc32 is None else crc32(data, self.crc32)
+                    sums = sums.extended(data) if sums.size == self.commit_position else sums
+                    self.sums = sums  # Before the position: who reads up to there finds the sums of all of it.
+                    self.commit_position += len(data)
+                if not is_confirmed:
+                    self.confirmed_from = self.commit_position
                 if not self._pending:
                     self._settled = self._facts()
             self.last_error = None
@@ -167,13 +181,36 @@ class FlatSegment:
                 f"{self.key}: expected a position within its {self.commit_position} committed bytes and a length > 0, "
                 f"found {position} and {length}"
             )
-        return self._driver.read(self.key, position, min(length, self.commit_position - position))
+        length = min(length, self.commit_position - position)
+        try:
+            return self._read_checked(self._driver.read, position, length)
+        except CorruptSegment:
+            # Not from a cache: what is stored may be right. If it is not, the error says so.
+            return self._read_checked(self._driver.reread, position, length)
+
+    def _read_checked(
+        self, read: Callable[[SegmentKey, int, int], memoryview], position: int, length: int
+    ) -> memoryview:
+        return self.sums.read(str(self.key), partial(read, self.key), position, length, DAMAGE_ADVICE)
 
     def set_size(self, size: int) -> None:
         """What recovery found in the tier. Only while nothing is pending."""
         if size != self.commit_position:
             self.crc32 = 0 if size == 0 else None
+            self.sums = self.sums.cut(size)
+            self.confirmed_from = size
         self.commit_position = self.append_position = size
+
+    def complete_sums(self) -> None:
+        """Sum up what a recovery found, so that what is written behind it is covered. Raises what a read raises.
+
+        Not where much is missing: a segment of RocketMQ's, or of a TierMQ that had no sums, is as it is until it ends.
+        """
+        missing = self.commit_position - self.sums.size
+        if 0 < missing <= SUMS_READ_MAX:
+            whole = self.sums.cut(self.sums.size // self.sums.block_bytes * self.sums.block_bytes)
+            tail = self.read(whole.size, self.commit_position - whole.size)
+            self.sums = whole.extended(tail)
 
     def take_row(self, row: Segment) -> bool:
         """Be as long as the metadata says, by whoever wrote the rest; False when it says less than is known here."""
@@ -185,6 +222,7 @@ class FlatSegment:
             self.begin_ms, self.end_ms = row.begin_ms, row.end_ms
             self.begin_offset, self.end_offset = row.begin_offset, row.end_offset
             self.crc32 = 0 if row.size == 0 else row.crc32
+            self.sums, self.confirmed_from = _sums_of(row), row.size
             self.append_position = self.commit_position = self.recorded_position = row.size
             self._settled = self._facts()
             return True
@@ -196,3 +234,7 @@ class FlatSegment:
             return False
         self._commit_lock.release()
         return True
+
+
+def _sums_of(segment: Segment) -> BlockSums:
+    return BlockSums.of_nothing(segment.key.type) if segment.sums is None else segment.sums.cut(segment.size)

@@ -16,8 +16,8 @@ from __future__ import annotations
 from functools import partial
 
 from tiermq.errors import CorruptRecord, CorruptSegment, IllegalRange, StoreDamaged, TierError
+from tiermq.tier.block_sums import BlockSums
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.index.block_sums import BlockSums
 from tiermq.tier.index.index_coverage import CoverageRecord
 from tiermq.tier.index.index_item import (
     COMPACTED_SLOT,

@@ -26,8 +26,8 @@ from contextlib import contextmanager
 from tiermq.clock import Clock
 from tiermq.errors import CorruptSegment, DiskFull
 from tiermq.files.file_access import FileAccess
+from tiermq.tier.block_sums import BlockSums, summed
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.index.block_sums import BlockSums, summed
 from tiermq.tier.index.compacted_index import CompactedIndex, companion_name
 from tiermq.tier.index.index_item import HEADER_BYTES, MAGIC_END, decode_header
 from tiermq.tier.index.index_rows import IndexRows

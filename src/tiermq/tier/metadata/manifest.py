@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiermq.errors import BadTierName
+from tiermq.tier.block_sums import BlockSums
 from tiermq.tier.metadata.document import (
     items_field,
     natural_field,
@@ -142,7 +143,9 @@ def decode_manifest(data: bytes, name: str) -> QueueManifest:
 
 
 def _encode_segment(segment: Segment) -> dict[str, Any]:
-    return {
+    sums = segment.sums
+    blocks = {} if sums is None or not sums.size else {"blocks": {**sums.document(), "size": sums.size}}
+    return blocks | {
         "base": segment.key.base,
         "beginMs": segment.begin_ms,
         "beginOffset": segment.begin_offset,
@@ -170,7 +173,18 @@ def _decode_segment(queue: QueueKey, item: Any) -> Segment:
         crc32=None if item["crc32"] is None else natural_field(item, "crc32"),
         begin_offset=number_field(item, "beginOffset"),
         end_offset=number_field(item, "endOffset"),
+        sums=_decode_sums(item),
     )
+
+
+def _decode_sums(item: Any) -> BlockSums | None:
+    """The checksums of the segment's blocks; a manifest of an earlier TierMQ has none."""
+    if "blocks" not in item:
+        return None
+    sums = BlockSums.from_document(item["blocks"], natural_field(item["blocks"], "size"))
+    if sums is None:
+        raise ValueError("the checksums of a segment's blocks do not fit its size")
+    return sums
 
 
 def _decode_gap(item: Any) -> Gap:

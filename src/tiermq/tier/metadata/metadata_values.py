@@ -7,8 +7,9 @@ is not known is -1; a reserve time or byte limit that is not set is -1 and means
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from tiermq.tier.block_sums import BlockSums
 from tiermq.tier.names import QueueKey, SegmentKey
 
 NEVER_MS = (1 << 63) - 1
@@ -68,7 +69,10 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One segment: its committed bytes [0, size), the store times in it, and the queue offsets [begin, end) of it."""
+    """One segment: its committed bytes [0, size), the store times in it, and the queue offsets [begin, end) of it.
+
+    `crc32` is that of all bytes; `sums` are those of its blocks, of the first bytes at least. None: not known.
+    """
 
     key: SegmentKey
     size: int = 0
@@ -80,11 +84,17 @@ class Segment:
     crc32: int | None = None
     begin_offset: int = UNKNOWN_OFFSET
     end_offset: int = UNKNOWN_OFFSET
+    sums: BlockSums | None = None
 
     @property
     def end(self) -> int:
         """The logical offset behind the last committed byte, where the next segment begins."""
         return self.key.base + self.size
+
+    def cut(self, size: int) -> Segment:
+        """The segment when only its first `size` bytes count."""
+        sums = None if self.sums is None else self.sums.cut(size)
+        return replace(self, size=size, crc32=None, sums=sums)
 
 
 @dataclass(frozen=True, slots=True)

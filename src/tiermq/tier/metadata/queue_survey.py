@@ -155,7 +155,7 @@ class _Surveyor:
             rest = segment.size % UNIT_BYTES
             if rest:
                 self._say(Finding.TRIMMED, segment.key.path, f"{rest} bytes of a unit that has {UNIT_BYTES}")
-                segments[index] = replace(segment, size=segment.size - rest, crc32=None)
+                segments[index] = segment.cut(segment.size - rest)
         return segments
 
     def _cut_units(self, end: int) -> int:
@@ -167,7 +167,7 @@ class _Surveyor:
         for index, segment in enumerate(self.units):
             size = max(min(segment.size, good_end * UNIT_BYTES - segment.key.base), 0)
             if size < segment.size:
-                self.units[index] = replace(segment, size=size, crc32=None)
+                self.units[index] = segment.cut(size)
         return good_end
 
     def _read_times(self, places: Sequence[UnitPlace]) -> dict[int, int]:
@@ -220,7 +220,7 @@ class _Surveyor:
                 )
             if tail.torn:
                 self._say(Finding.TRIMMED, log.key.path, f"{log.end - tail.end} of {log.size} bytes: {tail.torn}")
-                grown = replace(grown, size=tail.end - log.key.base, crc32=None)
+                grown = grown.cut(tail.end - log.key.base)
             self.logs[index] = grown
 
     def _tail_begin(self, log: Segment, index: int) -> int:

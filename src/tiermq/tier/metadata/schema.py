@@ -8,7 +8,7 @@ A released migration never changes: a change of the schema is one more entry at 
     queue        cluster, broker, topic, queue_id -> offsets, epoch
     gap          queue, from_offset -> to_offset, reason, at_ms
     time_entry   queue, queue_offset -> store_ms, log_offset
-    segment      queue, type, base -> size, times, offsets, checksum
+    segment      queue, type, base -> size, times, offsets, checksum, checksums of its blocks
 
 The primary keys begin with the topic, because a topic is what users delete, limit and sum up. Every table but `topic`
 is clustered by its key, so that a commit changes a fixed number of pages, however many rows there are.
@@ -71,5 +71,7 @@ _FIRST: tuple[str, ...] = (
     "CREATE INDEX segment_being_deleted ON segment (status) WHERE status = 2",
 )
 
-MIGRATIONS: Sequence[Sequence[str]] = (_FIRST,)
+_SECOND: tuple[str, ...] = ("ALTER TABLE segment ADD COLUMN block_sums BLOB",)
+
+MIGRATIONS: Sequence[Sequence[str]] = (_FIRST, _SECOND)
 """Entry n takes a database from version n to n + 1."""

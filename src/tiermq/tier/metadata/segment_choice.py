@@ -59,7 +59,7 @@ def _segment(info: SegmentInfo, row: Segment | None) -> Segment:
     if row is None:
         segment = Segment(info.key, info.size, created_ms=info.modified_ms)
     else:
-        segment = replace(row, size=info.size, crc32=row.crc32 if row.size == info.size else None)
+        segment = row if row.size == info.size else replace(row.cut(info.size), crc32=None, size=info.size)
     if info.sealed and segment.status is SegmentStatus.NEW:
         segment = replace(segment, status=SegmentStatus.SEALED, sealed_ms=info.modified_ms)
     return segment
@@ -92,7 +92,7 @@ def _clip(choice: Choice) -> None:
         if segment.size > room:
             text = f"{segment.size} bytes, but the next segment begins after {room}"
             choice.remarks.append(Remark(Finding.OVERLAP, segment.key.path, text))
-            choice.live[index] = replace(segment, size=room, crc32=None)
+            choice.live[index] = segment.cut(room)
         elif segment.size < room:
             text = f"offsets {segment.end} to {following.key.base}"
             choice.remarks.append(Remark(Finding.HOLE, segment.key.path, text))

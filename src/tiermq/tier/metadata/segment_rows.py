@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from tiermq.clock import Clock
 from tiermq.errors import IllegalTransition, SegmentConflict, SegmentMissing
+from tiermq.tier.block_sums import BlockSums
 from tiermq.tier.metadata.database import Database, Row
 from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus, TimeEntry
 from tiermq.tier.metadata.queue_rows import QueueRows, queue_values
@@ -24,7 +25,7 @@ from tiermq.tier.names import QueueKey, SegmentKey, SegmentType
 
 _SELECT = (
     "SELECT cluster, broker, topic, queue_id, type, base, size, status, created_ms, begin_ms, end_ms, sealed_ms, "
-    "crc32, begin_offset, end_offset FROM segment"
+    "crc32, begin_offset, end_offset, block_sums FROM segment"
 )
 _THIS_QUEUE = " WHERE topic = ? AND queue_id = ? AND broker = ? AND cluster = ?"
 _THIS_SEGMENT = _THIS_QUEUE + " AND type = ? AND base = ?"
@@ -32,7 +33,9 @@ _LIVE = f" AND status <> {SegmentStatus.DELETED:d}"
 _IN_ORDER = " ORDER BY topic, queue_id, broker, cluster, type, base"
 _SET_SIZE = (
     "UPDATE segment SET size = ?, begin_ms = ?, end_ms = ?, crc32 = ?, "
-    "begin_offset = coalesce(?, begin_offset), end_offset = coalesce(?, end_offset)" + _THIS_SEGMENT + _LIVE
+    "begin_offset = coalesce(?, begin_offset), end_offset = coalesce(?, end_offset), block_sums = ?"
+    + _THIS_SEGMENT
+    + _LIVE
 )
 
 
@@ -51,6 +54,7 @@ class SegmentSize(NamedTuple):
     crc32: int | None = None
     begin_offset: int | None = None
     end_offset: int | None = None
+    sums: BlockSums | None = None
 
 
 class SegmentRows(QueueRows):
@@ -85,8 +89,8 @@ class SegmentRows(QueueRows):
         """Store the segment exactly as given. For import and restore; does not touch the queue's offsets."""
         self._database.write(
             "INSERT OR REPLACE INTO segment (topic, queue_id, broker, cluster, type, base, size, status, created_ms, "
-            "begin_ms, end_ms, sealed_ms, crc32, begin_offset, end_offset) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "begin_ms, end_ms, sealed_ms, crc32, begin_offset, end_offset, block_sums) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 *segment_values(segment.key),
                 segment.size,
@@ -98,6 +102,7 @@ class SegmentRows(QueueRows):
                 segment.crc32,
                 segment.begin_offset,
                 segment.end_offset,
+                None if segment.sums is None else segment.sums.packed(),
             ),
         )
 
@@ -146,6 +151,7 @@ class SegmentRows(QueueRows):
                 new.crc32,
                 new.begin_offset,
                 new.end_offset,
+                None if new.sums is None else new.sums.packed(),
                 *segment_values(new.key),
             ),
         )
@@ -245,6 +251,6 @@ class SegmentRows(QueueRows):
 
 
 def _segment(row: Row) -> Segment:
-    cluster, broker, topic, queue_id, kind, base, size, status, *rest = row
+    cluster, broker, topic, queue_id, kind, base, size, status, *rest, packed_sums = row
     key = SegmentKey(cluster, broker, topic, queue_id, SegmentType(kind), base)
-    return Segment(key, size, SegmentStatus(status), *rest)
+    return Segment(key, size, SegmentStatus(status), *[*rest, BlockSums.unpacked(packed_sums)])

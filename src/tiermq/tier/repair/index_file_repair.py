@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 
 from tiermq.errors import CorruptRecord, CorruptSegment, IllegalRange, SegmentMissing, StoreDamaged
 from tiermq.files.os_file_access import OsFileAccess
+from tiermq.tier.block_sums import BlockSums, summed
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
 from tiermq.tier.flat.record_batch import RecordBatch
-from tiermq.tier.index.block_sums import BlockSums, summed
 from tiermq.tier.index.compacted_index import companion_name
 from tiermq.tier.index.index_coverage import CoverageRecord
 from tiermq.tier.index.index_item import HEADER_BYTES, ITEM_BYTES, SLOT_BYTES, decode_header, index_hash

@@ -14,6 +14,7 @@ from dataclasses import replace
 from tiermq.clock import Clock
 from tiermq.errors import CorruptSegment, FutureManifest, IllegalRange, SegmentMissing
 from tiermq.message.crc import crc32
+from tiermq.tier.block_sums import BlockSums
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
 from tiermq.tier.metadata.document import CorruptManifest
 from tiermq.tier.metadata.index_survey import survey_index
@@ -137,21 +138,25 @@ def _with_old(
     # Units follow from their records, so sound ones are what they should be; records follow from nothing.
     if old is not None and is_changed and (row.key.type is SegmentType.COMMIT_LOG or not is_sound):
         return old
-    crc = _crc_of(driver, info, row.size) if is_sound or old is not None else None
+    crc, sums = _sums_of(driver, info, row.size) if is_sound or old is not None else (None, None)
     if old is None:
-        return replace(row, crc32=crc)
+        return replace(row, crc32=crc, sums=sums)
     sealed = old if old.status is SegmentStatus.SEALED else row
-    return replace(row, crc32=crc, created_ms=old.created_ms, status=sealed.status, sealed_ms=sealed.sealed_ms)
+    return replace(
+        row, crc32=crc, sums=sums, created_ms=old.created_ms, status=sealed.status, sealed_ms=sealed.sealed_ms
+    )
 
 
-def _crc_of(driver: TierDriver, info: SegmentInfo, size: int) -> int | None:
-    crc = 0
+def _sums_of(driver: TierDriver, info: SegmentInfo, size: int) -> tuple[int | None, BlockSums | None]:
+    """The checksum of a segment and those of its blocks; None where it cannot be read."""
+    crc, sums = 0, BlockSums.of_nothing(info.key.type)
     for position in range(0, size, READ_BYTES):
         try:
-            crc = crc32(driver.read(info.key, position, min(READ_BYTES, size - position)), crc)
+            data = driver.read(info.key, position, min(READ_BYTES, size - position))
         except (SegmentMissing, IllegalRange, CorruptSegment):
-            return None
-    return crc if size else None
+            return None, None
+        crc, sums = crc32(data, crc), sums.extended(data)
+    return (crc, sums) if size else (None, None)
 
 
 def with_row(manifest: QueueManifest, row: Segment) -> QueueManifest:

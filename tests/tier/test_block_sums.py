@@ -8,7 +8,7 @@ import random
 import pytest
 
 from tiermq.errors import CorruptSegment
-from tiermq.tier.index.block_sums import BLOCK_BYTES_MIN, BLOCKS_MAX, FIELD, BlockSums, summed
+from tiermq.tier.block_sums import BLOCK_BYTES_MIN, BLOCKS_MAX, FIELD, BlockSums, summed
 
 DATA = random.Random(3).randbytes(3 * BLOCK_BYTES_MIN + 100)
 

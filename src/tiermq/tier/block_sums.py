@@ -1,0 +1,158 @@
+"""Checksums of a file in the tier, one for each block, so that a read of a few bytes can be trusted.
+
+    companion of an index file:  "blocks": {"bytes": 4096, "crc32": "<base64 of 4 bytes each, big-endian>"}
+    segment in a manifest:       "blocks": {"bytes": 262144, "crc32": "…", "size": <bytes that they cover>}
+
+RocketMQ's formats have none: a record's own CRC covers its body alone, and a bad bit in a slot or in an item of an
+index file hides a key. An index file has at most BLOCKS_MAX blocks, so that the companion stays small; a segment has
+blocks of LOG_BLOCK_BYTES or UNITS_BLOCK_BYTES, and its sums grow with it. A reader reads the blocks that it touches
+whole, in one request. Files of RocketMQ's, and of a TierMQ before this, have no sums and are believed.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tiermq.errors import CorruptSegment
+from tiermq.message.crc import crc32
+from tiermq.tier.names import SegmentType
+
+BLOCK_BYTES_MIN = 4096
+BLOCKS_MAX = 65_536
+LOG_BLOCK_BYTES = 256 * 1024
+UNITS_BLOCK_BYTES = 16 * 1024
+FIELD = "blocks"
+_HEAD = struct.Struct(
+    ">"
+    "Q"  # size         bytes that the sums cover
+    "I"  # block_bytes
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSums:
+    """The checksums of the first `size` bytes of a file. The last block may be shorter."""
+
+    size: int
+    block_bytes: int
+    crc32s: tuple[int, ...]
+
+    @classmethod
+    def of(cls, data: bytes | memoryview) -> BlockSums:
+        """Of an index file."""
+        block = BLOCK_BYTES_MIN
+        while block * BLOCKS_MAX < len(data):
+            block *= 2
+        return cls(0, block, ()).extended(data)
+
+    @classmethod
+    def of_nothing(cls, segment_type: SegmentType) -> BlockSums:
+        """Of a segment without a byte."""
+        return cls(0, UNITS_BLOCK_BYTES if segment_type is SegmentType.CONSUME_QUEUE else LOG_BLOCK_BYTES, ())
+
+    @classmethod
+    def told_by(cls, companion: bytes | memoryview, size: int) -> BlockSums | None:
+        """What a companion tells of a file of `size` bytes; None when it tells nothing, or of another file."""
+        try:
+            told = json.loads(bytes(companion))[FIELD]
+        except (ValueError, LookupError, TypeError):
+            return None
+        return cls.from_document(told, size)
+
+    @classmethod
+    def from_document(cls, told: Any, size: int) -> BlockSums | None:
+        try:
+            block, packed = int(told["bytes"]), base64.b64decode(told["crc32"], validate=True)
+            sums = struct.unpack(f">{len(packed) // 4}I", packed)
+        except (ValueError, LookupError, TypeError, struct.error):
+            return None
+        return cls(size, block, sums) if block > 0 and len(sums) == -(-size // block) else None
+
+    def document(self) -> dict[str, Any]:
+        return {"bytes": self.block_bytes, "crc32": base64.b64encode(self._packed()).decode()}
+
+    @classmethod
+    def unpacked(cls, data: bytes | None) -> BlockSums | None:
+        """From what `packed` made; None of nothing."""
+        if data is None:
+            return None
+        size, block = _HEAD.unpack_from(data)
+        return cls(size, block, struct.unpack_from(f">{-(-size // block)}I", data, _HEAD.size))
+
+    def packed(self) -> bytes:
+        return _HEAD.pack(self.size, self.block_bytes) + self._packed()
+
+    def _packed(self) -> bytes:
+        return struct.pack(f">{len(self.crc32s)}I", *self.crc32s)
+
+    def extended(self, data: bytes | bytearray | memoryview) -> BlockSums:
+        """The sums of the file with `data` behind its end."""
+        if not len(data):
+            return self
+        block, view = self.block_bytes, memoryview(data)
+        sums = list(self.crc32s)
+        at = -self.size % block  # What the last block still takes.
+        if at:
+            sums[-1] = crc32(view[:at], sums[-1])
+        sums += [crc32(view[start : start + block]) for start in range(at, len(view), block)]
+        return BlockSums(self.size + len(view), block, tuple(sums))
+
+    def cut(self, size: int) -> BlockSums:
+        """The sums of a shorter file, as far as whole blocks tell."""
+        if size >= self.size:
+            return self
+        count = size // self.block_bytes
+        return BlockSums(count * self.block_bytes, self.block_bytes, self.crc32s[:count])
+
+    def part(self, start: int, stop: int) -> tuple[int, int]:
+        """The whole blocks that hold the bytes [start, stop): where they begin and end."""
+        block = self.block_bytes
+        low, high = start // block * block, -(-stop // block) * block
+        return low, max(stop, min(high, self.size))
+
+    def bad_blocks(self, data: memoryview, start: int) -> list[tuple[int, int]]:
+        """The blocks, each by its begin and end, that `data`, which begins at block boundary `start`, has wrong.
+
+        Blocks that are not covered, or of which `data` does not have all, are passed over.
+        """
+        block, found = self.block_bytes, []
+        for number in range(start // block, len(self.crc32s)):
+            low, high = number * block, min((number + 1) * block, self.size)
+            if high > start + len(data):
+                break
+            if crc32(data[low - start : high - start]) != self.crc32s[number]:
+                found.append((low, high))
+        return found
+
+    def read(
+        self,
+        where: str,
+        read: Callable[[int, int], memoryview],
+        position: int,
+        length: int,
+        advice: str = "keys may be hidden there: run `tiermq tier repair`, or delete the object and run "
+        "`tiermq pipeline reindex`",
+    ) -> memoryview:
+        """Bytes of the file, by `read(position, length)` of whole blocks. Raises CorruptSegment, what `read` raises."""
+        if length <= 0 or position >= self.size:
+            return read(position, length)
+        start, stop = self.part(position, position + length)
+        data = read(start, stop - start)
+        bad = self.bad_blocks(data, start)
+        if bad:
+            raise CorruptSegment(f"{where}: its bytes from {bad[0][0]} on are not those that were written; {advice}")
+        found = data[position - start : position - start + length]
+        # A view would keep all that was read along in memory.
+        return found if 2 * length >= len(data) else memoryview(bytes(found))
+
+
+def summed(companion: bytes, sums: BlockSums | None) -> bytes:
+    """A companion that tells the checksums, too."""
+    if sums is None:
+        return companion
+    return json.dumps({**json.loads(companion), FIELD: sums.document()}, separators=(",", ":")).encode()

@@ -1,0 +1,159 @@
+"""A store that knows less than its tier gives no number out twice: it takes the tier's history over, or refuses."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from scenarios.broker_world import BrokerWorld
+from tier.tiered_world import bodies, sent
+from tiermq import Message
+from tiermq.clock import ManualClock
+from tiermq.errors import StoreDamaged
+from tiermq.tier.driver.faulty import Down, FaultyDriver
+from tiermq.tier.driver.memory import MemoryDriver
+from tiermq.tier.driver.posix import PosixDriver
+from tiermq.tier.verify import verify_tier
+
+METADATA = Path("config") / "tieredStoreMetadata.db"
+
+
+@pytest.fixture(params=["memory", "directory"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> BrokerWorld:
+    inner = MemoryDriver(clock=ManualClock()) if request.param == "memory" else PosixDriver(tmp_path / "tier")
+    return BrokerWorld(tmp_path, FaultyDriver(inner))
+
+
+def backed_up(world: BrokerWorld, first: int = 300, later: int = 400) -> Path:
+    """A broker with a backup of its whole disk that is older than what it acknowledged and its tier has."""
+    world.open()
+    world.put(first)
+    assert world.store.tier_now()
+    world.close()
+    backup = world.disk.with_name("backup")
+    shutil.copytree(world.disk, backup)
+    world.open()
+    world.put(later)
+    world.put(5, "made-later")
+    assert world.store.tier_now()
+    world.close()
+    return backup
+
+
+def use(world: BrokerWorld, backup: Path) -> None:
+    shutil.rmtree(world.disk)
+    shutil.copytree(backup, world.disk)
+
+
+def test_an_old_disk_under_a_newer_tier_takes_its_history_over_and_goes_on_behind_it(
+    world: BrokerWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    use(world, backed_up(world))
+    world.open()
+    assert "knows less than its tier" in caplog.text
+    assert bodies(world) == sent(world)
+    assert bodies(world, "made-later") == sent(world, "made-later")
+    assert [message.queue_offset for message in world.store.query("orders", "key-500").messages] == [499]
+    world.put(50)
+    assert world.sent["orders", 0][-1].offset == 749
+    assert world.store.tier_now()
+    assert bodies(world) == sent(world)
+    for _ in range(2):
+        world.close()
+        world.open()
+    assert bodies(world) == sent(world)
+    assert verify_tier(world.driver).is_clean
+    world.bury()
+
+
+def test_messages_that_the_old_disk_had_not_copied_yet_are_the_tiers_and_there_once(world: BrokerWorld) -> None:
+    world.open()
+    world.put(100)
+    assert world.store.tier_now()
+    world.put(60)
+    world.close()
+    backup = world.disk.with_name("backup")
+    shutil.copytree(world.disk, backup)
+    world.open()
+    world.put(100)
+    assert world.store.tier_now()
+    world.close()
+    use(world, backup)
+    world.open()
+    world.put(10)
+    assert [message.offset for message in world.sent["orders", 0][-10:]] == list(range(260, 270))
+    assert world.store.tier_now()
+    assert bodies(world) == sent(world)
+    assert verify_tier(world.driver).is_clean
+    world.bury()
+
+
+def test_old_metadata_under_a_newer_disk_and_tier_are_read_from_the_tier_again(world: BrokerWorld) -> None:
+    world.open()
+    world.put(100)
+    assert world.store.tier_now()
+    world.close()
+    old = (world.disk / METADATA).read_bytes()
+    world.open()
+    world.put(300)
+    assert world.store.tier_now()
+    world.put(20)
+    world.close()
+    (world.disk / METADATA).unlink()
+    (world.disk / METADATA).write_bytes(old)
+    world.open()
+    world.put(10)
+    assert world.store.tier_now()
+    assert bodies(world) == sent(world)
+    assert verify_tier(world.driver).is_clean
+    world.bury()
+
+
+def test_an_empty_disk_in_the_place_of_a_lost_one_is_refused_with_what_to_do(world: BrokerWorld) -> None:
+    backed_up(world)
+    shutil.rmtree(world.disk)
+    with pytest.raises(StoreDamaged, match=r"orders-0 \(tier 700, local 0\).*tier restore .*restore=True") as caught:
+        world.open()
+    assert "another brokerName" in str(caught.value)
+    world.open(restore=True)
+    assert bodies(world) == sent(world)
+    world.bury()
+
+
+def test_a_disk_that_gave_numbers_of_the_tier_out_already_is_refused(world: BrokerWorld) -> None:
+    use(world, backed_up(world))
+    healthy = world.driver.plan
+    world.driver.plan = Down()
+    world.open()  # The tier could not say how far it reaches.
+    assert world.store.put(Message("orders", b"another message 300")).queue_offset == 300
+    world.driver.plan = healthy
+    world.clock.advance_ms(120_000)
+    assert not world.store.tier_now()
+    [told] = world.store.status()["tier"]["fenced"].values()  # type: ignore[index]
+    assert "older than its tier" in told or "not the local one" in told
+    world.close()
+    for _ in range(2):
+        with pytest.raises(StoreDamaged, match=r"message 300 of orders-0 is not the one"):
+            world.open()
+    assert verify_tier(world.driver).is_clean
+    world.bury()
+
+
+def test_an_ordinary_start_changes_nothing_and_lists_once(world: BrokerWorld) -> None:
+    world.open()
+    world.put(300)
+    assert world.store.tier_now()
+    world.put(20)
+    world.kill()
+    listed: list[str] = []
+    original = world.driver.list_segments
+    world.driver.list_segments = lambda prefix="": listed.append(prefix) or original(prefix)
+    world.open()
+    assert len(listed) == 1
+    assert world.store.restored is None
+    world.put(20)
+    assert world.store.tier_now()
+    assert bodies(world) == sent(world)
+    world.bury()
