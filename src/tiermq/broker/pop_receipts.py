@@ -2,8 +2,9 @@
 
     startOffset popTime invisibleTime reviveQueue mark brokerName queueId offset …      in text, separated by spaces
 
-Words that follow are ignored, as RocketMQ's `ExtraInfoUtil` does: its proxy appends the commit log offset. The mark is 0 for the topic itself, 1 or 2 for its retry topic. RocketMQ's clients make receipts themselves from a pop's
-answer, and show them as the field `extraInfo`.
+Words that follow are ignored, as RocketMQ's `ExtraInfoUtil` does: its proxy appends the commit log offset. The mark is
+0 for the topic itself, 1 or 2 for its retry topic. RocketMQ's clients make receipts themselves from a pop's answer, and
+show them as the field `extraInfo`.
 """
 
 from __future__ import annotations

@@ -48,10 +48,14 @@ class PopRevive(Service):
 
     def run_once(self) -> float:
         """Give back what is due; say how long to rest."""
+        self._take_delivered()
         for _ in range(ROUND_MAX):
             point = None if self.stopping else self._log.points.take_due(self._parts.clock.now_ms())
             if point is None:
                 break
+            if point.is_read and not self._has_all_acks(point):
+                self._log.points.put_off(point, self._parts.clock.now_ms() + AGAIN_MS)
+                continue
             try:
                 self._give_back(point)
             except (TierMQError, OSError) as error:
@@ -63,6 +67,23 @@ class PopRevive(Service):
         if next_ms is None:
             return rest_s
         return min(rest_s, max(0.001, (next_ms - self._parts.clock.now_ms()) / 1000))
+
+    def _take_delivered(self) -> None:
+        timers = self._parts.timers
+        delivered_ms = self._parts.clock.now_ms() if timers is None or timers.is_idle else timers.read_ms
+        self._log.take_delivered()
+        self._log.forget_early(delivered_ms)
+
+    def _has_all_acks(self, point: CheckPoint) -> bool:
+        """Whether timers brought all that was acknowledged at a broker of RocketMQ: it is due with the check point."""
+        timers = self._parts.timers
+        if timers is None or timers.settings.stop_dequeue:
+            return True
+        if timers.read_ms <= point.due_ms and not timers.is_idle:
+            return False
+        self._parts.local.dispatch_now()
+        self._log.take_delivered()
+        return True
 
     def _give_back(self, point: CheckPoint) -> None:
         popped = point.popped

@@ -49,7 +49,7 @@ class PopProcessor:
         self._given: dict[tuple[str, str], int] = {}
         self._cold_waiting = 0
         self._stopped = False
-        self.log = PopLog(parts.local, parts.offsets, config)
+        self.log = PopLog(parts.local, parts.offsets, config, parts.clock.now_ms)
         self.orders = OrderInfos(config_directory(parts.local.config.root_path), parts.clock)
         self.gathering = Gathering(parts, self.log, self.orders)
         self.revive = PopRevive(parts, self.log)
