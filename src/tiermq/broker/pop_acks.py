@@ -124,7 +124,7 @@ class PopAcks:
         while self._log.points.find(own) is not None:
             own = own._replace(pop_ms=own.pop_ms + 1)  # Within one millisecond: each needs a name of its own.
         revive_queue = receipt.revive_queue if point is None else point.revive_queue
-        self._log.begin(revive_queue, own, invisible_ms, (receipt.offset,), group_offset=None)
+        self._log.begin(revive_queue, own, invisible_ms, (receipt.offset,), instead_of=popped)
         self._close(popped, [receipt.offset], revive_queue, due_ms)
         return command.respond(ext=_told(own.pop_ms, invisible_ms, revive_queue))
 

@@ -50,7 +50,9 @@ TAG_CHECK_POINT = "ck"
 TAG_ACK = "ack"
 TAG_ACKS = "bAck"
 AGAIN = "again"
-"""A word of our own, which RocketMQ does not look at: this check point is no pop."""
+"""A word of our own, which RocketMQ does not look at: this check point is no pop, but stands for messages of another
+one, which has this start offset and pop time. They are acknowledged there next; a kill between the two changes nothing.
+"""
 EARLY = "early"
 """Another one, of an acknowledgement: until when its check point is awaited."""
 _DELIVER_MS = TIMER_DELIVER_MS.encode()
@@ -113,16 +115,23 @@ class PopLog:
         return next(self._turn) % self.queues
 
     def begin(
-        self, queue: int, popped: Popped, invisible_ms: int, offsets: tuple[int, ...], *, group_offset: int | None
+        self,
+        queue: int,
+        popped: Popped,
+        invisible_ms: int,
+        offsets: tuple[int, ...],
+        *,
+        group_offset: int | None = None,
+        instead_of: Popped | None = None,
     ) -> CheckPoint:
-        """Make a check point, and move the group's offset. None: of a message that has one already, and gets more time.
+        """Make a check point and move the group's offset, or make one `instead_of` another, for messages of that one.
 
         Raises RequestRefused when the store does not take it: nothing may be given out then.
         """
         point = CheckPoint(popped, invisible_ms, offsets, queue)
         value = point.to_json(self._broker)
-        if group_offset is None:
-            value[AGAIN] = 1
+        if instead_of is not None:
+            value[AGAIN] = [instead_of.start_offset, instead_of.pop_ms]
         with self._locks[queue]:
             point.log_offset = self._append(queue, TAG_CHECK_POINT, value)
             self.points.add(point)
@@ -262,7 +271,11 @@ class PopLog:
             point.open -= early.offsets
         if point.open:
             self.points.add(point)
-        if AGAIN not in table and not _is_brought(message):
+        again = table.get(AGAIN)
+        if isinstance(again, list) and len(again) == 2:
+            before = point.popped._replace(start_offset=as_int(again[0]), pop_ms=as_int(again[1]))
+            self.points.acknowledge(before, point.offsets)
+        elif again is None and not _is_brought(message):
             self._pass(point)
 
     def _take_ack(self, queue: int, message: StoredMessage, table: dict[str, Any]) -> None:

@@ -58,7 +58,8 @@ class PopProcessor:
         )
         self.acks = PopAcks(parts, self.log, self.orders, self._queue_freed)
         self._cold = ThreadPoolExecutor(COLD_THREADS, thread_name_prefix="cold-pop")
-        self.log.recover()
+        if self.log.recover():
+            self.revive.recover()
         parts.topics.listeners.append(self._topics_changed)
         parts.local.add_arrival_listener(self.waiting.arrived)
         if parts.tiered is not None:

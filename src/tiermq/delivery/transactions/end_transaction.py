@@ -5,9 +5,9 @@
                rollback: op
 
 Invariants: a commit's message is in the log before its op is, and after a crash between them it is found there by its
-unique key; without one, or without a key index, its producer is asked again and it may come twice. A message that was ended is not ended again by one of its copies
-(RocketMQ would store it again); it is known for one check round at least. Nothing here waits for the disk: `end_offset`
-says what must be durable before the producer is told.
+unique key; without one, or without a key index, its producer is asked again and it may come twice. A message that was
+ended is not ended again by one of its copies (RocketMQ would store it again); it is known for one check round at least.
+Nothing here waits for the disk: `end_offset` says what must be durable before the producer is told.
 """
 
 from __future__ import annotations
