@@ -30,7 +30,8 @@ def offsets_in(path: Path) -> ConsumerOffsets:
 )
 def test_offsets_survive_their_file(table: dict[str, dict[int, int]]) -> None:
     version = DataVersion(1, 2, 3)
-    assert decode_offsets(encode_offsets(table, version)) == (table, version)
+    assert decode_offsets(encode_offsets(table, version)) == (table, version, None)
+    assert decode_offsets(encode_offsets(table, version, [3, 0])) == (table, version, [3, 0])
 
 
 def test_the_file_is_written_as_the_real_broker_writes_it() -> None:

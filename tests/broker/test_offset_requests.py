@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from broker.brokers import send_command
 from broker.consuming import SIZES, Peer, part, put, running, until
 from tiermq.broker.consumer_offsets import FILE, decode_offsets
 from tiermq.broker.offset_requests import OffsetProcessor
 from tiermq.clock import ManualClock
+from tiermq.message.client_batch import BatchElement, encode_client_batch
+from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import RequestCode, ResponseCode
 
 QUERY, UPDATE = RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET
@@ -108,6 +111,19 @@ def test_the_ends_and_the_times_of_queues_can_be_asked_for(tmp_path: Path, manua
         assert peer.ask(search, timestamp=first + 1, boundaryType="UPPER", **queue).ext == {"offset": "0"}
         assert peer.ask(search, timestamp=first + 9999, **queue).ext == {"offset": "3"}
         assert peer.ask(RequestCode.GET_MAX_OFFSET, topic="unknown", queueId=9).ext == {"offset": "0"}
+
+
+def test_the_minimum_of_a_batch_queue_that_never_had_a_message_is_rocketmq_s(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        broker.parts.topics.put(TopicConfig("Inner", 1, 1, attributes={"queue.type": "BatchCQ"}))
+        queue = {"topic": "Inner", "queueId": 0}
+        assert peer.ask(RequestCode.GET_MIN_OFFSET, **queue).ext == {"offset": "-1"}
+        assert peer.ask(RequestCode.GET_MAX_OFFSET, **queue).ext == {"offset": "0"}
+        batch = encode_client_batch(BatchElement(0, b"%d" % number, b"") for number in range(3))
+        assert peer.client.request(send_command("Inner", batch, batch=True), 60).code == 0
+        broker.parts.local.dispatch_now()
+        assert peer.ask(RequestCode.GET_MIN_OFFSET, **queue).ext == {"offset": "0"}
+        assert peer.ask(RequestCode.GET_MAX_OFFSET, **queue).ext == {"offset": "3"}
 
 
 @pytest.mark.parametrize("code", [14, 15, 29, 30, 31, 32])

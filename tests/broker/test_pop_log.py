@@ -75,6 +75,55 @@ def test_what_was_acknowledged_since_the_offsets_were_written_does_not_come_agai
         assert {each.body for each in peer.pop()} == {"two", "three"}
 
 
+@pytest.mark.parametrize("set_back_ms", [0, 1, MINUTE_MS, 1_000_000_000])
+def test_what_was_acknowledged_does_not_come_again_though_the_clock_was_set_back(
+    tmp_path: Path, manual_clock: ManualClock, set_back_ms: int
+) -> None:
+    """What is newer than the offsets' file is known by the log, not by clocks."""
+    with running(tmp_path / "alive", clock=manual_clock) as broker, PopPeer(broker) as peer:
+        put(broker, "one", "two", "three", "four")
+        peer.ack(peer.pop(maxMsgNums=1)[0])
+        broker.parts.offsets.flush()
+        manual_clock.advance_ms(-set_back_ms)
+        got = peer.pop(maxMsgNums=2)
+        peer.ack(got[0])
+        copy_as_killed(tmp_path)
+    with running(tmp_path / "died", clock=manual_clock) as broker, PopPeer(broker) as peer:
+        assert [each.body for each in peer.pop()] == ["four"]
+        manual_clock.advance_ms(MINUTE_MS)
+        revive(broker)
+        assert {each.body for each in peer.pop()} == {"three", "four"}
+
+
+def test_a_reset_is_not_undone_by_pops_from_before_it_though_the_clock_was_set_back(
+    tmp_path: Path, manual_clock: ManualClock
+) -> None:
+    with running(tmp_path / "alive", clock=manual_clock) as broker, PopPeer(broker) as peer:
+        put(broker, "one", "two")
+        assert len(peer.pop()) == 2
+        manual_clock.advance_ms(-MINUTE_MS)
+        broker.parts.offsets.reset("G", "T", 0, 0)
+        broker.parts.offsets.flush()
+        copy_as_killed(tmp_path)
+    with running(tmp_path / "died", clock=manual_clock) as broker, PopPeer(broker) as peer:
+        assert [each.body for each in peer.pop()] == ["one", "two"]
+
+
+def test_what_has_more_time_comes_once_though_the_broker_was_killed_between_its_records(
+    tmp_path: Path, manual_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path / "alive", clock=manual_clock) as broker, PopPeer(broker) as peer:
+        put(broker, "one", "two")
+        got = peer.pop()
+        manual_clock.advance_ms(1)
+        monkeypatch.setattr(pops(broker).log, "acknowledge", lambda *_: copy_as_killed(tmp_path))
+        assert peer.change_time(got[0], MINUTE_MS).code == 0
+    with running(tmp_path / "died", clock=manual_clock) as broker, PopPeer(broker) as peer:
+        manual_clock.advance_ms(MINUTE_MS)
+        revive(broker)
+        assert sorted(each.body for each in peer.pop()) == ["one", "two"]
+
+
 def test_a_reset_is_not_undone_by_pops_from_before_it(tmp_path: Path, manual_clock: ManualClock) -> None:
     with running(tmp_path / "alive", clock=manual_clock) as broker, PopPeer(broker) as peer:
         put(broker, "one", "two")
@@ -106,11 +155,11 @@ def test_the_log_is_needed_from_the_oldest_open_check_point_on(tmp_path: Path, m
         log = pops(broker).log
         peer.ack(got[0])
         log.commit()
-        assert broker.parts.offsets.query(REVIVE_GROUP, REVIVE_TOPIC, 0) == 1
+        assert broker.parts.offsets.query(REVIVE_GROUP, REVIVE_TOPIC, 0) == 0
         for each in got[1:]:
             peer.ack(each)
         log.commit()
-        assert broker.parts.offsets.query(REVIVE_GROUP, REVIVE_TOPIC, 0) == 6
+        assert broker.parts.offsets.query(REVIVE_GROUP, REVIVE_TOPIC, 0) == 5, "the last one that is done"
         broker.parts.local.dispatch_now()
         assert broker.parts.local.max_offset(REVIVE_TOPIC, 0) == 6
 
@@ -142,7 +191,7 @@ def test_two_who_let_the_offset_follow_at_once_do_not_set_it_back(
         go_on.set()
         late.join()
         newest.join()
-        assert query(REVIVE_GROUP, REVIVE_TOPIC, 0) == 4
+        assert query(REVIVE_GROUP, REVIVE_TOPIC, 0) == 3
 
 
 def test_the_offset_does_not_pass_a_check_point_that_is_being_made(
@@ -160,7 +209,7 @@ def test_the_offset_does_not_pass_a_check_point_that_is_being_made(
 
         monkeypatch.setattr(log.points, "add", slow)
         popped = Popped("G", "T", 0, 0, manual_clock.now_ms())
-        popping = threading.Thread(target=log.begin, args=(0, popped, MINUTE_MS, (0,)))
+        popping = threading.Thread(target=log.begin, args=(0, popped, MINUTE_MS, (0,)), kwargs={"group_offset": 1})
         following = threading.Thread(target=log.commit)
         popping.start()
         assert entered.wait(60)

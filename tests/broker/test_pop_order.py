@@ -119,6 +119,21 @@ def test_the_same_attempt_gets_the_same_again(broker: Broker, peer: PopPeer) -> 
     assert len(peer.pop(attemptId="a1", **ORDER)) == 1
 
 
+def test_the_same_attempt_is_not_counted_as_another_delivery(
+    broker: Broker, peer: PopPeer, manual_clock: ManualClock
+) -> None:
+    put(broker, "one", "two")
+    assert peer.pop_raw(attemptId="a1", **ORDER).ext["orderCountInfo"] == "0 0 0"
+    assert peer.pop_raw(attemptId="a1", **ORDER).ext["orderCountInfo"] == "0 0 0"
+    manual_clock.advance_ms(MINUTE_MS)
+    assert peer.pop_raw(attemptId="a2", **ORDER).ext["orderCountInfo"] == "0 qo0%0 1;0 qo0%1 1;0 0 1"
+    assert peer.pop_raw(attemptId="a2", **ORDER).ext["orderCountInfo"] == "0 qo0%0 1;0 qo0%1 1;0 0 1"
+    manual_clock.advance_ms(MINUTE_MS)
+    assert peer.pop_raw(**ORDER).ext["orderCountInfo"] == "0 qo0%0 2;0 qo0%1 2;0 0 2"
+    manual_clock.advance_ms(MINUTE_MS)
+    assert peer.pop_raw(**ORDER).ext["orderCountInfo"] == "0 qo0%0 3;0 qo0%1 3;0 0 3", "no attempt id is no attempt"
+
+
 def test_more_or_less_time_is_given_in_order_too(broker: Broker, peer: PopPeer, manual_clock: ManualClock) -> None:
     put(broker, "one")
     (got,) = peer.pop(**ORDER)

@@ -25,10 +25,15 @@ def test_a_receipt_is_read_as_it_was_written(receipt: Receipt) -> None:
 @given(st.text())
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(RequestRefused):
-        Receipt.decode(text + " x", 0)
+        Receipt.decode("x " + text, 0)
 
 
 def test_a_receipt_of_rocketmq_is_understood() -> None:
     found = Receipt.decode("5 1700000000000 60000 999 1 broker-a 0 7", 7)
     assert found == Receipt(5, 1_700_000_000_000, 60_000, 999, "1", "broker-a", 0, 7)
     assert found.is_ordered
+
+
+@given(RECEIPTS, st.lists(st.text("ab1-", min_size=1), min_size=1, max_size=3))
+def test_words_after_the_eighth_are_ignored(receipt: Receipt, more: list[str]) -> None:
+    assert Receipt.decode(" ".join([receipt.encode(), *more]), 0) == receipt

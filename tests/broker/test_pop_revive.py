@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from broker.consuming import put, running
 from broker.popping_peer import MINUTE_MS, PopPeer, pops, revive
+from broker.test_pop_log import copy_as_killed
 from tiermq.broker.broker import Broker
 from tiermq.broker.pop_checkpoints import CheckPoint, Popped
 from tiermq.clock import ManualClock
@@ -41,6 +43,47 @@ def test_a_copy_has_what_the_message_had_and_when_it_was_popped_first(
     assert (newest.body, newest.tags, newest.keys, newest.flag, newest.reconsume_times) == (b"one", "A", ["k1"], 7, 2)
     assert newest.properties["1ST_POP_TIME"] == str(popped_ms)
     assert "POP_CK" not in newest.properties
+
+
+@pytest.mark.parametrize("retry_max_times", [16, 0])
+def test_a_message_comes_once_though_the_broker_was_killed_while_it_gave_it_back(
+    tmp_path: Path, manual_clock: ManualClock, monkeypatch: pytest.MonkeyPatch, retry_max_times: int
+) -> None:
+    """Between its copy and the acknowledgement, which is where it would come twice; dead letters as well."""
+    target = "%DLQ%G" if retry_max_times == 0 else "%RETRY%G_T"
+    with running(tmp_path / "alive", clock=manual_clock) as broker, PopPeer(broker) as peer:
+        put(broker, "one", "two", "three")
+        peer.pop(maxMsgNums=2)
+        peer.pop()
+        group = broker.parts.groups.get("G")
+        assert group is not None
+        broker.parts.groups.put(replace(group, retry_max_times=retry_max_times))
+        broker.parts.offsets.flush()
+        pop = pops(broker)
+        acknowledge = pop.log.acknowledge
+
+        def killed_before(popped: Popped, offsets: list[int]) -> bool:
+            if offsets == [1]:
+                copy_as_killed(tmp_path)
+            return acknowledge(popped, offsets)
+
+        monkeypatch.setattr(pop.log, "acknowledge", killed_before)
+        manual_clock.advance_ms(MINUTE_MS)
+        revive(broker)
+    with running(tmp_path / "died", clock=manual_clock) as broker:
+        revive(broker)
+        assert [each.body for each in broker.parts.local.get(target, 0, 0).messages] == [b"one", b"two", b"three"]
+
+
+def test_a_copy_that_a_client_made_up_acknowledges_nothing(tmp_path: Path, manual_clock: ManualClock) -> None:
+    with running(tmp_path, clock=manual_clock) as broker, PopPeer(broker) as peer:
+        put(broker, "one")
+        peer.pop()
+        (point,) = pops(broker).log.points
+        for words in (" ".join(map(str, (*point.popped, 0))), "G T 0 0", "G T x 0 0 0", f"G T 0 0 {'9' * 30} 0"):
+            put(broker, "made up", topic="%RETRY%G_T", properties={"TIERMQ_GIVEN_BACK": words})
+    with running(tmp_path, clock=manual_clock) as broker:
+        assert len(pops(broker).log.points) == 1
 
 
 def test_a_message_that_cannot_be_put_now_is_tried_again(

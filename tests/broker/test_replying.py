@@ -25,9 +25,12 @@ def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
         yield made
 
 
+@pytest.mark.parametrize("body", [b"the reply", b""])
 @pytest.mark.parametrize("header_type", list(HeaderType))
 @pytest.mark.parametrize("code", [RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2])
-def test_a_reply_is_pushed_to_the_client_that_waits_and_stored(broker: Broker, header_type: int, code: int) -> None:
+def test_a_reply_is_pushed_to_the_client_that_waits_and_stored(
+    broker: Broker, header_type: int, code: int, body: bytes
+) -> None:
     pushed: list[RemotingCommand] = []
 
     def take(command: RemotingCommand) -> RemotingCommand:
@@ -37,16 +40,16 @@ def test_a_reply_is_pushed_to_the_client_that_waits_and_stored(broker: Broker, h
     with Producer(broker, header_type) as waiting, Producer(broker, header_type) as replier:
         waiting.client.on_request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, take)
         waiting.client.request(RemotingCommand(RequestCode.HEART_BEAT, body=HEARTBEAT))
-        answer = replier.send(TOPIC, b"the reply", code=code, properties=PROPERTIES)
+        answer = replier.send(TOPIC, body, code=code, properties=PROPERTIES)
     assert (answer.code, answer.ext["msgId"], answer.ext["queueOffset"]) == (ResponseCode.SUCCESS, "0", "0")
     (told,) = pushed
-    assert bytes(told.body) == b"the reply"
+    assert bytes(told.body) == body
     assert (told.ext["topic"], told.ext["producerGroup"], told.ext["storeHost"]) == (TOPIC, "PG", broker.address)
     assert told.ext["bornHost"].startswith("127.0.0.1:")
     assert "CORRELATION_ID\x01c1\x02" in told.ext["properties"]
     assert "PUSH_REPLY_TIME\x01" in told.ext["properties"]
     (message,) = stored(broker, TOPIC)
-    assert (message.body, message.properties["CORRELATION_ID"]) == (b"the reply", "c1")
+    assert (message.body, message.properties["CORRELATION_ID"]) == (body, "c1")
 
 
 @pytest.mark.parametrize(

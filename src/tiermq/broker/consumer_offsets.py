@@ -1,11 +1,12 @@
 """ConsumerOffsets: how far each group has consumed each queue, kept in RocketMQ's `consumerOffset.json`.
 
     {"dataVersion":{"counter":3,"stateVersion":0,"timestamp":…},"groupTopicMap":{"CG":["orders"]},
-     "offsetTable":{"orders@CG":{0:12,1:7}}}
+     "offsetTable":{"orders@CG":{0:12,1:7}},"popLogEnds":[3,0]}
 
-Keys of queues are bare numbers, as the original writes them. Besides the committed offsets there are two tables that
-live in memory only: pull offsets (how far a group has been given messages), and resets (offsets that an operator set,
-which the group's next pull of that queue is sent to).
+Keys of queues are bare numbers, as the original writes them. `popLogEnds` is a word of our own, which RocketMQ does not
+look at and drops: where POP's log ended when the offsets were taken, so that what was popped later is known by that.
+Besides the committed offsets there are two tables that live in memory only: pull offsets (how far a group has been
+given messages), and resets (offsets that an operator set, which the group's next pull of that queue is sent to).
 
 Invariants: a commit is in memory when it returns and on disk when a later `flush` has; so after a crash a group may
 consume again what it consumed since the last flush, never skip anything. While a reset waits, commits of that queue
@@ -29,6 +30,7 @@ _log = logging.getLogger(__name__)
 
 FILE = "consumerOffset.json"
 SEPARATOR = "@"
+LOG_ENDS = "popLogEnds"
 NONE = -1
 Offsets = dict[str, dict[int, int]]
 
@@ -51,9 +53,13 @@ class ConsumerOffsets:
         """Told (group, topic, queue id) of each reset, in the thread that made it."""
         self.before_write: list[Callable[[], None]] = []
         """Called by a flush before it writes: what these offsets say was done must be on disk first."""
+        self.take_log_ends: Callable[[], list[int]] | None = None
+        """Where POP's log ends, asked by a flush before it takes the offsets."""
+        self.log_ends: list[int] | None = None
+        """What the file says of it; None: nothing."""
         self.data_version = NO_VERSION
         if (found := self._access.read_config(self.path, decode_offsets)) is not None:
-            self._table, self.data_version = found
+            self._table, self.data_version, self.log_ends = found
 
     # Committed offsets.
 
@@ -202,11 +208,12 @@ class ConsumerOffsets:
                 return False
             self._changed = False
             try:
+                ends = None if self.take_log_ends is None else self.take_log_ends()
                 version, table = self.data_version.next(self._clock.now_ms()), self.snapshot()
                 for call in self.before_write:
                     call()
                 self._access.make_directories(os.path.dirname(self.path))
-                self._access.write_config(self.path, encode_offsets(table, version))
+                self._access.write_config(self.path, encode_offsets(table, version, ends))
                 self.data_version = version
             except BaseException:
                 self._changed = True
@@ -219,7 +226,7 @@ def _parts(key: str) -> tuple[str, str]:
     return topic, group
 
 
-def encode_offsets(table: Offsets, version: DataVersion) -> bytes:
+def encode_offsets(table: Offsets, version: DataVersion, log_ends: list[int] | None = None) -> bytes:
     topics_of: dict[str, list[str]] = {}
     parts = []
     for key in sorted(table):
@@ -228,18 +235,21 @@ def encode_offsets(table: Offsets, version: DataVersion) -> bytes:
         queues = ",".join(f"{queue_id}:{offset}" for queue_id, offset in sorted(table[key].items()))
         parts.append(f"{json.dumps(key, ensure_ascii=False)}:{{{queues}}}")
     told, grouped = encode_body(version.to_json()), encode_body(topics_of)
-    return b'{"dataVersion":%b,"groupTopicMap":%b,"offsetTable":{%b}}' % (told, grouped, ",".join(parts).encode())
+    ends = b"" if log_ends is None else b',"%b":%b' % (LOG_ENDS.encode(), json.dumps(log_ends).encode())
+    table_text = ",".join(parts).encode()
+    return b'{"dataVersion":%b,"groupTopicMap":%b,"offsetTable":{%b}%b}' % (told, grouped, table_text, ends)
 
 
-def decode_offsets(data: bytes) -> tuple[Offsets, DataVersion]:
+def decode_offsets(data: bytes) -> tuple[Offsets, DataVersion, list[int] | None]:
     """Raises RequestRefused for what is no offset table."""
     document = decode_object(data)
     table = object_in(document.get("offsetTable"), "offsetTable")
-    version = document.get("dataVersion")
+    version, ends = document.get("dataVersion"), document.get(LOG_ENDS)
     return (
         {
             key: {as_int(queue_id): as_int(offset) for queue_id, offset in object_in(queues, key).items()}
             for key, queues in table.items()
         },
         NO_VERSION if version is None else DataVersion.from_json(version),
+        [as_int(each) for each in ends] if isinstance(ends, list) else None,
     )

@@ -15,12 +15,14 @@ import logging
 from typing import Literal
 
 from tiermq.broker.parts import BrokerParts
+from tiermq.broker.sending import BATCH_QUEUE
 from tiermq.errors import RequestRefused
 from tiermq.remoting.access import knows, of_group, reads, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import bool_field, int32_field, int_field, text_field
+from tiermq.store.topic_attributes import ATTRIBUTE as QUEUE_TYPE
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +88,12 @@ class OffsetProcessor:
     @serves(RequestCode.GET_MIN_OFFSET, access=knows("topic"))
     def min_offset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         topic, queue_id = self._queue(command)
-        return command.respond(ext={"offset": str(max(0, self._parts.store.min_offset(topic, queue_id)))})
+        store, config = self._parts.store, self._parts.topics.get(topic)
+        found = max(0, store.min_offset(topic, queue_id))
+        is_batch = config is not None and config.attributes.get(QUEUE_TYPE) == BATCH_QUEUE
+        if is_batch and store.max_offset(topic, queue_id) == 0:
+            found = -1  # RocketMQ's answer for a batch queue that never had a message.
+        return command.respond(ext={"offset": str(found)})
 
     @serves(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, access=knows("topic"), in_pool=True)
     def offset_at(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:

@@ -52,7 +52,8 @@ class PopAcks:
     @serves(RequestCode.ACK_MESSAGE, access=of_group("consumerGroup") & reads("topic"))
     def acknowledge(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         group, receipt, topic = self._shown(command)
-        self._close(_popped(group, topic, receipt), [receipt.offset], is_ordered=receipt.is_ordered)
+        due_ms = receipt.pop_ms + receipt.invisible_ms
+        self._close(_popped(group, topic, receipt), [receipt.offset], receipt.revive_queue, due_ms)
         return command.respond()
 
     @serves(RequestCode.BATCH_ACK_MESSAGE, access=reaches("SUB of each group, SUB of each topic"))
@@ -72,12 +73,15 @@ class PopAcks:
             offsets = [start + bit for bit in _bits(table)]
             if self._parts.topics.get(topic) is None or not offsets:
                 continue  # Deleted meanwhile: nobody waits for it.
-            self._close(popped, offsets, is_ordered=int32_in(table, "rq") == ORDERED_QUEUE)
+            self._close(popped, offsets, int32_in(table, "rq"), popped.pop_ms + int64_in(table, "it"))
         return command.respond()
 
-    def _close(self, popped: Popped, offsets: list[int], *, is_ordered: bool) -> None:
-        if not is_ordered:
-            self._log.acknowledge(popped, offsets)
+    def _close(self, popped: Popped, offsets: list[int], revive_queue: int, due_ms: int) -> None:
+        if revive_queue != ORDERED_QUEUE:
+            if self._is_awaited(popped, revive_queue, due_ms):
+                self._log.acknowledge_early(revive_queue, popped, offsets, due_ms)
+            else:
+                self._log.acknowledge(popped, offsets)
             return
         queue = (popped.topic, popped.group, popped.queue_id)
         for offset in offsets:
@@ -86,6 +90,13 @@ class PopAcks:
                 self._parts.offsets.commit(popped.group, popped.topic, popped.queue_id, after)
         if self._orders.blocked_until_ms(queue) is None:
             self._queue_freed(popped.topic, popped.queue_id)
+
+    def _is_awaited(self, popped: Popped, revive_queue: int, due_ms: int) -> bool:
+        """Whether RocketMQ made the check point, and a timer brings it before it is due."""
+        if self._log.points.find(popped) is not None or not self._log.is_awaited(revive_queue, popped, due_ms):
+            return False
+        timers = self._parts.timers
+        return timers is not None and not timers.is_idle
 
     # More time.
 
@@ -106,15 +117,18 @@ class PopAcks:
             if self._orders.blocked_until_ms(queue) is None:
                 self._queue_freed(topic, receipt.queue_id)
             return command.respond(ext=_told(receipt.pop_ms, invisible_ms, ORDERED_QUEUE))
+        due_ms = receipt.pop_ms + receipt.invisible_ms
+        is_awaited = self._is_awaited(popped, receipt.revive_queue, due_ms)
         point = self._log.points.find(popped)
-        if point is None or receipt.offset not in point.open:
+        if not is_awaited and (point is None or receipt.offset not in point.open):
             raise _over(receipt)
         own = Popped(group, topic, receipt.queue_id, receipt.offset, now_ms)
         while self._log.points.find(own) is not None:
             own = own._replace(pop_ms=own.pop_ms + 1)  # Within one millisecond: each needs a name of its own.
-        self._log.begin(point.revive_queue, own, invisible_ms, (receipt.offset,), is_again=True)
-        self._log.acknowledge(popped, [receipt.offset])
-        return command.respond(ext=_told(own.pop_ms, invisible_ms, point.revive_queue))
+        revive_queue = receipt.revive_queue if point is None else point.revive_queue
+        self._log.begin(revive_queue, own, invisible_ms, (receipt.offset,), instead_of=popped)
+        self._close(popped, [receipt.offset], revive_queue, due_ms)
+        return command.respond(ext=_told(own.pop_ms, invisible_ms, revive_queue))
 
     # What is shown.
 

@@ -43,6 +43,8 @@ class CheckPoint:
     """Where it lies in its revive queue."""
     open: set[int] = field(default_factory=set)
     """Offsets that nobody has acknowledged."""
+    is_read: bool = False
+    """It was read from the log: RocketMQ's acknowledgements of it may wait in the timer wheel until it is due."""
 
     def __post_init__(self) -> None:
         self.open = set(self.offsets)
@@ -103,7 +105,7 @@ class CheckPoints:
         self._table: dict[Popped, CheckPoint] = {}
         self._due: list[tuple[int, int, CheckPoint]] = []
         self._numbers = itertools.count()
-        # In the order of the log, since each is added right after its record was appended to it, under a lock there.
+        # In the order of the log: each is added right after its record was appended to it, under a lock there.
         self._logged: dict[int, dict[int, CheckPoint]] = {queue: {} for queue in range(revive_queues)}
 
     def __len__(self) -> int:
@@ -116,7 +118,11 @@ class CheckPoints:
     def add(self, point: CheckPoint) -> None:
         with self._lock:
             self._table[point.popped] = point
-            self._logged.setdefault(point.revive_queue, {})[point.log_offset] = point
+            logged = self._logged.setdefault(point.revive_queue, {})
+            is_late = point.log_offset < next(reversed(logged), -1)  # A timer had brought its record.
+            logged[point.log_offset] = point
+            if is_late:
+                self._logged[point.revive_queue] = dict(sorted(logged.items()))
             heapq.heappush(self._due, (point.due_ms, next(self._numbers), point))
 
     def find(self, popped: Popped) -> CheckPoint | None:

@@ -215,9 +215,8 @@ class Gathering:
             after = begin
         else:
             popped = Popped(pop.group, place.topic, place.queue_id, start, found.pop_ms)
-            self._log.begin(found.revive_queue, popped, pop.invisible_ms, offsets)
             after = page.next_offset
-            self._parts.offsets.commit(pop.group, place.topic, place.queue_id, after)
+            self._log.begin(found.revive_queue, popped, pop.invisible_ms, offsets, group_offset=after)
         found.count += len(offsets)
         found.starts.append(f"{place.mark} {place.queue_id} {start}")
         found.offsets.append(f"{place.mark} {place.queue_id} {','.join(map(str, offsets))}")

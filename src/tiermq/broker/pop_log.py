@@ -1,12 +1,17 @@
 """PopLog: check points and acknowledgements as records of the revive topic, so that they outlive the process.
 
     rmq_sys_REVIVE_LOG_<cluster>, queue q:   ck  ack  ck  ck  ack  ack  …
-                                              └ everything before was done: the offset of CID_RMQ_SYS_REVIVE_GROUP
+                                              └ the last one that is done: the offset of CID_RMQ_SYS_REVIVE_GROUP
 
 The records are RocketMQ's (JSON, tags `ck` and `ack`), and so are the topic, the group and the meaning of its offset.
 What differs: RocketMQ lets a timer bring a record to the topic when it is due, and joins records there; here a record
 is appended at once, memory has the table, and the topic is read only when the broker starts. A broker of RocketMQ that
-takes over the directory finds records that it understands.
+takes over the directory finds records that it understands: `TIMER_DELIVER_MS` is when each was appended, so RocketMQ
+gives back what is due by its own clock.
+
+The other way round, records of RocketMQ wait in the timer wheel and come to the topic while this broker runs. Their
+offsets are those that this log did not append (`take_delivered`); RocketMQ gives each a unique key, and this log gives
+none. What is acknowledged before its check point came is kept until then (`_early`).
 
 Invariants: a check point is in the log before its messages are given out, and before the offset of the group passes
 them; the group's offset is written to disk only after the log (`ConsumerOffsets.before_write`). So a crash of the
@@ -20,7 +25,8 @@ import itertools
 import json
 import logging
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from tiermq.broker.broker_config import BrokerConfig
@@ -28,9 +34,10 @@ from tiermq.broker.consumer_offsets import ConsumerOffsets
 from tiermq.broker.pop_checkpoints import CheckPoint, CheckPoints, Popped, popped_in
 from tiermq.errors import CorruptRecord, RequestRefused
 from tiermq.kernel import Message
-from tiermq.message.properties import TAGS, encode_properties
+from tiermq.message.properties import TAGS, TIMER_DELIVER_MS, UNIQ_KEY, encode_properties
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import REVIVE_GROUP, REVIVE_PREFIX
+from tiermq.namesrv.topic_config import int64_in
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.json_dialect import as_int, decode_object
 from tiermq.status import PutStatus
@@ -42,32 +49,63 @@ TAG_CHECK_POINT = "ck"
 TAG_ACK = "ack"
 TAG_ACKS = "bAck"
 AGAIN = "again"
-"""A word of our own, which RocketMQ does not look at: this check point is no pop."""
+"""A word of our own, which RocketMQ does not look at: this check point is no pop, but stands for messages of another
+one, which has this start offset and pop time. They are acknowledged there next; a kill between the two changes nothing.
+"""
+EARLY = "early"
+"""Another one, of an acknowledgement: until when its check point is awaited."""
+_DELIVER_MS = TIMER_DELIVER_MS.encode()
 _STORED = frozenset({PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.FLUSH_SLAVE_TIMEOUT})
+
+
+@dataclass(slots=True)
+class _EarlyAck:
+    """Messages that were acknowledged before a timer brought their check point."""
+
+    log_offset: int
+    due_ms: int
+    offsets: set[int] = field(default_factory=set)
 
 
 class PopLog:
     """See the module. Any thread may call."""
 
-    def __init__(self, local: LocalStore, offsets: ConsumerOffsets, config: BrokerConfig) -> None:
+    def __init__(
+        self, local: LocalStore, offsets: ConsumerOffsets, config: BrokerConfig, now_ms: Callable[[], int]
+    ) -> None:
         self.topic = f"{REVIVE_PREFIX}{config.broker_cluster_name}"
         self.queues = config.revive_queue_num
         self.points = CheckPoints(self.queues)
         self._local = local
         self._offsets = offsets
         self._broker = config.broker_name
+        self._now_ms = now_ms
         self._turn = itertools.count()
+        # Under the lock of a queue: its appends, where it ends, what timers brought, what was acknowledged early.
         self._locks = [threading.Lock() for _ in range(self.queues)]
         self._ends = [0] * self.queues
+        self._brought: list[list[range]] = [[] for _ in range(self.queues)]
+        self._early: list[dict[Popped, _EarlyAck]] = [{} for _ in range(self.queues)]
         self._commit_lock = threading.Lock()
-        self._properties = {tag: encode_properties({TAGS: tag}) for tag in (TAG_CHECK_POINT, TAG_ACK, TAG_ACKS)}
+        self._tags = {tag: encode_properties({TAGS: tag}) for tag in (TAG_CHECK_POINT, TAG_ACK, TAG_ACKS)}
         self._was_used = False
+        self._opened_ms = now_ms()
         self._offsets_written_ms = offsets.data_version.timestamp
+        self._ends_written = offsets.log_ends
         offsets.before_write.append(self._flush)
+        offsets.take_log_ends = self._take_ends
 
     def _flush(self) -> None:
         if self._was_used:
             self._local.flush()
+
+    def _take_ends(self) -> list[int]:
+        """Where each queue ends: check points before that have moved their group's offset already."""
+        found = []
+        for queue in range(self.queues):
+            with self._locks[queue]:
+                found.append(self._ends[queue])
+        return found
 
     # Writing.
 
@@ -76,19 +114,28 @@ class PopLog:
         return next(self._turn) % self.queues
 
     def begin(
-        self, queue: int, popped: Popped, invisible_ms: int, offsets: tuple[int, ...], *, is_again: bool = False
+        self,
+        queue: int,
+        popped: Popped,
+        invisible_ms: int,
+        offsets: tuple[int, ...],
+        *,
+        group_offset: int | None = None,
+        instead_of: Popped | None = None,
     ) -> CheckPoint:
-        """Make a check point; `is_again`: of a message that has one already, and gets more time.
+        """Make a check point and move the group's offset, or make one `instead_of` another, for messages of that one.
 
         Raises RequestRefused when the store does not take it: nothing may be given out then.
         """
         point = CheckPoint(popped, invisible_ms, offsets, queue)
         value = point.to_json(self._broker)
-        if is_again:
-            value[AGAIN] = 1
+        if instead_of is not None:
+            value[AGAIN] = [instead_of.start_offset, instead_of.pop_ms]
         with self._locks[queue]:
             point.log_offset = self._append(queue, TAG_CHECK_POINT, value)
             self.points.add(point)
+            if group_offset is not None:  # Under the lock, for `_take_ends`.
+                self._offsets.commit(popped.group, popped.topic, popped.queue_id, group_offset)
         return point
 
     def acknowledge(self, popped: Popped, offsets: Collection[int]) -> bool:
@@ -96,33 +143,66 @@ class PopLog:
         point = self.points.find(popped)
         if point is None:
             return False
-        closing = sorted(point.open.intersection(offsets))
-        if not closing:
-            return False
-        self._append(point.revive_queue, TAG_ACKS if len(closing) > 1 else TAG_ACK, _ack(popped, closing, self._broker))
-        self.points.acknowledge(popped, closing)
+        with self._locks[point.revive_queue]:
+            closing = sorted(point.open.intersection(offsets))
+            if not closing:
+                return False
+            self._append(point.revive_queue, *_ack(popped, closing, self._broker))
+            self.points.acknowledge(popped, closing)
         return True
 
+    def is_awaited(self, queue: int, popped: Popped, due_ms: int) -> bool:
+        """Whether a timer may still bring a check point: it was made before this log was opened, and is not due."""
+        return 0 <= queue < self.queues and popped.pop_ms < self._opened_ms and due_ms > self._now_ms()
+
+    def acknowledge_early(self, queue: int, popped: Popped, offsets: Collection[int], due_ms: int) -> None:
+        """Messages are done of a check point that `is_awaited`. Raises RequestRefused."""
+        with self._locks[queue]:
+            known = self._early[queue].get(popped)
+            new = sorted(set(offsets).difference(known.offsets if known else ()))
+            if not new:
+                return
+            tag, value = _ack(popped, new, self._broker)
+            self._keep_early(queue, popped, new, self._append(queue, tag, {**value, EARLY: due_ms}), due_ms)
+
+    def _keep_early(self, queue: int, popped: Popped, offsets: Collection[int], log_offset: int, due_ms: int) -> None:
+        known = self._early[queue].setdefault(popped, _EarlyAck(log_offset, due_ms))
+        known.offsets.update(offsets)
+
     def _append(self, queue: int, tag: str, value: dict[str, Any]) -> int:
+        """The queue's lock is held."""
         self._was_used = True
         body = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-        result = self._local.append(Message(self.topic, body, queue, encoded_properties=self._properties[tag]))
+        properties = b"%b%b\x01%d\x02" % (self._tags[tag], _DELIVER_MS, self._now_ms())
+        result = self._local.append(Message(self.topic, body, queue, encoded_properties=properties))
         if result.status not in _STORED:
             raise RequestRefused(
                 f"the store does not take what POP must remember: {result.status.name}", ResponseCode.SYSTEM_BUSY
             )
-        self._ends[queue] = max(self._ends[queue], result.queue_offset + 1)
+        self._found_end(queue, result.queue_offset)
+        self._ends[queue] = result.queue_offset + 1
         return result.queue_offset
+
+    def _found_end(self, queue: int, end: int) -> None:
+        """What lies between the known end and `end` was appended by others."""
+        if end > self._ends[queue]:
+            self._brought[queue].append(range(self._ends[queue], end))
+            self._ends[queue] = end
 
     def commit(self) -> None:
         """Let the revive group's offset follow what is done; the offsets' file takes it along."""
         with self._commit_lock:  # Or one who looked before another would set back what that one has written.
             for queue in range(self.queues):
                 with self._locks[queue]:  # A check point whose record is in the log is among the points, too.
-                    oldest = self.points.oldest_logged(queue)
-                    done = self._ends[queue] if oldest is None else oldest
-                if done > max(0, self._offsets.query(REVIVE_GROUP, self.topic, queue)):
+                    done = self._needed_from(queue) - 1
+                if done > self._offsets.query(REVIVE_GROUP, self.topic, queue):
                     self._offsets.commit(REVIVE_GROUP, self.topic, queue, done)
+
+    def _needed_from(self, queue: int) -> int:
+        oldest = self.points.oldest_logged(queue)
+        unread = (each.start for each in self._brought[queue])
+        early = (each.log_offset for each in self._early[queue].values())
+        return min(self._ends[queue] if oldest is None else oldest, *unread, *early, self._ends[queue])
 
     # Reading.
 
@@ -130,42 +210,102 @@ class PopLog:
         """Read the log from where it is not done; how many check points are open."""
         self._local.dispatch_now()
         for queue in range(self.queues):
-            low = self._local.min_offset(self.topic, queue)
-            at = max(0, low, self._offsets.query(REVIVE_GROUP, self.topic, queue))
-            end = self._local.max_offset(self.topic, queue)
-            self._ends[queue] = max(0, end)
-            while at < end:
-                page = self._local.get(self.topic, queue, at)
-                for message in _readable(page):
-                    self._take(queue, message)
-                if page.next_offset <= at:
-                    break
-                at = page.next_offset
+            done = self._offsets.query(REVIVE_GROUP, self.topic, queue)
+            end = max(0, self._local.max_offset(self.topic, queue))
+            with self._locks[queue]:
+                self._ends[queue] = end
+                for message in self._records(queue, max(0, done), end):
+                    # The one that is done is read again if it is ours: acknowledgements follow it, and older versions
+                    # of this broker committed the first that was not done. RocketMQ acknowledges nothing that it gave
+                    # back.
+                    if message.queue_offset != done or not _is_brought(message):
+                        self._take(queue, message)
         return len(self.points)
 
+    def take_delivered(self) -> None:
+        """Read records that timers brought since: what a broker of RocketMQ had written to the wheel."""
+        for queue in range(self.queues):
+            with self._locks[queue]:
+                end = self._local.max_offset(self.topic, queue)
+                self._found_end(queue, end)
+                waiting = [each for each in self._brought[queue] if each.stop > end]  # Not dispatched yet.
+                for each in self._brought[queue]:
+                    if each.stop <= end:
+                        for message in self._records(queue, each.start, each.stop):
+                            self._take(queue, message)
+                self._brought[queue] = waiting
+
+    def forget_early(self, delivered_ms: int) -> None:
+        """Timers that were due before were delivered: what was acknowledged early and did not come never will."""
+        for queue in range(self.queues):
+            with self._locks[queue]:
+                for popped in [each for each, ack in self._early[queue].items() if ack.due_ms < delivered_ms]:
+                    del self._early[queue][popped]
+
+    def _records(self, queue: int, at: int, end: int) -> Iterator[StoredMessage]:
+        at = max(at, self._local.min_offset(self.topic, queue))
+        while at < end:
+            page = self._local.get(self.topic, queue, at)
+            yield from (each for each in _readable(page) if each.queue_offset < end)
+            if page.next_offset <= at:
+                break
+            at = page.next_offset
+
     def _take(self, queue: int, message: StoredMessage) -> None:
+        """The queue's lock is held."""
         try:
             table = decode_object(message.body)
             if message.tags == TAG_CHECK_POINT:
-                point = CheckPoint.from_json(table, queue, message.queue_offset)
-                if point.open:
-                    self.points.add(point)
-                if AGAIN not in table:
-                    self._pass(point)
+                self._take_point(queue, message, table)
             else:
-                offsets = table.get("aol") or [table.get("ao")]
-                self.points.acknowledge(popped_in(table), [as_int(each) for each in offsets])
+                self._take_ack(queue, message, table)
         except RequestRefused as error:
             _log.error("%s, queue %d, offset %d: passed over: %s", self.topic, queue, message.queue_offset, error)
 
+    def _take_point(self, queue: int, message: StoredMessage, table: dict[str, Any]) -> None:
+        point = CheckPoint.from_json(table, queue, message.queue_offset)
+        point.is_read = True
+        early = self._early[queue].pop(point.popped, None)
+        if early is not None:
+            point.open -= early.offsets
+        if point.open:
+            self.points.add(point)
+        again = table.get(AGAIN)
+        if isinstance(again, list) and len(again) == 2:
+            before = point.popped._replace(start_offset=as_int(again[0]), pop_ms=as_int(again[1]))
+            self.points.acknowledge(before, point.offsets)
+        elif again is None and not _is_brought(message):
+            self._pass(point)
+
+    def _take_ack(self, queue: int, message: StoredMessage, table: dict[str, Any]) -> None:
+        offsets = [as_int(each) for each in table.get("aol") or [table.get("ao")]]
+        popped, due_ms = popped_in(table), int64_in(table, EARLY)
+        if self.points.find(popped) is not None:
+            self.points.acknowledge(popped, offsets)
+        elif due_ms > self._now_ms():
+            self._keep_early(queue, popped, offsets, message.queue_offset, due_ms)
+
     def _pass(self, point: CheckPoint) -> None:
-        """What was popped after the offsets' file was written moves the group's offset, as it did before the crash."""
-        popped, after = point.popped, point.offsets[-1] + 1
-        if popped.pop_ms >= self._offsets_written_ms and after > self._offsets.query(*popped[:3]):
+        """What was popped after the offsets' file was written moves the group's offset, as it did before the crash.
+
+        The file says how much of this log it knows. Clocks are compared only where RocketMQ wrote the file.
+        """
+        popped, after, ends = point.popped, point.offsets[-1] + 1, self._ends_written
+        if ends is None:
+            is_newer = popped.pop_ms >= self._offsets_written_ms
+        else:
+            is_newer = point.revive_queue >= len(ends) or point.log_offset >= ends[point.revive_queue]
+        if is_newer and after > self._offsets.query(*popped[:3]):
             self._offsets.commit(popped.group, popped.topic, popped.queue_id, after)
 
 
-def _ack(popped: Popped, offsets: list[int], broker: str) -> dict[str, Any]:
+def _is_brought(message: StoredMessage) -> bool:
+    """Whether a broker of RocketMQ wrote a record of the revive topic."""
+    return message.get_property(UNIQ_KEY) is not None
+
+
+def _ack(popped: Popped, offsets: list[int], broker: str) -> tuple[str, dict[str, Any]]:
+    """Tag and body of an acknowledgement."""
     made: dict[str, Any] = {
         "ao": offsets[0],
         "bn": broker,
@@ -175,7 +315,7 @@ def _ack(popped: Popped, offsets: list[int], broker: str) -> dict[str, Any]:
         "so": popped.start_offset,
         "t": popped.topic,
     }
-    return made if len(offsets) == 1 else {**made, "aol": offsets}
+    return (TAG_ACK, made) if len(offsets) == 1 else (TAG_ACKS, {**made, "aol": offsets})
 
 
 def _readable(page: Any) -> list[StoredMessage]:

@@ -122,7 +122,9 @@ class OrderInfos:
         with self._lock:
             before = self._table.get(queue)
             counts: dict[int, int] = {}
-            if before is not None:
+            if before is not None and attempt_id and attempt_id == before.attempt_id:
+                counts = before.counts  # The same delivery once more, since its answer may be lost.
+            elif before is not None:
                 again = set(before.offsets).intersection(offsets)
                 counts = {offset: before.counts.get(offset, 0) + 1 for offset in sorted(again)}
             self._table[queue] = OrderInfo(offsets, pop_ms, invisible_ms, attempt_id, counts)

@@ -1,9 +1,10 @@
 """Receipt: what a consumer shows to acknowledge a message that it popped, or to have more time for it.
 
-    startOffset popTime invisibleTime reviveQueue mark brokerName queueId offset        in text, separated by spaces
+    startOffset popTime invisibleTime reviveQueue mark brokerName queueId offset …      in text, separated by spaces
 
-The mark is 0 for the topic itself, 1 or 2 for its retry topic. RocketMQ's clients make receipts themselves from a pop's
-answer, and show them as the field `extraInfo`.
+Words that follow are ignored, as RocketMQ's `ExtraInfoUtil` does: its proxy appends the commit log offset. The mark is
+0 for the topic itself, 1 or 2 for its retry topic. RocketMQ's clients make receipts themselves from a pop's answer, and
+show them as the field `extraInfo`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tiermq.errors import RequestRefused
 
 ORDERED_QUEUE = 999
 """In the place of a revive queue: popped in order."""
+WORDS_MIN = 7
 _MARKS = (MARK_NORMAL, MARK_RETRY, MARK_RETRY_V2)
 _NUMBER_MAX = 1 << 63
 
@@ -42,12 +44,12 @@ class Receipt:
 
     @classmethod
     def decode(cls, text: str, offset: int) -> Receipt:
-        """`offset` stands in where the text ends before it. Raises RequestRefused."""
+        """`offset` is used where the text ends before it. Raises RequestRefused."""
         parts = text.split(" ")
-        if len(parts) == 7:
+        if len(parts) == WORDS_MIN:
             parts.append(str(offset))
-        if len(parts) != 8 or parts[4] not in _MARKS:
-            raise RequestRefused(f"expected a receipt of 8 words in extraInfo, found {text[:80]!r}")
+        if len(parts) <= WORDS_MIN or parts[4] not in _MARKS:
+            raise RequestRefused(f"expected a receipt of at least {WORDS_MIN} words in extraInfo, found {text[:80]!r}")
         start, pop_ms, invisible_ms, revive_queue, queue_id, place = (_number(parts[at]) for at in (0, 1, 2, 3, 6, 7))
         return cls(start, pop_ms, invisible_ms, revive_queue, parts[4], parts[5], queue_id, place)
 

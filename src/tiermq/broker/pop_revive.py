@@ -4,9 +4,10 @@
                        └► tried too often: to %DLQ%group
 
 Invariants: a message is acknowledged in the log only after its copy was stored, so each comes back at least once, also
-over crashes; twice when the process dies in between. A message that is gone (its file was deleted) cannot come back,
-and is passed over. A put that fails for a while is tried again later. RocketMQ never gives up on a popped message; here
-`retryMaxTimes` of the group holds for them, too.
+over crashes. A process that dies in between leaves one copy at the end of its topic, which says what it is a copy of
+(`TIERMQ_GIVEN_BACK`), and the next one acknowledges that (`recover`): it does not come twice. A message that is gone
+(its file was deleted) cannot come back, and is passed over. A put that fails for a while is tried again later. RocketMQ
+never gives up on a popped message; here `retryMaxTimes` of the group holds for them, too.
 Threads: `run_once` is the service's own.
 """
 
@@ -15,11 +16,11 @@ from __future__ import annotations
 import logging
 
 from tiermq.broker.parts import BrokerParts
-from tiermq.broker.pop_checkpoints import CheckPoint
+from tiermq.broker.pop_checkpoints import CheckPoint, Popped
 from tiermq.broker.pop_log import PopLog
 from tiermq.broker.pop_topics import topic_to_come_back_to
 from tiermq.errors import CorruptRecord, RequestRefused, TierMQError
-from tiermq.kernel import Message
+from tiermq.kernel import GetPage, Message
 from tiermq.message.hosts import encode_host
 from tiermq.message.properties import POP_CK, delete_property, with_property
 from tiermq.message.stored_message import StoredMessage
@@ -29,6 +30,10 @@ from tiermq.service import Service
 _log = logging.getLogger(__name__)
 
 FIRST_POP_TIME = "1ST_POP_TIME"
+GIVEN_BACK = "TIERMQ_GIVEN_BACK"
+"""Of a copy: group, topic, queue, start offset and pop time of the check point, and the message's offset."""
+LOOK_BACK = 32
+"""Messages at the end of a topic among which the last copy is: clients may have put some behind it."""
 DLQ_QUEUES = 1
 AGAIN_MS = 1_000
 ROUND_MAX = 1_000
@@ -46,12 +51,42 @@ class PopRevive(Service):
         self._parts = parts
         self._log = log
 
+    def recover(self) -> None:
+        """Acknowledge what has a copy already: the process died after it was stored."""
+        for group, topic in {point.popped[:2] for point in self._log.points}:
+            for name in (topic_to_come_back_to(group, topic), DLQ_PREFIX + group):
+                end = self._parts.local.max_offset(name, 0)
+                for offset in range(max(0, end - LOOK_BACK), end):
+                    self._recover_copy(self._parts.local.get(name, 0, offset, 1))
+
+    def _recover_copy(self, page: GetPage) -> None:
+        try:
+            for copy in page.messages:
+                popped, offset = _copied_from(copy)
+                point = self._log.points.find(popped)
+                if point is not None and offset in point.open and self._is_copy(copy, popped, offset):
+                    self._log.acknowledge(popped, [offset])
+        except TierMQError as error:
+            _log.warning("a message that was given back may come twice: %s", error)
+
+    def _is_copy(self, copy: StoredMessage, popped: Popped, offset: int) -> bool:
+        """A client may write such a property, too: it must have the message besides."""
+        message = self._message(popped.topic, popped.queue_id, offset)
+        if message is None:
+            return False
+        same = (message.body_crc, message.born_timestamp_ms, message.reconsume_times + 1)
+        return same == (copy.body_crc, copy.born_timestamp_ms, copy.reconsume_times)
+
     def run_once(self) -> float:
         """Give back what is due; say how long to rest."""
+        self._take_delivered()
         for _ in range(ROUND_MAX):
             point = None if self.stopping else self._log.points.take_due(self._parts.clock.now_ms())
             if point is None:
                 break
+            if point.is_read and not self._has_all_acks(point):
+                self._log.points.put_off(point, self._parts.clock.now_ms() + AGAIN_MS)
+                continue
             try:
                 self._give_back(point)
             except (TierMQError, OSError) as error:
@@ -63,6 +98,23 @@ class PopRevive(Service):
         if next_ms is None:
             return rest_s
         return min(rest_s, max(0.001, (next_ms - self._parts.clock.now_ms()) / 1000))
+
+    def _take_delivered(self) -> None:
+        timers = self._parts.timers
+        delivered_ms = self._parts.clock.now_ms() if timers is None or timers.is_idle else timers.read_ms
+        self._log.take_delivered()
+        self._log.forget_early(delivered_ms)
+
+    def _has_all_acks(self, point: CheckPoint) -> bool:
+        """Whether timers brought all that was acknowledged at a broker of RocketMQ: it is due with the check point."""
+        timers = self._parts.timers
+        if timers is None or timers.settings.stop_dequeue:
+            return True
+        if timers.read_ms <= point.due_ms and not timers.is_idle:
+            return False
+        self._parts.local.dispatch_now()
+        self._log.take_delivered()
+        return True
 
     def _give_back(self, point: CheckPoint) -> None:
         popped = point.popped
@@ -96,15 +148,25 @@ class PopRevive(Service):
             queues = 1
             self.revived_count += 1
         topic = parts.topics.make(name, queues, queues)
-        result = parts.store.put(_again(message, topic.name, popped.pop_ms))
+        result = parts.store.put(_again(message, topic.name, popped))
         if not result.ok:
             raise RequestRefused(f"the store does not take the message: {result.status.name}")
 
 
-def _again(message: StoredMessage, topic: str, pop_ms: int) -> Message:
+def _copied_from(copy: StoredMessage) -> tuple[Popped, int]:
+    """The check point and the offset that a copy names; a name of none where it names nothing."""
+    words = (copy.get_property(GIVEN_BACK) or "").split(" ")
+    if len(words) != 6 or not all(word.isascii() and word.isdigit() and len(word) < 20 for word in words[2:]):
+        return Popped("", "", -1, -1, -1), -1
+    queue_id, start, pop_ms, offset = map(int, words[2:])
+    return Popped(words[0], words[1], queue_id, start, pop_ms), offset
+
+
+def _again(message: StoredMessage, topic: str, popped: Popped) -> Message:
     properties = delete_property(message.encoded_properties, POP_CK.encode())
     if message.get_property(FIRST_POP_TIME) is None:
-        properties = with_property(properties, FIRST_POP_TIME, str(pop_ms))
+        properties = with_property(properties, FIRST_POP_TIME, str(popped.pop_ms))
+    properties = with_property(properties, GIVEN_BACK, " ".join(map(str, (*popped, message.queue_offset))))
     return Message(
         topic,
         message.body,

@@ -50,7 +50,7 @@ class PopProcessor:
         self._given: dict[tuple[str, str], int] = {}
         self._cold_waiting = 0
         self._stopped = False
-        self.log = PopLog(parts.local, parts.offsets, config)
+        self.log = PopLog(parts.local, parts.offsets, config, parts.clock.now_ms)
         self.orders = OrderInfos(config_directory(parts.local.config.root_path), parts.clock)
         self.gathering = Gathering(parts, self.log, self.orders)
         self.revive = PopRevive(parts, self.log)
@@ -60,7 +60,8 @@ class PopProcessor:
         self.acks = PopAcks(parts, self.log, self.orders, self._queue_freed)
         self._cold = ThreadPoolExecutor(COLD_THREADS, thread_name_prefix="cold-pop")
         parts.server.serve(self.acks)
-        self.log.recover()
+        if self.log.recover():
+            self.revive.recover()
         parts.topics.listeners.append(self._topics_changed)
         parts.local.add_arrival_listener(self.waiting.arrived)
         if parts.tiered is not None:

@@ -125,7 +125,7 @@ class Reader:
             if answer.code == ResponseCode.SUCCESS:
                 return int(answer.ext["offset"])
         answer = await self._cluster.ask(place.address, code, **queue)
-        return int(answer.ext["offset"])
+        return max(0, int(answer.ext["offset"]))  # The minimum of an empty batch queue is -1.
 
     async def _commit(self, place: QueuePlace, offset: int) -> None:
         await self._cluster.ask(

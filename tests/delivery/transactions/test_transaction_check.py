@@ -195,12 +195,36 @@ def test_a_restart_forgets_nothing_that_was_written(world: World) -> None:
     assert world.bodies() == ["a", "c"]
 
 
-def test_a_commit_whose_op_was_not_written_is_asked_about_again(world: World) -> None:
-    world.commit(world.half("a"))
+def test_nobody_is_asked_about_a_commit_whose_op_was_not_written(world: World) -> None:
+    """RocketMQ asks, and delivers again: it does not write ops when it stops."""
+    half = world.half("a")
+    world.commit(half)
     assert world.ops_written() == []
+    world.restart()
+    assert world.roll_back(half).status is EndStatus.OTHERWISE
+    assert world.commit(half).status is EndStatus.ALREADY
+    world.restart()
+    assert world.round_after(30) == []
+    assert (world.bodies(), world.waiting) == (["a"], 0)
+    world.restart()
+    assert world.round_after(30) == []
+
+
+def test_a_commit_that_cannot_be_found_is_asked_about_again(tmp_path: Path) -> None:
+    world = World(tmp_path, {"message_index_enable": False})
+    world.commit(world.half("a"))
     world.restart()
     assert world.round_after(30) == ["a"]
     assert world.bodies() == ["a"], "it was in the log before"
+    world.store.close()
+
+
+def test_a_message_with_the_key_of_another_that_was_committed_is_open(world: World) -> None:
+    world.commit(world.half("a"))
+    world.half("b", more={"UNIQ_KEY": "ID-a"})
+    world.restart()
+    assert world.round_after(30) == ["a"]
+    assert [decode_record(each.record).body for each in world.asked] == [b"b"]
 
 
 def test_without_progress_a_round_begins_at_the_beginning_and_asks_nobody_twice(world: World) -> None:

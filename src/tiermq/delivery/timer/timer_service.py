@@ -100,6 +100,11 @@ class TimerService(Service):
         return self._enqueue.behind_count
 
     @property
+    def is_idle(self) -> bool:
+        """Whether no timer waits in the wheel, nor on its way to it."""
+        return self.waiting_count == 0 and self.behind_count == 0
+
+    @property
     def read_ms(self) -> int:
         """The first slot that was not delivered."""
         return self._state.read_ms

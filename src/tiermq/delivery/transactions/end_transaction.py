@@ -4,10 +4,10 @@
                commit:   message ─► its own topic (or the queue of its delay) ─► op
                rollback: op
 
-Invariants: a commit's message is in the log before its op is, so a crash between them makes the producer be asked again
-and the message may come twice, never not at all. A message that was ended is not ended again by one of its copies
-(RocketMQ would store it again); it is known for one check round at least. Nothing here waits for the disk: `end_offset`
-says what must be durable before the producer is told.
+Invariants: a commit's message is in the log before its op is, and after a crash between them it is found there by its
+unique key; without one, or without a key index, its producer is asked again and it may come twice. A message that was
+ended is not ended again by one of its copies (RocketMQ would store it again); it is known for one check round at least.
+Nothing here waits for the disk: `end_offset` says what must be durable before the producer is told.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class EndTransaction:
                 return Ended(EndStatus.TOO_LATE, half.topic)
         ops = self._ops
         with ops.lock:
-            known = ops.outcome(half.record.queue_offset, half.origin, half.identity)
+            known = ops.recall(half)
             if known is not None:
                 return self._end_again(half, known, request.outcome)
             if ops.is_full:

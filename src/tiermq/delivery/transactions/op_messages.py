@@ -10,7 +10,8 @@ origin, so an op of ours names both; RocketMQ reads that as two messages that ar
 `OpLog` gathers what is ended, writes it as one op when it is large or old enough, and remembers it until a check round
 has read that op. Invariants: what is ended is known from then on (`outcome`), also before its op is written; what was
 rolled back is in the log before its producer is answered, since nothing else tells of it. What was committed may wait
-(its message is in the log): if the broker dies before its op is written, the producer is asked again.
+(its message is in the log): if the broker ends before its op is written, that message is found by its unique key
+(`recall`). RocketMQ writes ops every three seconds and not when it stops; it then asks again and delivers again.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from collections import deque
 from collections.abc import Iterable
 
 from tiermq.clock import Clock
-from tiermq.delivery.transactions.half_messages import Identity
+from tiermq.delivery.transactions.half_messages import HalfMessage, Identity
 from tiermq.errors import CorruptRecord
 from tiermq.kernel import Message, PutResult
-from tiermq.message.properties import TAGS, WAIT, encode_properties
+from tiermq.message.properties import REAL_TOPIC, TAGS, WAIT, encode_properties
 from tiermq.message.stored_message import StoredMessage
-from tiermq.message.topic_name import OPERATION_HALF_TOPIC
+from tiermq.message.system_flag import TransactionType
+from tiermq.message.topic_name import OPERATION_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from tiermq.status import PutStatus
 from tiermq.store.local_store import LocalStore
 
@@ -100,11 +102,33 @@ class OpLog:
         self._read_before = 0
         self._tried_ms = clock.now_ms()
         self._was_refused = False
+        self._opened_where = store.max_physical_offset
 
     def outcome(self, *names: int | Identity) -> Outcome | None:
         """How a message ended that has one of these offsets, or this identity; None: it is open, or ended long ago."""
         known = self._known
         return next((known[name] for name in names if name in known), None)
+
+    def recall(self, half: HalfMessage) -> Outcome | None:
+        """The same, also of a message that was committed before this log was opened and whose op was not written."""
+        with self.lock:
+            known = self.outcome(half.record.queue_offset, half.origin, half.identity)
+            if known is not None or half.record.physical_offset >= self._opened_where or not self._has_committed(half):
+                return known
+            self.end(Outcome.COMMIT, half.record.queue_offset, half.origin, identity=half.identity)
+            return Outcome.COMMIT
+
+    def _has_committed(self, half: HalfMessage) -> bool:
+        """Whether its message is in its topic, or waits for its time. Without an index or a key it cannot be known."""
+        if not half.transaction_id or not self._store.config.message_index_enable:
+            return False
+        for topic in (half.topic, SCHEDULE_TOPIC, TIMER_TOPIC):
+            for found in self._store.query(topic, half.transaction_id).messages:
+                is_of_topic = topic == half.topic or found.get_property(REAL_TOPIC) == half.topic
+                identity = (found.unique_key or "", half.topic, found.born_timestamp_ms, found.body_crc)
+                if is_of_topic and identity == half.identity and found.transaction_type is TransactionType.COMMIT:
+                    return True
+        return False
 
     @property
     def pending(self) -> tuple[int, ...]:

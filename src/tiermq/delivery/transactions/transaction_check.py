@@ -228,7 +228,7 @@ class TransactionCheck(Service):
             return self._ops.outcome(*names) is not None
         asked: Question | None = None
         with self._ops.lock:  # Nobody ends it between the look and the copy.
-            if self._ops.outcome(*names) is not None:
+            if self._ops.recall(half) is not None:
                 return True
             if verdict is Verdict.DISCARD:
                 return self._discard(half)

@@ -1,0 +1,136 @@
+"""Records of a broker of RocketMQ: they wait in its timer wheel, and come to the revive topic while ours runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from broker.consuming import part, put, running, until
+from broker.popping_peer import MINUTE_MS, PopPeer, pops, receipt_fields
+from broker.test_pop_log import REVIVE_TOPIC, copy_as_killed
+from tiermq import Message
+from tiermq.broker.broker import Broker
+from tiermq.broker.delivering import DeliveryProcessor
+from tiermq.broker.pop_checkpoints import Popped
+from tiermq.broker.pop_log import REVIVE_GROUP
+from tiermq.clock import ManualClock
+from tiermq.message.topic_name import TIMER_TOPIC
+from tiermq.remoting.codes import RequestCode
+
+SECOND_MS = 1_000
+QUEUES = {"revive_queue_num": 1}
+
+
+def check_point(pop_ms: int, offsets: list[int]) -> dict[str, object]:
+    fields = {"bm": 0, "bn": "b", "c": "G", "d": offsets, "it": MINUTE_MS, "n": len(offsets), "pt": pop_ms}
+    return {**fields, "q": 0, "ro": 0, "so": 0, "t": "T"}
+
+
+def ack(pop_ms: int, offset: int) -> dict[str, object]:
+    return {"ao": offset, "bn": "b", "c": "G", "pt": pop_ms, "q": 0, "so": 0, "t": "T"}
+
+
+def record(broker: Broker, tag: str, value: dict[str, object], deliver_ms: int, *, waits: bool) -> None:
+    """A record as RocketMQ makes it: in the revive topic, or in the wheel on its way there."""
+    properties = {"UNIQ_KEY": f"{tag}{value}", "TIMER_DELIVER_MS": str(deliver_ms), "TIMER_OUT_MS": str(deliver_ms)}
+    if waits:
+        properties |= {"REAL_TOPIC": REVIVE_TOPIC, "REAL_QID": "0"}
+    topic = TIMER_TOPIC if waits else REVIVE_TOPIC
+    body = json.dumps(value).encode()
+    assert broker.parts.local.put(Message(topic, body, 0, tags=tag, properties=properties)).ok
+    broker.parts.local.dispatch_now()
+
+
+def given_back(broker: Broker) -> list[str]:
+    broker.parts.local.dispatch_now()
+    page = broker.parts.local.get("%RETRY%G_T", 0, 0)
+    return [each.body.decode() for each in page.messages] if page.count else []
+
+
+def begin_as_rocketmq(broker: Broker, pop_ms: int) -> None:
+    """Popped by a broker of RocketMQ, which acknowledged the second message."""
+    put(broker, "one", "two", "three", "four")
+    broker.parts.offsets.commit("G", "T", 0, 4)
+    record(broker, "ck", check_point(pop_ms, [0, 1, 2, 3]), pop_ms + MINUTE_MS - SECOND_MS, waits=True)
+    record(broker, "ack", ack(pop_ms, 1), pop_ms + MINUTE_MS, waits=True)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_rocketmq_popped_comes_back_and_what_was_acknowledged_at_either_does_not(
+    tmp_path: Path, manual_clock: ManualClock, is_killed: bool
+) -> None:
+    pop_ms = manual_clock.now_ms() - 1
+    with running(tmp_path / "alive", clock=manual_clock, **QUEUES) as broker, PopPeer(broker) as peer:
+        begin_as_rocketmq(broker, pop_ms)
+        timers = part(broker, DeliveryProcessor).timers
+        until(broker, lambda: timers.waiting_count == 2)
+        fields = {"consumerGroup": "G", "topic": "T", "queueId": 0, "offset": 3}
+        receipt = f"0 {pop_ms} {MINUTE_MS} 0 0 b 0 3"
+        assert peer.ask(RequestCode.ACK_MESSAGE, **fields, extraInfo=receipt).code == 0
+        longer = {**fields, "offset": 2, "extraInfo": receipt[:-1] + "2", "invisibleTime": 2 * MINUTE_MS}
+        assert peer.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **longer).code == 0
+        broker.parts.offsets.flush()
+        if is_killed:
+            copy_as_killed(tmp_path)
+    with running(tmp_path / ("died" if is_killed else "alive"), clock=manual_clock, **QUEUES) as broker:
+        assert [point.offsets for point in pops(broker).log.points] == [(2,)], "the others are in the wheel"
+        manual_clock.advance_ms(MINUTE_MS + 3 * SECOND_MS)
+        until(broker, lambda: given_back(broker) != [])
+        assert given_back(broker) == ["one"]
+        manual_clock.advance_ms(MINUTE_MS)
+        until(broker, lambda: len(given_back(broker)) > 1)
+        assert given_back(broker) == ["one", "three"]
+        assert len(pops(broker).log.points) == 0
+
+
+def test_the_log_is_needed_from_what_a_timer_brought_between_our_own_records(
+    tmp_path: Path, manual_clock: ManualClock
+) -> None:
+    pop_ms = manual_clock.now_ms() - 1
+    with running(tmp_path / "alive", clock=manual_clock, **QUEUES) as broker, PopPeer(broker) as peer:
+        put(broker, "one", "two", "three")
+        broker.parts.offsets.commit("G", "T", 0, 1)
+        (first,) = peer.pop(maxMsgNums=1)
+        record(broker, "ck", check_point(pop_ms, [0]), pop_ms, waits=False)
+        (second,) = peer.pop(maxMsgNums=1)
+        log = pops(broker).log
+        peer.ack(first)
+        log.commit()
+        assert broker.parts.offsets.query(REVIVE_GROUP, REVIVE_TOPIC, 0) == 0
+        log.take_delivered()
+        peer.ack(second)
+        log.commit()
+        assert broker.parts.offsets.query(REVIVE_GROUP, REVIVE_TOPIC, 0) == 0
+        broker.parts.offsets.flush()
+        copy_as_killed(tmp_path)
+    with running(tmp_path / "died", clock=manual_clock, **QUEUES) as broker:
+        assert [point.popped for point in pops(broker).log.points] == [Popped("G", "T", 0, 0, pop_ms)]
+
+
+def test_what_rocketmq_has_given_back_is_not_given_back_again(tmp_path: Path, manual_clock: ManualClock) -> None:
+    """Its offset is the last record that is done, and it acknowledges nothing that it gave back."""
+    pop_ms = manual_clock.now_ms() - 1
+    with running(tmp_path, clock=manual_clock, **QUEUES) as broker:
+        put(broker, "one", "two")
+        for offset in range(2):
+            done = {**check_point(pop_ms, [0]), "so": offset}
+            record(broker, "ck", done, pop_ms, waits=False)
+        broker.parts.local.dispatch_now()
+        broker.parts.offsets.commit(REVIVE_GROUP, REVIVE_TOPIC, 0, 0)
+    with running(tmp_path, clock=manual_clock, **QUEUES) as broker:
+        assert [point.popped.start_offset for point in pops(broker).log.points] == [1]
+
+
+def test_a_receipt_that_is_over_is_not_awaited(tmp_path: Path, manual_clock: ManualClock) -> None:
+    with running(tmp_path, clock=manual_clock, **QUEUES) as broker, PopPeer(broker) as peer:
+        put(broker, "one")
+        (got,) = peer.pop()
+        peer.ack(got)
+    manual_clock.advance_ms(1)
+    with running(tmp_path, clock=manual_clock, **QUEUES) as broker, PopPeer(broker) as peer:
+        before = broker.parts.local.max_offset(REVIVE_TOPIC, 0)
+        assert peer.ask(RequestCode.ACK_MESSAGE, **receipt_fields(got)).code == 0
+        broker.parts.local.dispatch_now()
+        assert broker.parts.local.max_offset(REVIVE_TOPIC, 0) == before
