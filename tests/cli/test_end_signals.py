@@ -11,18 +11,22 @@ import pytest
 from tiermq.cli.end_signals import NUMBERS, EndSignals
 
 
+def unasked() -> None:
+    raise AssertionError("nobody hung up")
+
+
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_signal_that_another_thread_gets_ends_the_wait_of_the_main_thread(number: int) -> None:
     with EndSignals() as ending:
         # The handler of such a signal does not wake a main thread that waits for a lock.
         threading.Thread(target=lambda: signal.pthread_kill(threading.get_ident(), number)).start()
-        ending.wait()
+        ending.wait(unasked)
 
 
 def test_a_signal_that_came_before_the_wait_is_not_lost() -> None:
     with EndSignals() as ending:
         os.kill(os.getpid(), signal.SIGTERM)
-        ending.wait()
+        ending.wait(unasked)
 
 
 def test_a_signal_that_means_something_else_does_not_end_the_wait() -> None:
@@ -40,7 +44,7 @@ def test_a_signal_that_means_something_else_does_not_end_the_wait() -> None:
     try:
         with EndSignals() as ending:
             os.kill(os.getpid(), signal.SIGUSR1)
-            ending.wait()
+            ending.wait(unasked)
             assert order == ["something else", "the end"]
     finally:
         signal.signal(signal.SIGUSR1, before)
@@ -52,3 +56,16 @@ def test_the_signals_mean_afterwards_what_they_meant_before() -> None:
         assert [signal.getsignal(number) for number in NUMBERS] != before
     assert [signal.getsignal(number) for number in NUMBERS] == before
     assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_a_hangup_is_heard_and_does_not_end_the_wait() -> None:
+    heard: list[str] = []
+
+    def reload() -> None:
+        heard.append("hangup")
+        os.kill(os.getpid(), signal.SIGHUP if len(heard) < 2 else signal.SIGTERM)
+
+    with EndSignals() as ending:
+        os.kill(os.getpid(), signal.SIGHUP)
+        ending.wait(reload)
+    assert heard == ["hangup", "hangup"]

@@ -133,16 +133,18 @@ class Broker:
         credentials: Credentials | None = None,
         name_server_tls: ssl.SSLContext | None = None,
         settings_file: Path | None = None,
+        accept_weaker: bool = False,
         **settings: Any,
     ) -> Self:
-        """A broker, not started, on the store in `path`. `settings` are the store's (and the tier's) by name.
+        """A broker, not started, on the store in `path`. `settings` are the store's (and the tier's) by name;
+        `accept_weaker` opens it although they ask for safety that is not provided.
 
         Settings that are changed while it runs are written to `settings_file`, which the caller has read before.
 
         Raises OSError when the port cannot be had, and what opening the store raises.
         """
         config = config or BrokerConfig()
-        settings = {"message_delay_level": config.message_delay_level, **settings}
+        settings = {"message_delay_level": config.message_delay_level, "accept_weaker": accept_weaker, **settings}
         with contextlib.ExitStack() as undo:
             listening = undo.enter_context(bound_socket(config.bind_address, config.listen_port))
             host = store_host(config.broker_ip1, listening.getsockname()[1])

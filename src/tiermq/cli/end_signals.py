@@ -1,8 +1,10 @@
-"""EndSignals: SIGTERM and SIGINT as something to wait for, by a command that serves until it is told to end.
+"""EndSignals: SIGTERM, SIGINT and SIGHUP as something to wait for, by a command that serves until it is stopped.
 
     with EndSignals() as ending:
         start()
-        ending.wait()
+        ending.wait(on_hangup=reload)
+
+SIGTERM and SIGINT end the wait. SIGHUP calls `on_hangup`, in the waiting thread, and the wait goes on.
 
 Python runs a handler in the main thread, between two of its instructions. A signal that comes at the moment when that
 thread is about to block on a lock, or that the kernel gives to another thread, does not wake it: the process would go
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import signal
 import socket
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -31,15 +34,19 @@ class EndSignals:
 
     def __enter__(self) -> Self:
         self._fd_before = signal.set_wakeup_fd(self._written.fileno())
-        for number in NUMBERS:
+        for number in (*NUMBERS, signal.SIGHUP):
             # Without a handler the process would end at once.
             self._before[number] = signal.signal(number, lambda _number, _frame: None)
         return self
 
-    def wait(self) -> None:
-        """Until one of the signals has come. Others that have handlers are read over."""
-        while not set(self._mine.recv(64)) & set(NUMBERS):
-            continue
+    def wait(self, on_hangup: Callable[[], None]) -> None:
+        """Until a signal to end has come. Other signals that have handlers are ignored."""
+        while True:
+            came = self._mine.recv(64)
+            if set(came) & set(NUMBERS):
+                return
+            if signal.SIGHUP in came:
+                on_hangup()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
