@@ -26,7 +26,7 @@ TABLES = {"topics": "topics", "subscriptionGroups": "subscriptionGroup", "consum
 def commit(address: tuple[str, int], group: str, offset: int) -> None:
     fields = {"consumerGroup": group, "topic": "orders", "queueId": "0", "commitOffset": str(offset)}
     with BlockingClient(*address, timeout_s=60) as client:
-        client.request(RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, ext=fields))
+        assert client.request(RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, ext=fields)).code == 0
 
 
 def test_a_rocksdb_store_is_refused_and_complete_once_rocketmq_converted_it(
