@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.config import SETTINGS, WITHOUT_EFFECT, BrokerRole, FlushDiskType, StoreConfig, read_properties
+from tiermq.config import SETTINGS, UNKEPT, WITHOUT_EFFECT, BrokerRole, FlushDiskType, StoreConfig, read_properties
 from tiermq.errors import BadConfig
 
 
@@ -162,7 +162,8 @@ def test_every_setting_is_read_by_the_store_or_said_to_have_no_effect() -> None:
                 if isinstance(inner, ast.Attribute) and ast.unparse(inner.value) == "self":
                     derived.setdefault(inner.attr, set()).add(node.name)
     unread = {name for name in SETTINGS if not is_used(name) and not any(map(is_used, derived.get(name, ())))}
-    assert unread == set(WITHOUT_EFFECT)
+    assert unread == set(WITHOUT_EFFECT) | {"duplication_enable"}  # Which is refused.
+    assert "duplication_enable" in UNKEPT
 
 
 paths_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -18,7 +18,16 @@ from pathlib import Path
 from typing import ClassVar
 
 from tiermq.errors import BadConfig
-from tiermq.settings import INT_MAX, Configuration, read_properties, settings_of, whole
+from tiermq.settings import (
+    INT_MAX,
+    Configuration,
+    Promise,
+    is_true,
+    read_properties,
+    settings_of,
+    unkept_promises,
+    whole,
+)
 
 __all__ = ["SETTINGS", "WITHOUT_EFFECT", "BrokerRole", "FlushDiskType", "StoreConfig", "read_properties"]
 
@@ -172,6 +181,12 @@ class StoreConfig(Configuration):
         _ = self.delete_hours, self.delay_levels_ms  # Both are parsed here so that a mistake shows at the start.
 
     @property
+    def unkept(self) -> list[str]:
+        """What these settings ask for that no store here provides, in words."""
+        entries = {SETTINGS[name].property_name: SETTINGS[name].render(getattr(self, name)) for name in UNKEPT}
+        return unkept_promises(entries, PROMISES)
+
+    @property
     def root_path(self) -> Path:
         return Path(self.store_path_root_dir).expanduser()
 
@@ -226,12 +241,25 @@ _DELAY_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 SETTINGS = settings_of(StoreConfig)
+UNKEPT = {
+    "broker_role": Promise(
+        lambda value: value.strip() != BrokerRole.ASYNC_MASTER.name,
+        "there is no replication, so no replica confirms a message and none is received from a master",
+        "leave it out or write ASYNC_MASTER; flushDiskType=SYNC_FLUSH keeps messages through a power cut",
+    ),
+    "duplication_enable": Promise(
+        is_true,
+        "there is no replication, so messages do not keep the offsets and store times that they bring along",
+        "leave it out",
+    ),
+}
+"""Settings that ask for safety which a local store does not provide. A store with one of them does not open."""
+PROMISES = {SETTINGS[name].property_name: promise for name, promise in UNKEPT.items()}
 # Settings that are read and checked, so that a `broker.conf` works and later parts find them, but that change nothing
 # in the local store. A test keeps this list true.
 WITHOUT_EFFECT = {
     "slave_timeout": "there is no replication yet",
     "offset_check_in_slave": "there is no replication yet",
-    "duplication_enable": "there is no replication yet",
     "enable_running_flags_in_flush": "an I/O error while flushing always stops puts",
     "bit_map_length_consume_queue_ext": "bit maps are made by a broker's filters",
     "travel_cq_file_num_when_get_message": "a get ends with its queue file",

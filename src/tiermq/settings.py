@@ -14,7 +14,7 @@ import difflib
 import enum
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple, Self
 
 from tiermq.errors import BadConfig
@@ -82,6 +82,54 @@ class Setting(NamedTuple):
 
 
 _KIND_NAMES = {int: "a whole number", bool: "true or false", float: "a number", str: "text"}
+
+
+class Promise(NamedTuple):
+    """A setting of RocketMQ whose value asks for safety that is not provided, and what to do about it."""
+
+    asks: Callable[[str], bool]
+    """Whether a value asks for it."""
+    missing: str
+    """What the value asks for, and that it is missing."""
+    way: str
+    """What to do."""
+    kept_by: str = ""
+    """The option that provides it, if there is one."""
+
+
+def is_true(value: str) -> bool:
+    return value.strip().lower() == "true"
+
+
+def is_false(value: str) -> bool:
+    return value.strip().lower() == "false"
+
+
+def is_given(value: str) -> bool:
+    return bool(value.strip())
+
+
+def above(limit: int) -> Callable[[str], bool]:
+    """Numbers above a limit; what is no number is reported by whoever reads it."""
+    return lambda value: value.strip().isdecimal() and int(value) > limit
+
+
+def unkept_promises(
+    entries: Mapping[str, str], promises: Mapping[str, Promise], kept: Collection[str] = ()
+) -> list[str]:
+    """What settings (by RocketMQ's names) ask for that neither we nor the options in `kept` provide, one text each."""
+    found = ((key, value, promises[key]) for key, value in entries.items() if key in promises)
+    return [
+        f"{key}={value[:80]}: {promise.missing}; {promise.way}"
+        for key, value, promise in found
+        if promise.asks(value) and promise.kept_by not in kept
+    ]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The nearest known name as a question, or nothing."""
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {nearest[0]}?" if nearest else ""
 
 
 def read_toml(text: str) -> dict[str, Any]:
@@ -205,9 +253,7 @@ def _property_name(name: str, acronyms: Mapping[str, str]) -> str:
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {nearest[0]}?" if nearest else "docs/operations.md lists the settings"
-    return f"there is no setting named {name}: {hint}"
+    return f"there is no setting named {name}: {did_you_mean(name, known) or 'docs/operations.md lists the settings'}"
 
 
 # Java properties ------------------------------------------------------------------------------------------------------

@@ -2,24 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import re
+import select
+import signal
 import socket
-from collections.abc import Iterator
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from broker.brokers import Producer, broker_config, running
-from broker.consuming import until
 from tiermq.broker.broker import Broker
-from tiermq.broker.http_endpoint import CONNECTIONS_MAX, REQUEST_BYTES_MAX, told
+from tiermq.broker.http_endpoint import (
+    CONNECTIONS_MAX,
+    METRICS_TYPE,
+    REQUEST_BYTES_MAX,
+    Answer,
+    HttpEndpoint,
+    Page,
+    told,
+)
 
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with running(tmp_path_factory.mktemp("watched"), config=broker_config(metrics_port=0)) as broker:
         yield broker
+
+
+@contextlib.contextmanager
+def serving(pages: Mapping[str, Page]) -> Iterator[HttpEndpoint]:
+    endpoint = HttpEndpoint("127.0.0.1", 0, pages)
+    endpoint.start()
+    try:
+        yield endpoint
+    finally:
+        endpoint.stop()
 
 
 def address(broker: Broker) -> tuple[str, int]:
@@ -106,24 +130,135 @@ def test_garbage_is_answered_400_and_the_connection_ends(watched: Broker, garbag
     assert get(watched, "/health")[0] == 200
 
 
-def is_answered(peer: socket.socket) -> bool:
-    try:
-        peer.sendall(b"GET /health HTTP/1.1\r\n\r\n")
-        return bool(peer.recv(65536))
-    except OSError:
-        return False
+def buffered(endpoint: HttpEndpoint) -> int:
+    """Bytes of answers that wait for peers to read them."""
+    return sum(each.transport.get_write_buffer_size() for each in endpoint.connections)
 
 
-def test_there_is_room_for_some_connections_only(watched: Broker) -> None:
-    endpoint = watched._endpoint
-    assert endpoint is not None
-    until(watched, lambda: not endpoint._connections)  # Those of other tests were closed, and may not be gone yet.
-    peers = [socket.create_connection(address(watched), timeout=30) for _ in range(CONNECTIONS_MAX + 1)]
-    try:
-        assert sum(map(is_answered, peers)) == CONNECTIONS_MAX
-    finally:
-        for peer in peers:
-            peer.close()
+def send_until_full(peer: socket.socket, request: bytes) -> int:
+    """Send requests and read nothing, until the server reads no more; how many bytes went."""
+    peer.setblocking(False)
+    sent = 0
+    full = 0
+    while full < 50 and sent < 64 << 20:
+        try:
+            sent += peer.send(request)
+            full = 0
+        except BlockingIOError:
+            full += 1
+            select.select([], [peer], [], 0.02)
+    return sent
+
+
+def test_a_peer_that_reads_nothing_makes_the_server_keep_one_answer_and_not_thousands() -> None:
+    page = Answer(200, METRICS_TYPE, b"x" * 200_000)
+    with (
+        serving({"/metrics": lambda: page}) as endpoint,
+        socket.create_connection(("127.0.0.1", endpoint.port)) as peer,
+    ):
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sent = send_until_full(peer, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
+        assert sent < 16 << 20
+        assert 0 < buffered(endpoint) < 2 * len(page.body)
+
+
+def test_thousands_of_requests_at_once_are_answered_in_their_order() -> None:
+    count = 0
+
+    def number() -> Answer:
+        nonlocal count
+        count += 1
+        return Answer(200, "text/plain", b"[%d]" % count)
+
+    with serving({"/n": number}) as endpoint, socket.create_connection(("127.0.0.1", endpoint.port)) as peer:
+        requests = (
+            b"GET /n HTTP/1.1\r\nHost: x\r\n\r\n" * 4_999 + b"GET /n HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        )
+        sender = threading.Thread(target=peer.sendall, args=(requests,))
+        sender.start()
+        said = b"".join(iter(lambda: peer.recv(1 << 20), b""))
+        sender.join()
+    assert [int(each) for each in re.findall(rb"\[(\d+)\]", said)] == list(range(1, 5_001))
+
+
+@pytest.mark.parametrize("method", ["POST", "GET", "PUT"])
+def test_a_body_is_never_taken_for_the_next_request(watched: Broker, method: str) -> None:
+    inner = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    plain, chunked = b"Content-Length: %d\r\n\r\n" % len(inner), b"Transfer-Encoding: chunked\r\n\r\n"
+    for length, status in ((plain, 200 if method == "GET" else 405), (chunked, 400)):
+        with socket.create_connection(address(watched)) as peer:
+            peer.sendall(f"{method} /ready HTTP/1.1\r\nHost: x\r\n".encode() + length + inner)
+            said = read_all(peer)
+        assert said.count(b"HTTP/1.1 ") == 1
+        assert said.startswith(b"HTTP/1.1 %d " % status)
+
+
+def read_all(peer: socket.socket) -> bytes:
+    """Until the peer ends, be it by a reset: it may not have read all that was sent."""
+    said = b""
+    with contextlib.suppress(ConnectionResetError):
+        while piece := peer.recv(65536):
+            said += piece
+    return said
+
+
+def test_idle_peers_keep_nobody_out() -> None:
+    with serving({"/health": lambda: told({})}) as endpoint, contextlib.ExitStack() as peers:
+        for number in range(CONNECTIONS_MAX * 3):
+            peer = peers.enter_context(socket.create_connection(("127.0.0.1", endpoint.port)))
+            if number % 2:
+                peer.sendall(b"GET /health HTTP/1.1\r\nHost:")  # Never the rest.
+        connection = http.client.HTTPConnection("127.0.0.1", endpoint.port)
+        connection.request("GET", "/health")
+        assert connection.getresponse().status == 200
+        assert len(endpoint.connections) <= CONNECTIONS_MAX
+        connection.close()
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /he", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"])
+def test_a_peer_that_says_no_more_is_closed(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
+    monkeypatch.setattr("tiermq.broker.http_endpoint.IDLE_S", 0.05)
+    with (
+        serving({"/health": lambda: told({})}) as endpoint,
+        socket.create_connection(("127.0.0.1", endpoint.port)) as peer,
+    ):
+        peer.sendall(said)
+        read_all(peer)
+
+
+def test_no_thread_and_no_signal_handler_is_left() -> None:
+    before, handlers = set(threading.enumerate()), [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
+    with serving({"/health": lambda: told({})}) as endpoint:
+        assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == handlers
+        peer = socket.create_connection(("127.0.0.1", endpoint.port))
+    assert set(threading.enumerate()) == before
+    with peer:
+        assert read_all(peer) == b""
+    endpoint.stop()
+
+
+def test_an_address_that_is_taken_is_an_error_at_once_and_leaves_nothing() -> None:
+    before = set(threading.enumerate())
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        endpoint = HttpEndpoint("127.0.0.1", taken.getsockname()[1], {})
+        with pytest.raises(OSError, match="in use"):
+            endpoint.start()
+    assert set(threading.enumerate()) == before
+
+
+def test_a_page_that_fails_is_answered_503_and_others_go_on() -> None:
+    with serving({"/ready": lambda: 1 // 0, "/health": lambda: told({})}) as endpoint:  # type: ignore[dict-item,return-value]
+        for path, status in (("/ready", 503), ("/health", 200), ("/ready", 503)):
+            connection = http.client.HTTPConnection("127.0.0.1", endpoint.port)
+            connection.request("GET", path)
+            assert connection.getresponse().status == status
+            connection.close()
+
+
+def test_help_needs_neither_uvicorn_nor_starlette() -> None:
+    slow = "{'uvicorn', 'starlette', 'cryptography'}"
+    code = f"import sys, tiermq.cli.serve, tiermq.cli.main; print({slow} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
 def test_problems_are_told_as_unavailable() -> None:

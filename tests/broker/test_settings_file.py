@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from tiermq.broker.broker_config import BrokerConfig
+from tiermq.broker.rocketmq_settings import ALIASES, NAMES, PROMISES
 from tiermq.broker.settings_file import read_settings_file, settings_in_properties, settings_in_toml
+from tiermq.config import StoreConfig
 from tiermq.errors import BadConfig
+from tiermq.settings import settings_of
+from tiermq.tier.tier_config import TierConfig
 
 BROKER_CONF = """
 # From RocketMQ's documentation.
 brokerClusterName=DefaultCluster
 brokerName=broker-a
 brokerId=0
+listenPrt=1
+slaveTimeout=5
 deleteWhen=04
 fileReservedTime=48
 brokerRole=ASYNC_MASTER
@@ -38,6 +46,7 @@ def test_a_broker_conf_speaks_to_everyone_and_what_means_nothing_is_told() -> No
         "auto_create_topic_enable": "false",
     }
     assert found.store == {
+        "slave_timeout": "5",
         "delete_when": "04",
         "file_reserved_time": "48",
         "broker_role": "ASYNC_MASTER",
@@ -49,7 +58,9 @@ def test_a_broker_conf_speaks_to_everyone_and_what_means_nothing_is_told() -> No
         "broker_name": "broker-a",
         "tiered_store_file_path": "/tier",
     }
-    assert (found.namesrv, found.ignored) == ({}, ("haListenPort", "rocketmqHome"))
+    assert (found.namesrv, found.ignored) == ({}, ("slaveTimeout", "haListenPort", "rocketmqHome"))
+    assert found.unknown == ("listenPrt (did you mean listenPort?)",)
+    assert found.unkept() == []
 
 
 def test_toml_has_a_table_for_each_and_either_spelling() -> None:
@@ -124,3 +135,90 @@ def test_a_number_that_nobody_could_print_is_a_bad_setting(tmp_path: Path, text:
     path.write_text(text)
     with pytest.raises(BadConfig, match="expected numbers of at most 64 bits, found one of 20000"):
         read_settings_file(path)
+
+
+def test_other_spellings_mean_the_same() -> None:
+    found = settings_in_properties(
+        "tieredStoreFilepath=/tier\nmapedFileSizeCommitLog=4096\nmetricsExporterType=PROM\nmetricsPromExporterHost=::1\n"
+    )
+    assert found.tier == {"tiered_store_file_path": "/tier"}
+    assert found.store == {"mapped_file_size_commit_log": "4096"}
+    assert found.broker == {"metrics_port": 5557, "metrics_host": "::1"}
+    assert (found.ignored, found.unknown) == ((), ())
+    assert settings_in_toml('tieredStoreFilepath = "/tier"').tier == {"tiered_store_file_path": "/tier"}
+    both = settings_in_properties("metricsExporterType=2\nmetricsPromExporterPort=1\nmetricsPort=2\n")
+    assert both.broker == {"metrics_port": "2"}
+    assert settings_in_properties("metricsPromExporterPort=1\n").broker == {}
+    with pytest.raises(BadConfig, match="metricsExporterType is one of"):
+        settings_in_properties("metricsExporterType=SOME\n")
+
+
+ASKING = {
+    "aclEnable": "true",
+    "authenticationEnabled": "true",
+    "authorizationEnabled": "TRUE",
+    "brokerRole": "SLAVE",
+    "brokerId": "1",
+    "inSyncReplicas": "2",
+    "minInSyncReplicas": "2",
+    "totalReplicas": "3",
+    "allAckInSyncStateSet": "true",
+    "enableDLegerCommitLog": "true",
+    "enableControllerMode": "true",
+    "enableSlaveActingMaster": "true",
+    "duplicationEnable": "true",
+    "storeType": "defaultRocksDB",
+    "configManagerVersion": "v2",
+    "popConsumerKVServiceEnable": "true",
+    "messageStorePlugIn": "org.apache.rocketmq.tieredstore.TieredMessageStore",
+    "objectStoreBucket": "history",
+    "objectStoreEndpoint": "http://127.0.0.1:1",
+    "configBlackList": "configBlackList;fileReservedTime",
+    "litePullMessageEnable": "false",
+    "startAcceptSendRequestTimeStamp": "1700000000000",
+    "fetchNameSrvAddrByDnsLookup": "true",
+    "metricsExporterType": "OTLP_GRPC",
+    "useTLS": "true",
+    "tls.server.authClient": "true",
+}
+HARMLESS = {
+    "aclEnable": "false",
+    "brokerRole": "ASYNC_MASTER",
+    "brokerId": "0",
+    "inSyncReplicas": "1",
+    "storeType": "default",
+    "configManagerVersion": "V1",
+    "messageStorePlugIn": "",
+    "configBlackList": "configBlackList;brokerConfigPath",
+    "litePullMessageEnable": "true",
+    "slaveReadEnable": "true",
+    "metricsExporterType": "DISABLE",
+    "tls.server.mode": "permissive",
+}
+
+
+@pytest.mark.parametrize(("name", "value"), ASKING.items())
+def test_what_asks_for_safety_that_is_not_provided_is_found_in_either_kind_of_file(name: str, value: str) -> None:
+    (found,) = settings_in_properties(f"{name}={value}\n").unkept()
+    assert found.startswith(f"{name}={value}: ")
+    (found,) = settings_in_toml(f'"{name}" = {value if value in ("true", "false") else json.dumps(value)}\n').unkept()
+    assert found.startswith(f"{name}=")
+
+
+def test_ordinary_values_of_the_same_settings_ask_for_nothing() -> None:
+    assert settings_in_properties("".join(f"{name}={value}\n" for name, value in HARMLESS.items())).unkept() == []
+    assert settings_in_toml('broker_role = "ASYNC_MASTER"').unkept() == []
+    assert settings_in_toml('broker_role = "SYNC_MASTER"').unkept() != []
+
+
+def test_every_setting_of_rocketmq_has_one_meaning() -> None:
+    ours = {
+        setting.property_name
+        for kind in (BrokerConfig, StoreConfig, TierConfig)
+        for setting in settings_of(kind).values()
+    }
+    assert not ours & NAMES
+    assert set(ALIASES.values()) <= ours | NAMES
+    foreign = {name for name in PROMISES if not name.startswith("tls.")}
+    assert foreign <= ours | NAMES
+    assert len(NAMES | ours) > 530  # RocketMQ 5.5.0 has so many.

@@ -282,7 +282,8 @@ def test_a_flush_that_takes_too_long_is_told(
 
 
 def test_a_slave_ends_nothing(tmp_path: Path, manual_clock: ManualClock) -> None:
-    with running(tmp_path, clock=manual_clock, store={"broker_role": "SLAVE"}) as broker, Peer(broker) as peer:
+    store = {"broker_role": "SLAVE", "accept_weaker": True}
+    with running(tmp_path, clock=manual_clock, store=store) as broker, Peer(broker) as peer:
         fields = {"producerGroup": "PG", "tranStateTableOffset": 0, "commitLogOffset": 0, "commitOrRollback": COMMIT}
         answer = peer.ask(RequestCode.END_TRANSACTION, **fields)
         assert answer.code == ResponseCode.SLAVE_NOT_AVAILABLE

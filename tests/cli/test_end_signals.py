@@ -13,18 +13,22 @@ import pytest
 from tiermq.cli.end_signals import NUMBERS, EndSignals
 
 
+def unasked() -> None:
+    raise AssertionError("nobody hung up")
+
+
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_signal_that_another_thread_gets_ends_the_wait_of_the_main_thread(number: int) -> None:
     with EndSignals() as ending:
         # The handler of such a signal does not wake a main thread that waits for a lock.
         threading.Thread(target=lambda: signal.pthread_kill(threading.get_ident(), number)).start()
-        ending.wait()
+        ending.wait(unasked)
 
 
 def test_a_signal_that_came_before_the_wait_is_not_lost() -> None:
     with EndSignals() as ending:
         os.kill(os.getpid(), signal.SIGTERM)
-        ending.wait()
+        ending.wait(unasked)
 
 
 def test_a_signal_that_means_something_else_does_not_end_the_wait() -> None:
@@ -42,7 +46,7 @@ def test_a_signal_that_means_something_else_does_not_end_the_wait() -> None:
     try:
         with EndSignals() as ending:
             os.kill(os.getpid(), signal.SIGUSR1)
-            ending.wait()
+            ending.wait(unasked)
             assert order == ["something else", "the end"]
     finally:
         signal.signal(signal.SIGUSR1, before)
@@ -61,7 +65,7 @@ import threading
 from tiermq.cli.end_signals import EndSignals
 with EndSignals() as ending:
     print("serving", flush=True)
-    ending.wait()
+    ending.wait(lambda: None)
     print("ending", flush=True)
     threading.Event().wait()
 """
@@ -81,3 +85,16 @@ def test_a_second_signal_ends_a_process_at_once_whose_end_hangs(number: int) -> 
         os.sched_yield()
     assert process.returncode == 128 + number
     assert "ended at once by a second signal" in process.communicate()[1]
+
+
+def test_a_hangup_is_heard_and_does_not_end_the_wait() -> None:
+    heard: list[str] = []
+
+    def reload() -> None:
+        heard.append("hangup")
+        os.kill(os.getpid(), signal.SIGHUP if len(heard) < 2 else signal.SIGTERM)
+
+    with EndSignals() as ending:
+        os.kill(os.getpid(), signal.SIGHUP)
+        ending.wait(reload)
+    assert heard == ["hangup", "hangup"]

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import urllib.request
@@ -21,6 +22,8 @@ from broker.brokers import SMALL, send_command
 from tiermq import LocalStore
 from tiermq.cli.main import cli
 from tiermq.clock import SystemClock
+from tiermq.config import SETTINGS
+from tiermq.errors import RemotingError
 from tiermq.namesrv.kv_config import KvConfig
 from tiermq.namesrv.name_processor import NameProcessor
 from tiermq.namesrv.name_server import NameServer
@@ -32,9 +35,11 @@ from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.permissions import AccessFile
+from tiermq.remoting.self_signed import make_self_signed
 from tiermq.remoting.server import RemotingServer
 from tiermq.remoting.tls import trusting_client_context
 
+SMALL_PROPERTIES = "".join(f"{SETTINGS[name].property_name}={value}\n" for name, value in SMALL.items())
 SMALL_FILE = "\n".join(f"{name} = {value}" for name, value in SMALL.items())
 FREE = ("--port", "0", "--namesrv-port", "0")
 
@@ -87,15 +92,17 @@ def test_a_broker_conf_of_rocketmq_works_and_what_means_nothing_is_one_warning(t
     config = tmp_path / "broker.conf"
     config.write_text(
         f"brokerName=broker-a\nbindAddress=127.0.0.1\nlistenPort=0\nstorePathRootDir={tmp_path}/store\n"
-        f"tieredStoreFilePath={tmp_path}/tier\nhaListenPort=1\nsendMessageThreadPoolNums=2\n"
+        f"tieredStoreFilepath={tmp_path}/tier\nhaListenPort=1\nsendMessageThreadPoolNums=2\nlistenPrt=1\nx=1\n"
         "mappedFileSizeCommitLog=1048576\nmappedFileSizeConsumeQueue=20000\nmaxHashSlotNum=64\nmaxIndexNum=2000\n"
     )
     with serving("-c", config, "--namesrv-port", "0") as (process, ready):
         assert (ready["name"], ready["store"]) == ("broker-a", str(tmp_path / "store"))
         assert ready["tier"] == (tmp_path / "tier").as_uri()
         assert ready["ignored"] == ["haListenPort", "sendMessageThreadPoolNums"]
+        assert ready["unknown"] == ["listenPrt (did you mean listenPort?)", "x"]
         assert process.stderr is not None
-        assert "mean nothing here: haListenPort, sendMessageThreadPoolNums" in process.stderr.readline()
+        assert "without effect here: haListenPort, sendMessageThreadPoolNums" in process.stderr.readline()
+        assert "unknown settings: listenPrt (did you mean listenPort?), x" in process.stderr.readline()
 
 
 def test_a_setting_that_was_changed_over_the_wire_is_the_next_start_s_too(tmp_path: Path) -> None:
@@ -218,6 +225,117 @@ def test_what_keeps_it_from_starting_is_told_in_one_line_with_exit_code_2(tmp_pa
     assert "listen_port" in line
     assert "host:port" in refused(tmp_path / "s", "--port", "0", "--namesrv", "nonsense")
     assert "gopher" in refused(tmp_path / "s", *FREE, "--tier", "gopher://x")
+
+
+SECURED = """
+brokerName=broker-a
+aclEnable=true
+authenticationEnabled=true
+brokerRole=SYNC_MASTER
+inSyncReplicas=2
+storeType=defaultRocksDB
+messageStorePlugIn=org.apache.rocketmq.tieredstore.TieredMessageStore
+tls.server.mode=enforcing
+mappedFileSizeCommitLog=1048576
+"""
+
+
+def test_a_file_that_asks_for_what_is_not_provided_starts_only_if_less_is_accepted(tmp_path: Path) -> None:
+    config = tmp_path / "broker.conf"
+    config.write_text(SECURED + SMALL_PROPERTIES)
+    line = refused(tmp_path / "store", "-c", config, *FREE)
+    assert str(config) in line
+    assert "--accept-weaker" in line
+    names = "aclEnable=true authenticationEnabled=true brokerRole=SYNC_MASTER inSyncReplicas=2 storeType=defaultRocksDB"
+    for name in [*names.split(), "messageStorePlugIn=org.apache", "tls.server.mode=enforcing"]:
+        assert name in line
+    assert not (tmp_path / "store").exists()
+    accounts = tmp_path / "acl.toml"
+    accounts.write_text('[[accounts]]\naccessKey = "ak"\nsecretKey = "a long secret"\nadmin = true\n')
+    kept = ("--acl", accounts, "--tier", (tmp_path / "tier").as_uri(), "--tls", "enforcing")
+    line = refused(tmp_path / "store", "-c", config, *FREE, *kept)
+    assert [
+        name for name in ("aclEnable", "messageStore", "tls.", "brokerRole", "inSync", "storeType") if name in line
+    ] == [
+        "brokerRole",
+        "inSync",
+        "storeType",
+    ]
+    with serving(tmp_path / "store", "-c", config, *FREE, "--accept-weaker") as (process, ready):
+        assert len(ready["weaker"]) == 7
+        assert process.stderr is not None
+        assert "accepted although not provided: aclEnable=true" in process.stderr.readline()
+        with at(ready["address"]) as client:
+            assert client.request(send_command()).code == ResponseCode.SUCCESS
+
+
+def test_prometheus_settings_of_rocketmq_serve_metrics(tmp_path: Path) -> None:
+    config = tmp_path / "broker.conf"
+    config.write_text(f"metricsExporterType=PROM\nmetricsPromExporterPort=0\n{SMALL_PROPERTIES}")
+    with (
+        serving(tmp_path / "store", "-c", config, *FREE) as (_, ready),
+        urllib.request.urlopen(f"http://{ready['metrics']}/metrics") as page,
+    ):
+        assert b"rocketmq_storage_size" in page.read()
+        assert not ready["ignored"]
+
+
+def test_a_file_that_names_no_address_lets_only_this_machine_in(tmp_path: Path) -> None:
+    config = tmp_path / "broker.conf"
+    config.write_text(f"brokerName=b\n{SMALL_PROPERTIES}")
+    with serving(tmp_path / "store", "-c", config, *FREE) as (process, ready):
+        assert _listening_addresses(process.pid) == {"0100007F"}
+        assert not ready["open"]
+    config.write_text(f"brokerIP1=127.0.0.9\n{SMALL_PROPERTIES}")
+    with serving(tmp_path / "store", "-c", config, *FREE) as (process, ready):
+        assert ready["address"].startswith("127.0.0.9:")
+        assert _listening_addresses(process.pid) == {"00000000"}
+        assert ready["open"]
+
+
+def test_clients_need_a_certificate_where_trusted_ones_are_named(tmp_path: Path) -> None:
+    for name in ("broker", "client"):
+        made = make_self_signed(name)
+        (tmp_path / f"{name}.crt").write_text(made.certificate)
+        (tmp_path / f"{name}.key").write_text(made.key)
+    files = ("--tls-cert", tmp_path / "broker.crt", "--tls-key", tmp_path / "broker.key")
+    trusted = ("--tls-trusted", tmp_path / "client.crt")
+    assert "--tls enforcing" in refused(tmp_path / "store", *FREE, *files, *trusted)
+    with serving(tmp_path / "store", *FREE, *files, *trusted, "--tls", "enforcing") as (_, ready):
+        assert ready["tls"] == "TLS enforcing, clients need a certificate"
+        known = trusting_client_context()
+        known.load_cert_chain(tmp_path / "client.crt", tmp_path / "client.key")
+        request = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext={"topic": "TBW102"})
+        with at(ready["nameServer"], tls=known) as client:  # The broker itself had to show a certificate there.
+            assert ready["address"].encode() in bytes(client.request(request).body)
+        for tls in (None, trusting_client_context()):
+            with pytest.raises(RemotingError), at(ready["address"], tls=tls) as client:
+                client.request(send_command())
+
+
+def test_a_hangup_reads_accounts_and_certificates_again_and_the_broker_goes_on(tmp_path: Path) -> None:
+    accounts, certificate = tmp_path / "acl.toml", tmp_path / "broker.pem"
+    account = '[[accounts]]\naccessKey = "ak"\nsecretKey = "{}"\nadmin = true\n'
+
+    def write(secret: str) -> str:
+        accounts.write_text(account.format(secret))
+        made = make_self_signed("broker")
+        certificate.write_text(made.certificate + made.key)
+        return made.certificate
+
+    write("the first secret")
+    with serving(tmp_path / "s", *FREE, "--acl", accounts, "--tls-cert", certificate, "--verbose") as (process, ready):
+        second = write("the second secret")
+        process.send_signal(signal.SIGHUP)
+        assert process.stderr is not None
+        while "read accounts and certificates again" not in process.stderr.readline():
+            continue
+        host, _, port = ready["address"].rpartition(":")
+        assert ssl.get_server_certificate((host, int(port))) == second
+        with at(ready["address"], credentials=Credentials("ak", "the second secret")) as client:
+            assert client.request(send_command()).code == ResponseCode.SUCCESS
+        with at(ready["address"], credentials=Credentials("ak", "the first secret")) as client:
+            assert client.request(send_command()).code == ResponseCode.NO_PERMISSION
 
 
 def test_without_a_file_only_this_machine_can_connect(tmp_path: Path) -> None:

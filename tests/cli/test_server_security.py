@@ -41,6 +41,14 @@ def name_server(home: Path, *words: str) -> Iterator[int]:
             process.stdout.read()
 
 
+def write_certificate(directory: Path) -> Path:
+    """A certificate and its key in one file."""
+    made = make_self_signed("server")
+    path = directory / "server.pem"
+    path.write_text(made.certificate + made.key)
+    return path
+
+
 def test_enforced_tls_and_accounts_keep_out_who_has_neither(tmp_path: Path) -> None:
     made = make_self_signed("server")
     (tmp_path / "server.crt").write_text(made.certificate)
@@ -70,6 +78,8 @@ def test_without_options_tls_and_plain_peers_are_both_served(tmp_path: Path) -> 
 def test_a_file_that_is_something_else_is_named(tmp_path: Path, option: str) -> None:
     (tmp_path / "nonsense").write_text("nonsense")
     words = ["namesrv", "--bind", "127.0.0.1", "--port", "0", option, f"{tmp_path}/nonsense"]
+    if option == "--tls-trust":
+        words += ["--tls", "enforcing", "--tls-cert", str(write_certificate(tmp_path))]
     result = CliRunner(env={"HOME": str(tmp_path)}).invoke(cli, words)
     assert result.exit_code == 2
     assert f"{tmp_path}/nonsense" in result.output
@@ -86,10 +96,31 @@ def test_the_options_come_together() -> None:
     assert CliRunner().invoke(command, []).exit_code == 0
     assert CliRunner().invoke(command, ["--tls", "disabled"]).exit_code == 0
     assert CliRunner().invoke(command, ["--tls", "perhaps"]).exit_code == 2
-    assert [each.mode for each in seen] == [TlsMode.PERMISSIVE, TlsMode.DISABLED]
+    assert [each.chosen_mode for each in seen] == [TlsMode.PERMISSIVE, TlsMode.DISABLED]
     assert seen[0].acl() is None
 
 
 def test_a_key_without_a_certificate_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadConfig, match="--tls-cert"):
         SecurityOptions(TlsMode.PERMISSIVE, key=tmp_path).tls()
+
+
+@pytest.mark.parametrize("mode", [None, TlsMode.PERMISSIVE, TlsMode.DISABLED])
+def test_trusted_certificates_are_refused_where_plain_peers_are_served(tmp_path: Path, mode: TlsMode | None) -> None:
+    with pytest.raises(BadConfig, match="--tls enforcing"):
+        SecurityOptions(mode, certificate=tmp_path, trusted=tmp_path).tls()
+
+
+def test_trusted_certificates_are_refused_without_a_certificate_of_the_server(tmp_path: Path) -> None:
+    with pytest.raises(BadConfig, match="--tls-cert"):
+        SecurityOptions(TlsMode.ENFORCING, trusted=tmp_path).tls()
+
+
+def test_without_cryptography_tls_is_off_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiermq.cli.server_security.can_make_self_signed", lambda: False)
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    unasked = SecurityOptions()
+    assert unasked.tls().mode is TlsMode.DISABLED
+    assert unasked.shown == "TLS off (no --tls-cert; pip install 'tiermq[broker]' makes one)"
+    with pytest.raises(BadConfig, match=r"pip install 'tiermq\[broker\]'"):
+        SecurityOptions(TlsMode.PERMISSIVE).tls().server_context()

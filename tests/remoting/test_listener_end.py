@@ -35,9 +35,9 @@ async def remoting() -> tuple[int, Stop]:
 
 
 async def http() -> tuple[int, Stop]:
-    endpoint = HttpEndpoint("127.0.0.1", 0, {}, lambda _work, _done: None)
-    await endpoint.start()
-    return endpoint.port, endpoint.stop
+    endpoint = HttpEndpoint("127.0.0.1", 0, {})
+    await endpoint.open()
+    return endpoint.port, endpoint.close
 
 
 @pytest.mark.parametrize("turns", TURNS)

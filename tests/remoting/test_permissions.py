@@ -250,3 +250,57 @@ def test_accounts_nested_beyond_reason_are_a_bad_file(tmp_path: Path) -> None:
     path.write_text("accounts = " + "[" * 5_000)
     with pytest.raises(BadConfig, match=r"acl\.toml"):
         AccessTable.load(path)
+
+
+def load_yaml(directory: Path, text: str) -> AccessTable:
+    (directory / "plain_acl.yml").write_text(text)
+    return AccessTable.load(directory / "plain_acl.yml")
+
+
+def test_yaml_may_be_written_in_any_of_its_ways(tmp_path: Path) -> None:
+    assert load_yaml(tmp_path, "globalWhiteRemoteAddresses: []\naccounts: []\n").accounts == {}
+    assert load_yaml(tmp_path, "{}").accounts == {}
+    assert load_yaml(tmp_path, "# nothing\n").accounts == {}
+    table = load_yaml(
+        tmp_path,
+        "--- # a document\n"
+        "globalWhiteRemoteAddresses: [10.0.0.*, '10.1.0.1']\n"
+        "accounts:\n"
+        "- {accessKey: 0123, secretKey: &s 0b11, admin: true, topicPerms: [a=PUB, 'b=SUB']}\n"
+        "- accessKey: 1e3\n"
+        "  secretKey: *s\n"
+        "  whiteRemoteAddress:\n",
+    )
+    assert table.white_addresses == ["10.0.0.*", "10.1.0.1"]
+    assert {key: account.secret_key for key, account in table.accounts.items()} == {"0123": "0b11", "1e3": "0b11"}
+    assert table.accounts["0123"].admin
+    assert table.accounts["0123"].topics == {"a": Permission.PUB, "b": Permission.SUB}
+    assert not table.accounts["1e3"].white_address
+
+
+BOMB = "\n".join(
+    [f"a0: &a0 [{', '.join('x' * 9)}]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30))]
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "- a",
+        "just text",
+        "accounts: 7",
+        "accounts:\n\t- b",
+        "accounts: [",
+        "accounts: *nowhere",
+        "a: !!python/object/apply:os.system [echo hush]\naccounts: [7]",
+        f"{BOMB}\naccounts: [{{accessKey: *a29, secretKey: hush}}]",
+        f"{BOMB}\nglobalWhiteRemoteAddresses: [*a29]",
+        "accounts: " + "[" * 5_000,
+        "accounts:\n- accessKey: a\n  secretKey: {hush: 1}",
+        "accounts:\n- accessKey: a\n  secretKey: 'hush\n",
+    ],
+)
+def test_yaml_that_cannot_be_meant_is_refused_without_what_it_says(tmp_path: Path, text: str) -> None:
+    with pytest.raises(BadConfig, match=r"plain_acl\.yml") as refused:
+        load_yaml(tmp_path, text)
+    assert "hush" not in str(refused.value)

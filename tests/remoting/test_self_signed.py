@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ssl
+import sys
 
-from tiermq.remoting.self_signed import _G, _N, _P, _times, make_self_signed
+import pytest
+
+from tiermq.errors import BadConfig
+from tiermq.remoting.self_signed import make_self_signed
 
 
 def test_openssl_takes_the_key_and_the_certificate_and_trusts_its_own_signature() -> None:
@@ -22,25 +26,7 @@ def test_no_two_are_alike() -> None:
     assert make_self_signed("a").key != make_self_signed("a").key
 
 
-def plus(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-    """The sum of two points as a textbook has it."""
-    if one == other:
-        slope = (3 * one[0] * one[0] - 3) * pow(2 * one[1], -1, _P) % _P
-    else:
-        slope = (other[1] - one[1]) * pow(other[0] - one[0], -1, _P) % _P
-    x = (slope * slope - one[0] - other[0]) % _P
-    return x, (slope * (one[0] - x) - one[1]) % _P
-
-
-def test_the_curve_is_a_group_of_its_order() -> None:
-    assert _times(_N, _G) is None
-    assert _times(_N + 1, _G) == _G
-    assert _times(_N - 1, _G) == (_G[0], _P - _G[1])
-
-
-def test_a_multiple_of_a_point_is_the_sum_of_so_many() -> None:
-    total = _G
-    for factor in range(2, 40):
-        total = plus(total, _G)
-        assert _times(factor, _G) == total
-    assert _times(6, total) == _times(6 * 39, _G)
+def test_without_cryptography_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(BadConfig, match=r"pip install 'tiermq\[broker\]'"):
+        make_self_signed("a")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import ssl
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from remoting.peers import BIG, ECHO, RawPeer, make_server, serving
 from tiermq.errors import BadConfig, PeerGone, RemotingError
@@ -89,6 +93,71 @@ def test_a_client_without_a_certificate_is_refused_where_one_is_asked_for(tmp_pa
         known.load_cert_chain(client_certificate, client_key)
         with BlockingClient("127.0.0.1", running.port, tls=known, timeout_s=60) as client:
             assert client.request(RemotingCommand(ECHO)).code == 0
+
+
+def signed(directory: Path, name: str, issuer: tuple[Path, Path] | None = None) -> tuple[Path, Path]:
+    """A certificate that another one signed, or a CA."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    signer, signing_key = subject, key
+    if issuer is not None:
+        signer = x509.load_pem_x509_certificate(issuer[0].read_bytes()).subject
+        loaded = serialization.load_pem_private_key(issuer[1].read_bytes(), None)
+        assert isinstance(loaded, ec.EllipticCurvePrivateKey)
+        signing_key = loaded
+    now = dt.datetime.now(dt.UTC)
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(signer).public_key(key.public_key())
+    builder = builder.serial_number(x509.random_serial_number())
+    builder = builder.not_valid_before(now - dt.timedelta(days=1)).not_valid_after(now + dt.timedelta(days=1))
+    builder = builder.add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+    certificate_path, key_path = directory / f"{name}.crt", directory / f"{name}.key"
+    certificate_path.write_bytes(builder.sign(signing_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    plain = serialization.NoEncryption()
+    form = serialization.PrivateFormat.PKCS8
+    key_path.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, plain))
+    return certificate_path, key_path
+
+
+def test_clients_of_the_authority_that_signed_the_server_are_strangers_unless_it_is_trusted(tmp_path: Path) -> None:
+    public, private = signed(tmp_path, "public-ca"), signed(tmp_path, "private-ca")
+    certificate, key = signed(tmp_path, "broker", public)
+    chain = tmp_path / "chain.pem"
+    chain.write_bytes(certificate.read_bytes() + public[0].read_bytes())
+    settings = TlsSettings(TlsMode.ENFORCING, chain, key, trusted_path=private[0], client_must_authenticate=True)
+
+    def is_served(certificate_and_key: tuple[Path, Path]) -> bool:
+        context = trusting_client_context()
+        context.load_cert_chain(*certificate_and_key)
+        try:
+            with BlockingClient("127.0.0.1", running.port, tls=context, timeout_s=60) as client:
+                return client.request(RemotingCommand(ECHO)).code == 0
+        except RemotingError:
+            return False
+
+    with serving(make_server(tls=settings)) as running:
+        assert is_served(signed(tmp_path, "friend", private))
+        assert is_served((certificate, key))  # The server's own: so a broker asks the name server beside it.
+        assert not is_served(signed(tmp_path, "stranger", public))
+
+
+def test_a_certificate_that_was_replaced_is_used_after_a_reload_and_a_bad_one_is_not(tmp_path: Path) -> None:
+    certificate, key = written(tmp_path, "broker")
+    server = make_server(tls=TlsSettings(TlsMode.ENFORCING, certificate, key))
+
+    def shown() -> str:
+        return ssl.get_server_certificate(("127.0.0.1", running.port))
+
+    with serving(server) as running:
+        assert shown() == certificate.read_text()
+        made = make_self_signed("later")
+        certificate.write_text(made.certificate)
+        key.write_text(made.key)
+        server.reload_tls()
+        assert shown() == made.certificate
+        key.write_text("nothing")
+        with pytest.raises(BadConfig):
+            server.reload_tls()
+        assert shown() == made.certificate
 
 
 def test_files_that_are_no_certificate_are_refused(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,10 @@ from tiermq import LocalStore, Message
 from tiermq.config import StoreConfig
 from tiermq.errors import BadConfig, IllegalMessage, ReadOnlyStore, StoreDamaged, StoreLocked
 from tiermq.files.os_file_access import OsFileAccess
+from tiermq.store.check import check_store
+from tiermq.store.read_only_store import ReadOnlyStore as OpenedReadOnly
+from tiermq.store.stat import stat_store
+from tiermq.store.store_files import ROCKSDB, ROCKSDB_TRANSACTIONS
 
 
 def maps_below(path: Path) -> list[str]:
@@ -363,3 +368,43 @@ def test_the_status_says_what_an_operator_asks_first() -> None:
         }
     assert store.status()["running"] is False
     assert store.status()["writeable"] is False
+
+
+# Settings and stores that are of another kind
+
+
+@pytest.mark.parametrize(
+    "setting", [{"broker_role": "SYNC_MASTER"}, {"broker_role": "SLAVE"}, {"duplication_enable": True}]
+)
+def test_settings_that_ask_for_a_replica_are_refused_unless_less_is_accepted(
+    tmp_path: Path, setting: dict[str, object]
+) -> None:
+    with pytest.raises(BadConfig, match="there is no replication.*accept_weaker"):
+        LocalStore.open(tmp_path / "store", **SIZES, **setting)
+    assert not (tmp_path / "store").exists()
+    with LocalStore.open(tmp_path / "store", accept_weaker=True, **SIZES, **setting) as store:
+        expected = "SERVICE_NOT_AVAILABLE" if "SLAVE" in setting.values() else "PUT_OK"
+        assert store.put(Message("T", b"x")).status.name == expected
+        (results,) = store.put_many([Message("T", b"x")])
+        assert results.status.name == expected
+
+
+@pytest.mark.parametrize("name", ROCKSDB)
+def test_a_store_with_a_part_in_rocksdb_is_refused_by_whoever_opens_it(tmp_path: Path, name: str) -> None:
+    with on_disk(tmp_path / "store") as store:
+        put_all(store, 3)
+    (tmp_path / "store" / name).mkdir(parents=True, exist_ok=True)
+    (tmp_path / "store" / name / "CURRENT").write_text("MANIFEST-000005\n")
+    opens: list[Callable[[Path], object]] = [on_disk, OpenedReadOnly.open, stat_store, check_store]
+    for opened in opens:
+        with pytest.raises(StoreDamaged, match=rf"RocksDB of RocketMQ in {name} .*rocksDBConfigToJson"):
+            opened(tmp_path / "store")
+    assert not (tmp_path / "store" / "abort").exists()
+
+
+def test_open_transactions_in_rocksdb_are_not_passed_over(tmp_path: Path) -> None:
+    with on_disk(tmp_path / "store") as store:
+        put_all(store, 3)
+    (tmp_path / "store" / "consumequeue" / ROCKSDB_TRANSACTIONS / "0").mkdir(parents=True)
+    with pytest.raises(StoreDamaged, match="open transactions"):
+        on_disk(tmp_path / "store")

@@ -136,16 +136,18 @@ class Broker:
         credentials: Credentials | None = None,
         name_server_tls: ssl.SSLContext | None = None,
         settings_file: Path | None = None,
+        accept_weaker: bool = False,
         **settings: Any,
     ) -> Self:
-        """A broker, not started, on the store in `path`. `settings` are the store's (and the tier's) by name.
+        """A broker, not started, on the store in `path`. `settings` are the store's (and the tier's) by name;
+        `accept_weaker` opens it although they ask for safety that is not provided.
 
         Settings that are changed while it runs are written to `settings_file`, which the caller has read before.
 
         Raises OSError when the port cannot be had, and what opening the store raises.
         """
         config = config or BrokerConfig()
-        settings = {"message_delay_level": config.message_delay_level, **settings}
+        settings = {"message_delay_level": config.message_delay_level, "accept_weaker": accept_weaker, **settings}
         with contextlib.ExitStack() as undo:
             listening = undo.enter_context(bound_socket(config.bind_address, config.listen_port))
             host = store_host(config.broker_ip1, listening.getsockname()[1])
@@ -192,6 +194,11 @@ class Broker:
         self._thread = LoopThread("broker-loop")
         try:
             self._thread.run(self._open())
+            if self.config.metrics_port >= 0:
+                pages = {"/metrics": self._metrics_page, "/health": self._health_page, "/ready": self._ready_page}
+                host = self.config.metrics_host or self.config.bind_address
+                self._endpoint = HttpEndpoint(host, self.config.metrics_port, pages)
+                self._endpoint.start()
         except BaseException:
             self._thread.run(self.parts.server.stop())
             self._thread.stop()
@@ -202,11 +209,6 @@ class Broker:
 
     async def _open(self) -> None:
         await self.parts.server.start()
-        if self.config.metrics_port >= 0:
-            pages = {"/metrics": self._metrics_page, "/health": self._health_page, "/ready": self._ready_page}
-            run_in_pool = self.parts.server.run_in_pool
-            self._endpoint = HttpEndpoint(self.config.bind_address, self.config.metrics_port, pages, run_in_pool)
-            await self._endpoint.start()
         for every_s, call in self.parts.periodic:
             self._repeat(every_s, call)
 
@@ -264,7 +266,10 @@ class Broker:
     @property
     def metrics_address(self) -> str | None:
         """Where /metrics, /health and /ready are, if they are."""
-        return None if self._endpoint is None else f"{self.config.broker_ip1}:{self._endpoint.port}"
+        if self._endpoint is None:
+            return None
+        host = self.config.metrics_host or self.config.broker_ip1
+        return f"[{host}]:{self._endpoint.port}" if ":" in host else f"{host}:{self._endpoint.port}"
 
     def render_metrics(self) -> str:
         """The figures of the broker, its store and its tier, in Prometheus' text format."""
@@ -304,6 +309,8 @@ class Broker:
             return
         if self._registration is not None:
             self._registration.stop()
+        if self._endpoint is not None:
+            self._endpoint.stop()
         thread.run(self._close(drain_s))
         thread.stop()
         for call in self.parts.on_stop:
@@ -323,8 +330,6 @@ class Broker:
             await asyncio.sleep(BUSY_LOOK_S)
         for timer in self._timers:
             timer.cancel()
-        if self._endpoint is not None:
-            await self._endpoint.stop()
         await self.parts.server.stop(max(0.0, deadline - loop.time()))
 
     def __enter__(self) -> Self:

@@ -23,6 +23,36 @@ FIXED_WHILE_RUNNING = frozenset(
     {"broker_cluster_name", "broker_name", "broker_id", "broker_ip1", "listen_port", "bind_address"}
 )
 """What a running broker does not change: who it is and where it listens."""
+CHANGEABLE_OF_BROKER = frozenset(
+    {
+        "auto_create_subscription_group",
+        "auto_create_topic_enable",
+        "broker_permission",
+        "channel_expired_timeout",
+        "cold_pace_bytes_min",
+        "enable_property_filter",
+        "long_polling_enable",
+        "notify_consumer_ids_changed_enable",
+        "reject_transaction_message",
+        "short_polling_time_mills",
+        "store_reply_message_enable",
+        "transaction_check_interval",
+        "transaction_check_max",
+        "transaction_time_out",
+        "wait_time_mills_in_pull_queue",
+    }
+)
+CHANGEABLE_OF_STORE = frozenset(
+    {
+        "clean_file_forcibly_enable",
+        "delete_file_batch_max",
+        "delete_when",
+        "disk_max_used_space_ratio",
+        "file_reserved_time",
+        "max_message_size",
+    }
+)
+"""What can be changed over the network while a broker runs; the second of its store."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +146,8 @@ class BrokerConfig(Configuration):
 
     # Metrics and health over HTTP; -1 is none, 0 a free port.
     metrics_port: int = whole(-1, low=-1, high=65_535)
+    metrics_host: str = ""
+    """Where they are served. Empty: `bind_address`."""
 
     def __post_init__(self) -> None:
         self.check_settings()

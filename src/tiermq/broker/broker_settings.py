@@ -16,6 +16,7 @@ import logging
 import threading
 from typing import Any
 
+from tiermq.broker.broker_config import CHANGEABLE_OF_BROKER, CHANGEABLE_OF_STORE
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.settings_edit import Change, change_settings_file
 from tiermq.config import StoreConfig
@@ -29,36 +30,6 @@ from tiermq.remoting.json_dialect import encode_body
 from tiermq.settings import Configuration, Setting, read_properties, settings_of
 
 _log = logging.getLogger(__name__)
-
-CHANGEABLE_OF_BROKER = frozenset(
-    {
-        "auto_create_subscription_group",
-        "auto_create_topic_enable",
-        "broker_permission",
-        "channel_expired_timeout",
-        "cold_pace_bytes_min",
-        "enable_property_filter",
-        "long_polling_enable",
-        "notify_consumer_ids_changed_enable",
-        "reject_transaction_message",
-        "short_polling_time_mills",
-        "store_reply_message_enable",
-        "transaction_check_interval",
-        "transaction_check_max",
-        "transaction_time_out",
-        "wait_time_mills_in_pull_queue",
-    }
-)
-CHANGEABLE_OF_STORE = frozenset(
-    {
-        "clean_file_forcibly_enable",
-        "delete_file_batch_max",
-        "delete_when",
-        "disk_max_used_space_ratio",
-        "file_reserved_time",
-        "max_message_size",
-    }
-)
 
 
 class SettingsProcessor:

@@ -1,12 +1,17 @@
-"""HttpEndpoint: /metrics, /health and /ready of a broker over HTTP/1.1, for whoever watches it.
+"""HttpEndpoint: /metrics, /health and /ready of a broker over HTTP/1.1.
 
     GET /metrics    Prometheus' text, under RocketMQ's metric names where it has one
     GET /health     200 while the process serves; 503 with a reason when a restart would help
     GET /ready      200 when clients can be sent here; 503 with what is missing
 
-Nothing but these three is read, nothing can be changed, so it needs no secret; it listens where it is told, and that is
-loopback unless somebody says otherwise. Invariants: a request is at most 8 KiB, a connection ends after 30 s without
-one and answers one request at a time; figures are gathered in the server's pool, never on the loop.
+Starlette routes, uvicorn's protocol parses and writes, on a thread and a loop of their own: a page that takes long does
+not hold up clients of the broker. Only these pages are read, nothing can be changed, so it needs no secret; it listens
+where the broker does, and that is loopback unless the operator says otherwise.
+
+Invariants: a request head is at most 8 KiB, and a request with a body ends its connection; answers of a connection are
+written one after the other, and the next request is read once the one before is written to within 64 KiB; a connection
+ends 30 s after its last answer, whether its peer sends or reads anything; beyond 64 connections the one that was
+silent the longest is closed, so that idle peers keep nobody out.
 """
 
 from __future__ import annotations
@@ -14,19 +19,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
+import socket
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, cast
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tiermq.remoting.listener_end import close_listener
+from tiermq.remoting.loop_thread import LoopThread
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
 
 REQUEST_BYTES_MAX = 8 * 1024
 CLOSE_S = 0.5
 LOOK_S = 0.01
 IDLE_S = 30.0
+KEEP_ALIVE_S = 5
 CONNECTIONS_MAX = 64
-_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+BACKLOG = 128
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 JSON_TYPE = "application/json"
+_log = logging.getLogger(__name__)
+_requests_log = logging.getLogger(f"{__name__}.requests")
+_requests_log.setLevel(logging.CRITICAL)  # uvicorn's: a line for each bad request would let a peer fill the log.
 
 
 class Answer(NamedTuple):
@@ -38,7 +56,6 @@ class Answer(NamedTuple):
 
 
 Page = Callable[[], Answer]
-RunInPool = Callable[[Callable[[], Any], Callable[[Any, Exception | None], None]], None]
 
 
 def told(problems: Mapping[str, str]) -> Answer:
@@ -48,136 +65,161 @@ def told(problems: Mapping[str, str]) -> Answer:
 
 
 class HttpEndpoint:
-    """See the module. Belongs to the loop that it was started on."""
+    """See the module. Started and stopped once, by one thread; everything else happens on the loop."""
 
-    def __init__(self, host: str, port: int, pages: Mapping[str, Page], run_in_pool: RunInPool) -> None:
+    def __init__(self, host: str, port: int, pages: Mapping[str, Page]) -> None:
         self.host = host
         self.port = port
         self._pages = dict(pages)
-        self._run_in_pool = run_in_pool
-        self._connections: set[_HttpConnection] = set()
+        self._thread: LoopThread | None = None
+        self._socket: socket.socket | None = None
+        self._opening: Future[None] | None = None
         self._listener: asyncio.Server | None = None
+        self.connections: set[Any] = set()
 
-    async def start(self) -> None:
-        """Listen. `port` is the real one from now on. Raises OSError when the address cannot be had."""
+    def start(self) -> None:
+        """Bind, and serve in a thread of its own. `port` is the real one from now on. Raises OSError.
+
+        The libraries are imported in that thread: who comes before waits in the backlog, and the broker does not wait.
+        """
+        self._bind()
+        self._thread = LoopThread("http-loop")
+        self._opening = self._thread.submit(self.open())
+        self._opening.add_done_callback(_report_failure)
+
+    def _bind(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        self._socket = socket.create_server((self.host, self.port), family=family, backlog=BACKLOG)
+        self.port = self._socket.getsockname()[1]
+        return self._socket
+
+    def stop(self) -> None:
+        """Close every connection and end the thread, soon even if a peer takes nothing. Twice does no harm."""
+        if self._thread is not None and self._thread.is_running:
+            if self._opening is not None:
+                wait([self._opening])
+            self._thread.run(self.close())
+            self._thread.stop()
+
+    async def open(self) -> None:
+        """Serve, on the running loop. Raises OSError when the address cannot be had."""
+        # Imported here: commands that serve nothing must not wait for them.
+        import uvicorn
+        from uvicorn.server import ServerState
+
+        config = uvicorn.Config(
+            _application(self._pages),
+            loop="none",
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            h11_max_incomplete_event_size=REQUEST_BYTES_MAX,
+        )
+        config.load()
+        state = ServerState()
+        self.connections = state.connections
+        connection = _connection_class()
+        listening = self._socket or self._bind()
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(lambda: _HttpConnection(self, loop), self.host, self.port)
-        self.port = self._listener.sockets[0].getsockname()[1]
+        self._listener = await loop.create_server(lambda: connection(config, state, {}, loop), sock=listening)
 
-    async def stop(self) -> None:
-        """Listen no more and close every connection, soon even if its peer takes nothing. Twice does no harm."""
-        if self._listener is None:
-            return
-        await close_listener(self._listener)
-        self._listener = None
-        for connection in list(self._connections):
-            connection.close()
+    async def close(self) -> None:
+        """Listen no more and close every connection."""
+        if self._listener is not None:
+            await close_listener(self._listener)
+            self._listener = None
+        if self._socket is not None:
+            self._socket.close()
+        for connection in list(self.connections):
+            connection.shutdown()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
-                while self._connections:
+                while self.connections:
                     await asyncio.sleep(LOOK_S)
-        for connection in list(self._connections):
-            connection.abort()
+        for connection in list(self.connections):
+            connection.transport.abort()
         await asyncio.sleep(0)  # What was aborted is closed in the next turn.
 
-    # What connections call.
 
-    def came(self, connection: _HttpConnection) -> bool:
-        if len(self._connections) >= CONNECTIONS_MAX:
-            return False
-        self._connections.add(connection)
-        return True
+def _report_failure(opening: Future[None]) -> None:
+    if (error := opening.exception()) is not None:
+        _log.error("metrics and health are not served", exc_info=error)
 
-    def went(self, connection: _HttpConnection) -> None:
-        self._connections.discard(connection)
 
-    def answer(self, method: str, path: str, done: Callable[[Answer], None]) -> None:
-        """Give the page to `done`, on the loop, at once or later."""
-        page = self._pages.get(path.partition("?")[0])
-        if page is None:
-            known = " ".join(sorted(self._pages))
-            done(Answer(404, "text/plain", f"expected one of {known}, found {path[:200]}\n".encode()))
-        elif method not in ("GET", "HEAD"):
-            done(Answer(405, "text/plain", f"expected GET or HEAD, found {method[:20]}\n".encode()))
+def _connection_class() -> Callable[..., asyncio.Protocol]:
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Connection(H11Protocol):
+        """uvicorn's, with an end for peers that neither send nor read, and a place for whoever comes next."""
+
+        _deadline: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            # Not checked by its class: uvloop's transports are none of asyncio's.
+            super().connection_made(cast(asyncio.Transport, transport))
+            self.logger = _requests_log
+            self._used()
+            here = [
+                each for each in self.connections if isinstance(each, Connection) and not each.transport.is_closing()
+            ]
+            if len(here) > CONNECTIONS_MAX:
+                min(here, key=lambda each: each.used_at).transport.abort()
+
+        def _used(self) -> None:
+            self.used_at = self.loop.time()
+            if self._deadline is not None:
+                self._deadline.cancel()
+            self._deadline = self.loop.call_later(IDLE_S, self.transport.abort)
+
+        def on_response_complete(self) -> None:
+            self._used()
+            super().on_response_complete()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self._deadline is not None:
+                self._deadline.cancel()
+            super().connection_lost(exc)
+
+    return Connection
+
+
+def _application(pages: Mapping[str, Page]) -> Starlette:
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.responses import Response
+    from starlette.routing import Route
+
+    known = " ".join(sorted(pages))
+
+    def response(request: Request, answer: Answer) -> Response:
+        # Of a body nothing is read, so that nothing of it can be taken for the next request.
+        has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
+        headers = {"connection": "close"} if has_body else None
+        return Response(answer.body, answer.status, headers, answer.content_type)
+
+    async def page(request: Request) -> Response:
+        try:
+            return response(request, pages[request.url.path]())
+        except Exception as error:  # noqa: BLE001 - whoever watches is answered
+            _log.exception("%s failed", request.url.path)
+            return response(request, told({"endpoint": f"{type(error).__name__}: {error}"}))
+
+    async def refuse(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if error.status_code == 405:
+            text = f"expected GET or HEAD, found {request.method[:20]}\n"
         else:
-            self._run_in_pool(page, lambda found, error: done(found if error is None else _failed(error)))
+            text = f"expected one of {known}, found {request.url.path[:200]}\n"
+        return response(request, Answer(error.status_code, "text/plain", text.encode()))
 
-
-def _failed(error: Exception) -> Answer:
-    return told({"endpoint": f"{type(error).__name__}: {error}"})
-
-
-class _HttpConnection(asyncio.Protocol):
-    def __init__(self, endpoint: HttpEndpoint, loop: asyncio.AbstractEventLoop) -> None:
-        self._endpoint = endpoint
-        self._loop = loop
-        self._transport: asyncio.Transport | None = None
-        self._received = b""
-        self._answering = False
-        self._timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Not checked by its class: uvloop's transports are none of asyncio's.
-        self._transport = transport = cast(asyncio.Transport, transport)
-        if not self._endpoint.came(self):
-            transport.abort()
-        self._timer = self._loop.call_later(IDLE_S, self.close)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        del exc
-        self._endpoint.went(self)
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        self._take()
-
-    def _take(self) -> None:
-        if self._answering:
-            if len(self._received) > REQUEST_BYTES_MAX:
-                self.close()
-            return
-        head, end, rest = self._received.partition(b"\r\n\r\n")
-        if not end:
-            if len(self._received) > REQUEST_BYTES_MAX:
-                self._reply("GET", False, Answer(400, "text/plain", b"expected a request of at most 8 KiB\n"))
-            return
-        self._received = rest
-        line, _, fields = head.partition(b"\r\n")
-        words = line.decode("latin-1").split(" ")
-        if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            self._reply("GET", False, Answer(400, "text/plain", b"expected a request line of HTTP/1.1\n"))
-            return
-        method, path, version = words
-        stays = version == "HTTP/1.1" and b"connection: close" not in fields.lower()
-        self._answering = True
-        self._endpoint.answer(method, path, lambda answer: self._reply(method, stays, answer))
-
-    def _reply(self, method: str, stays: bool, answer: Answer) -> None:
-        if self._transport is None or self._transport.is_closing():
-            return
-        head = (
-            f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}\r\n"
-            f"Content-Type: {answer.content_type}\r\n"
-            f"Content-Length: {len(answer.body)}\r\n"
-            f"Connection: {'keep-alive' if stays else 'close'}\r\n\r\n"
-        )
-        self._transport.write(head.encode() + (b"" if method == "HEAD" else answer.body))
-        self._answering = False
-        if not stays:
-            self._transport.close()
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(IDLE_S, self.close)
-        if self._received:
-            self._take()
+    application = Starlette(
+        routes=[Route(path, page, methods=["GET"]) for path in pages], exception_handlers={404: refuse, 405: refuse}
+    )
+    application.router.redirect_slashes = False
+    return application

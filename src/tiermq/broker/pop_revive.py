@@ -54,7 +54,7 @@ class PopRevive(Service):
     def recover(self) -> None:
         """Acknowledge what has a copy already: the process died after it was stored."""
         for group, topic in {point.popped[:2] for point in self._log.points}:
-            for name in (topic_to_come_back_to(group, topic), DLQ_PREFIX + group):
+            for name in (topic_to_come_back_to(group, topic), DEAD_LETTER_PREFIX + group):
                 end = self._parts.local.max_offset(name, 0)
                 for offset in range(max(0, end - LOOK_BACK), end):
                     self._recover_copy(self._parts.local.get(name, 0, offset, 1))

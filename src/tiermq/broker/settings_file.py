@@ -1,26 +1,29 @@
 """A settings file of a broker: a RocketMQ `broker.conf`, or TOML.
 
-One file speaks to the broker, its store, its tier and its name server. A key of a `broker.conf` goes to everyone who
-knows it; keys that nobody knows are told, since RocketMQ has many that mean nothing here. In TOML a key stands at the
-top or in the table of its part (`[broker]`, `[store]`, `[tier]`, `[namesrv]`), and one that nobody knows is an error:
-the file is ours to get right.
+One file configures the broker, its store, its tier and its name server. A key of a `broker.conf` goes to every part
+that has it; keys of RocketMQ without effect here are listed, and so are unknown ones, with the nearest known name. In
+TOML a key stands at the top or in the table of its part (`[broker]`, `[store]`, `[tier]`, `[namesrv]`), and an unknown
+one is an error: the file is ours to get right. What asks for safety that is not provided is found by
+`FileSettings.unkept`, once the options are known.
 
 Invariants: what is read has been checked; only what the file says is in it, so that options can be put on top.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tiermq.broker.broker_config import BrokerConfig
+from tiermq.broker.rocketmq_settings import ALIASES, NAMES, PROMISES, metrics_settings
+from tiermq.config import WITHOUT_EFFECT as STORE_WITHOUT_EFFECT
 from tiermq.config import StoreConfig
 from tiermq.errors import BadConfig
 from tiermq.namesrv.name_server_config import NameServerConfig
-from tiermq.settings import Configuration, read_properties, read_toml, settings_of
+from tiermq.settings import Configuration, did_you_mean, read_properties, read_toml, settings_of, unkept_promises
+from tiermq.tier.tier_config import WITHOUT_EFFECT as TIER_WITHOUT_EFFECT
 from tiermq.tier.tier_config import TierConfig
 
 Values = dict[str, Any]
@@ -36,8 +39,16 @@ class FileSettings:
     store: Values = field(default_factory=dict)
     tier: Values = field(default_factory=dict)
     namesrv: Values = field(default_factory=dict)
+    entries: Mapping[str, str] = field(default_factory=dict)
+    """Every value of the file by RocketMQ's name, as text."""
     ignored: tuple[str, ...] = ()
-    """Keys that mean nothing here, in file order."""
+    """Keys of RocketMQ without effect here, in file order."""
+    unknown: tuple[str, ...] = ()
+    """Keys that RocketMQ does not have either, each with the nearest known one, in file order."""
+
+    def unkept(self, kept: Collection[str] = ()) -> list[str]:
+        """What the file asks for that neither the broker nor the options in `kept` provide, in words."""
+        return unkept_promises(self.entries, PROMISES, kept)
 
 
 def read_settings_file(path: Path) -> FileSettings:
@@ -57,42 +68,75 @@ def read_settings_file(path: Path) -> FileSettings:
 def settings_in_properties(text: str) -> FileSettings:
     """What a `broker.conf` says. Values are not checked yet."""
     found: dict[type[Configuration], Values] = {kind: {} for kind in _AT_TOP}
-    ignored = []
-    for key, value in read_properties(text).items():
-        if not _give(found, key, value, plain_too=False):
-            ignored.append(key)
-    return FileSettings(found[BrokerConfig], found[StoreConfig], found[TierConfig], {}, tuple(ignored))
+    entries: dict[str, str] = {}
+    ignored: list[str] = []
+    unknown: list[str] = []
+    for written, value in read_properties(text).items():
+        key = ALIASES.get(written, written)
+        entries[key] = value
+        names = _give(found, key, value, plain_too=False)
+        if (names and names <= _WITHOUT_EFFECT) or (not names and _has_no_effect(key)):
+            ignored.append(written)
+        elif not names and key not in NAMES | PROMISES.keys():
+            hint = did_you_mean(written, [*_property_names(_AT_TOP), *NAMES])
+            unknown.append(f"{written} ({hint})" if hint else written)
+    found[BrokerConfig] = metrics_settings(entries) | found[BrokerConfig]
+    broker, store, tier = (found[kind] for kind in _AT_TOP)
+    return FileSettings(broker, store, tier, {}, entries, tuple(ignored), tuple(unknown))
+
+
+def _has_no_effect(key: str) -> bool:
+    return key in NAMES - PROMISES.keys() - {"metricsExporterType", "metricsPromExporterPort"}
 
 
 def settings_in_toml(text: str) -> FileSettings:
-    """What a TOML document says. Values are not checked yet. Raises BadConfig for a key that nobody knows."""
+    """What a TOML document says. Values are not checked yet. Raises BadConfig for an unknown key."""
     document = read_toml(text)
     found: dict[type[Configuration], Values] = {kind: {} for kind in (*_AT_TOP, NameServerConfig)}
+    entries: dict[str, str] = {}
     top = {key: value for key, value in document.items() if not isinstance(value, Mapping)}
     for key, value in top.items():
-        if not _give({kind: found[kind] for kind in _AT_TOP}, key, value, plain_too=True):
-            raise _unknown(key, _AT_TOP)
+        _take(entries, {kind: found[kind] for kind in _AT_TOP}, key, value)
     for kind, values in found.items():
         table = document.get(kind.TABLE, {})
         for key, value in table.items() if isinstance(table, Mapping) else ():
-            if not _give({kind: values}, key, value, plain_too=True):
-                raise _unknown(f"{kind.TABLE}.{key}", (kind,))
-    return FileSettings(found[BrokerConfig], found[StoreConfig], found[TierConfig], found[NameServerConfig])
+            _take(entries, {kind: values}, key, value, f"{kind.TABLE}.")
+    found[BrokerConfig] = metrics_settings(entries) | found[BrokerConfig]
+    broker, store, tier = (found[kind] for kind in _AT_TOP)
+    return FileSettings(broker, store, tier, found[NameServerConfig], entries)
 
 
-def _give(found: Mapping[type[Configuration], Values], key: str, value: object, *, plain_too: bool) -> bool:
-    """Give a key to every kind that knows it, by RocketMQ's name or also by ours; whether anybody did."""
-    known = False
+def _take(
+    entries: dict[str, str], found: Mapping[type[Configuration], Values], key: str, value: object, table: str = ""
+) -> None:
+    """Give a key of a TOML document to its part. Raises BadConfig for an unknown one."""
+    spelled = ALIASES.get(key, key)
+    names = _give(found, spelled, value, plain_too=True)
+    if not names and spelled not in PROMISES and spelled != "metricsPromExporterPort":
+        known = [setting.name for kind in found for setting in settings_of(kind).values()]
+        hint = did_you_mean(key, known) or "docs/operations.md lists the settings"
+        raise BadConfig(f"there is no setting named {table}{key}: {hint}")
+    for name in names or {spelled}:
+        if NameServerConfig not in found:
+            entries[name] = str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _give(found: Mapping[type[Configuration], Values], key: str, value: object, *, plain_too: bool) -> set[str]:
+    """Give a key to every kind that has it, by RocketMQ's name or also by ours; RocketMQ's name, if any has it."""
+    known = set()
     for kind, values in found.items():
         for setting in settings_of(kind).values():
             if key == setting.property_name or (plain_too and key == setting.name):
                 values[setting.name] = value
-                known = True
+                known.add(setting.property_name)
     return known
 
 
-def _unknown(key: str, kinds: tuple[type[Configuration], ...]) -> BadConfig:
-    names = [setting.name for kind in kinds for setting in settings_of(kind).values()]
-    nearest = difflib.get_close_matches(key.rpartition(".")[2], names, n=1, cutoff=0.5)
-    hint = f"did you mean {nearest[0]}?" if nearest else "docs/operations.md lists the settings"
-    return BadConfig(f"there is no setting named {key}: {hint}")
+def _property_names(kinds: tuple[type[Configuration], ...]) -> list[str]:
+    return [setting.property_name for kind in kinds for setting in settings_of(kind).values()]
+
+
+_WITHOUT_EFFECT = {settings_of(StoreConfig)[name].property_name for name in STORE_WITHOUT_EFFECT} | {
+    settings_of(TierConfig)[name].property_name for name in TIER_WITHOUT_EFFECT
+}
+_WITHOUT_EFFECT -= PROMISES.keys()

@@ -1,8 +1,10 @@
-"""EndSignals: SIGTERM and SIGINT as something to wait for, by a command that serves until it is told to end.
+"""EndSignals: SIGTERM, SIGINT and SIGHUP as something to wait for, by a command that serves until it is stopped.
 
     with EndSignals() as ending:
         start()
-        ending.wait()
+        ending.wait(on_hangup=reload)
+
+SIGTERM and SIGINT end the wait. SIGHUP calls `on_hangup`, in the waiting thread, and the wait goes on.
 
 Python runs a handler in the main thread, between two of its instructions. A signal that comes at the moment when that
 thread is about to block on a lock, or that the kernel gives to another thread, does not wake it: the process would go
@@ -21,6 +23,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -40,15 +43,16 @@ class EndSignals:
 
     def __enter__(self) -> Self:
         self._fd_before = signal.set_wakeup_fd(self._written.fileno())
-        for number in NUMBERS:
+        for number in (*NUMBERS, signal.SIGHUP):
             # Without a handler the process would end at once.
             self._before[number] = signal.signal(number, lambda _number, _frame: None)
         return self
 
-    def wait(self) -> None:
-        """Until one of the signals has come. Others that have handlers are read over."""
-        while not set(self._mine.recv(64)) & set(NUMBERS):
-            continue
+    def wait(self, on_hangup: Callable[[], None]) -> None:
+        """Until a signal to end has come. Other signals that have handlers are ignored."""
+        while not set(came := self._mine.recv(64)) & set(NUMBERS):
+            if signal.SIGHUP in came:
+                on_hangup()
         self._listener = threading.Thread(target=self._end_at_once, args=(time.monotonic(),), daemon=True)
         self._listener.start()
 

@@ -10,10 +10,10 @@ from typing import NoReturn
 import click
 
 from tiermq.cli.end_signals import EndSignals
-from tiermq.cli.server_security import SecurityOptions, security_options
+from tiermq.cli.server_security import SecurityOptions, reload_security, security_options
 from tiermq.errors import BadConfig, TierMQError
 from tiermq.namesrv.name_server import NameServer
-from tiermq.namesrv.name_server_config import NameServerConfig
+from tiermq.namesrv.name_server_config import NameServerConfig, unkept_in_file
 
 EXIT_CANNOT_START = 2
 
@@ -27,14 +27,20 @@ EXIT_CANNOT_START = 2
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A properties file as RocketMQ's name server takes it, or TOML (*.toml).",
 )
+@click.option("--accept-weaker", is_flag=True, help="Start although the file asks for safety that is not provided.")
 @security_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
 def namesrv(
-    port: int | None, bind: str | None, config_file: Path | None, as_json: bool, security: SecurityOptions
+    port: int | None,
+    bind: str | None,
+    config_file: Path | None,
+    accept_weaker: bool,
+    as_json: bool,
+    security: SecurityOptions,
 ) -> None:
     """Run a name server: brokers of TierMQ and of RocketMQ register here, clients ask here where topics are.
 
-    Options win over the file. Ends cleanly on SIGTERM and on Ctrl-C.
+    Options win over the file. Ends cleanly on SIGTERM and on Ctrl-C; SIGHUP reads accounts and certificates again.
 
     Exit code: 0 after a clean end, 2 if it cannot start.
 
@@ -50,6 +56,10 @@ def namesrv(
       tiermq namesrv --tls enforcing --tls-cert server.pem --acl accounts.toml
     """
     config, ignored = _configured(port, bind, config_file)
+    if config_file is not None and not accept_weaker:
+        provided = [] if security.accounts is None else ["--acl"]
+        if weaker := unkept_in_file(str(config_file), provided):
+            _give_up(f"{config_file} asks for what is not provided: {'; '.join(weaker)}. To start: --accept-weaker")
     if ignored:
         _say(
             as_json,
@@ -60,7 +70,8 @@ def namesrv(
     # Signals first, so that one that comes while it starts is not lost.
     with EndSignals() as ending:
         try:
-            server = NameServer(config, tls=security.tls(), acl=security.acl())
+            acl = security.acl()
+            server = NameServer(config, tls=security.tls(), acl=acl)
             server.start()
         except (OSError, TierMQError) as error:
             _give_up(f"cannot start at {config.bind_address}:{config.listen_port}: {error}")
@@ -73,7 +84,7 @@ def namesrv(
             port=server.port,
             kvConfigPath=config.kv_config_path,
         )
-        ending.wait()
+        ending.wait(on_hangup=lambda: reload_security([server.server], acl))
         server.stop()
     _say(as_json, "name server ended", event="ended")
 

@@ -10,7 +10,7 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,16 +19,19 @@ import click
 
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import LOOPBACK, BrokerConfig
+from tiermq.broker.rocketmq_settings import ACL, CERTIFICATE, ENDPOINT, ENFORCING, NAMESRV, TIER, TRUSTED
 from tiermq.broker.settings_file import FileSettings, read_settings_file
 from tiermq.cli.end_signals import EndSignals
 from tiermq.cli.heap_limits import limit_heaps
+from tiermq.cli.server_security import SecurityOptions, reload_security, security_options
 from tiermq.config import StoreConfig
-from tiermq.errors import RemotingError, TierMQError
+from tiermq.errors import BadConfig, RemotingError, TierMQError
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.remoting.acl import Credentials
-from tiermq.remoting.permissions import AccessFile, Account
-from tiermq.remoting.tls import TlsMode, TlsSettings, trusting_client_context
+from tiermq.remoting.permissions import Account
+from tiermq.remoting.server import RemotingServer
+from tiermq.remoting.tls import TlsMode
 from tiermq.tier.tier_config import TierConfig
 
 _log = logging.getLogger(__name__)
@@ -36,6 +39,12 @@ _log = logging.getLogger(__name__)
 EXIT_CANNOT_START = 2
 REGISTERED_S = 5.0
 ANY = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
+USUAL_TLS = "TLS permissive"
+_REPORTED = {
+    "ignored": "settings without effect here",
+    "unknown": "unknown settings",
+    "weaker": "accepted although not provided",
+}
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -43,33 +52,25 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.argument("directory", required=False, metavar="[DIR]", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--tier", metavar="URL", help="Keep history there: s3://bucket/prefix, gs://…, az://…, file:///dir.")
 @click.option("-c", "--config", "config_file", type=_FILE, help="RocketMQ's broker.conf, or TOML (*.toml).")
-@click.option("--host", help="Listen at this address [127.0.0.1; with a file: its bindAddress, or every one].")
+@click.option("--host", help="Listen at this address [bindAddress of the file, or 127.0.0.1].")
 @click.option("--port", type=click.IntRange(0, 65_535), help="Listen here [10911]; 0 takes a free one.")
 @click.option("--name", help="The broker's name [brokerName, or this machine's].")
 @click.option("--namesrv", metavar="ADDR", help="Register at host:port;host:port, and run no name server here.")
 @click.option("--namesrv-port", type=click.IntRange(0, 65_535), help="Where the name server here listens [9876].")
 @click.option("--metrics-port", type=click.IntRange(0, 65_535), help="Serve /metrics, /health and /ready here.")
-@click.option(
-    "--tls",
-    type=click.Choice([mode.value for mode in TlsMode]),
-    default=TlsMode.PERMISSIVE.value,
-    show_default=True,
-    help="Who may connect: plain peers, both, or TLS peers only.",
-)
-@click.option("--tls-cert", type=_FILE, help="PEM certificate; without one a certificate is made at each start.")
-@click.option("--tls-key", type=_FILE, help="PEM key of the certificate.")
-@click.option("--tls-key-password", envvar="TIERMQ_TLS_KEY_PASSWORD", hidden=True)
-@click.option("--tls-trusted", type=_FILE, help="PEM certificates that clients must show one of.")
-@click.option("--acl", "acl_file", type=_FILE, help="Accounts and permissions: TOML, or RocketMQ's plain_acl.yml.")
+@click.option("--tier-later", is_flag=True, help="Start although the tier refuses, and upload once it accepts.")
+@click.option("--accept-weaker", is_flag=True, help="Start although the file asks for safety that is not provided.")
+@security_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
 @click.option("-v", "--verbose", is_flag=True, help="Log what happens, not only what goes wrong.")
-def serve(**options: Any) -> None:
+def serve(security: SecurityOptions, **options: Any) -> None:
     """Run a broker on the store in DIR; RocketMQ's clients can use it.
 
-    DIR is made if there is none [storePathRootDir of the file, or ~/store]. Options win over the file. Without a file
-    only this machine can connect. A name server runs in the same process, unless --namesrv or the file's namesrvAddr
-    names another. SIGTERM and Ctrl-C answer what was asked, upload what the tier lacks (for up to tierCloseTimeout),
-    and close the store cleanly; a second signal ends the process at once, and the store recovers at its next start.
+    DIR is made if there is none [storePathRootDir of the file, or ~/store]. Options win over the file. Only this
+    machine can connect, unless --host or the file's bindAddress or brokerIP1 says otherwise. A name server runs in the
+    same process, unless --namesrv or the file's namesrvAddr names another. SIGTERM and Ctrl-C answer what was asked,
+    upload what the tier lacks (for up to tierCloseTimeout), and close the store cleanly; a second signal ends the
+    process at once, and the store recovers at its next start. SIGHUP reads accounts and certificates again.
 
     Exit code: 0 after a clean end, 2 if it cannot start.
 
@@ -91,19 +92,22 @@ def serve(**options: Any) -> None:
     # Signals first, so that one that comes while it starts is not lost.
     with EndSignals() as ending, ExitStack() as running:
         try:
-            ready = _start(options, running, left)
+            ready, reload = _start(options, security, running, left)
         except (OSError, TierMQError) as error:
             _give_up(error)
-        if ready["ignored"]:
-            click.echo(f"tiermq serve: settings that mean nothing here: {', '.join(ready['ignored'])}", err=True)
+        for name, words in _REPORTED.items():
+            if ready[name]:
+                click.echo(f"tiermq serve: {words}: {', '.join(ready[name])}", err=True)
         _say(as_json, _ready_line(ready), event="ready", **ready)
-        ending.wait()
+        ending.wait(on_hangup=reload)
         _say(as_json, "broker ending", event="ending")
     _say(as_json, f"broker ended{_left_words(left)}", event="ended", **left)
 
 
-def _start(options: dict[str, Any], running: ExitStack, left: dict[str, Any]) -> dict[str, Any]:
-    """Start everything; what was started ends with `running`, last first. Gives what the ready line says.
+def _start(
+    options: dict[str, Any], security: SecurityOptions, running: ExitStack, left: dict[str, Any]
+) -> tuple[dict[str, Any], Callable[[], None]]:
+    """Start everything; what was started ends with `running`, last first. What the ready line says, and SIGHUP does.
 
     `left` is given what the tier lacks when everything has ended.
     """
@@ -111,17 +115,24 @@ def _start(options: dict[str, Any], running: ExitStack, left: dict[str, Any]) ->
     config = _broker_config(options, file)
     directory = str((options["directory"] or StoreConfig(**file.store).root_path).absolute())
     tier = options["tier"] or TierConfig(**file.tier).url or None
-    tls = _tls(options)
-    acl = None if options["acl_file"] is None else AccessFile(options["acl_file"])
-    credentials = None if acl is None else acl.table.administrator()
+    weaker = file.unkept(_kept(security, tier, config.namesrv_addr))
+    if weaker and not options["accept_weaker"]:
+        raise BadConfig(
+            f"{options['config_file']} asks for what is not provided: {'; '.join(weaker)}. "
+            "To start without it: --accept-weaker"
+        )
     named_by = config.namesrv_addr
-    if not named_by:
-        own = _own_account()
+    own = None if named_by else _own_account()
+    tls, acl = security.tls(), security.acl(also=own)
+    credentials = None if acl is None else acl.table.administrator()
+    servers: list[RemotingServer] = []
+    if own is not None:
         credentials = None if acl is None else Credentials(own.access_key, own.secret_key)
-        name_server = _name_server(options, file, config, directory, tls, own)
+        name_server = NameServer(_name_server_config(options, file, config, directory), tls=tls, acl=acl)
         with _explained(f"name server, {name_server.config.bind_address}:{name_server.config.listen_port}"):
             name_server.start()
         running.callback(name_server.stop)
+        servers.append(name_server.server)
         named_by = f"{config.broker_ip1}:{name_server.port}"
         dialled = LOOPBACK if config.bind_address in ANY else config.bind_address
         config = config.with_settings(namesrv_addr=f"{dialled}:{name_server.port}")
@@ -135,13 +146,15 @@ def _start(options: dict[str, Any], running: ExitStack, left: dict[str, Any]) ->
             tls=tls,
             acl=acl,
             credentials=credentials,
-            name_server_tls=trusting_client_context() if tls.mode is TlsMode.ENFORCING else None,
+            name_server_tls=tls.client_context() if tls.mode is TlsMode.ENFORCING else None,
             settings_file=options["config_file"],
+            accept_weaker=options["accept_weaker"],
             **{**(file.tier if tier else {}), **file.store},
         )
         running.callback(lambda: left.update(_left(broker)))
         running.callback(broker.stop)
         broker.start()
+    servers.append(broker.parts.server)
     if broker.registration is not None and not broker.registration.wait_registered(REGISTERED_S):
         _log.warning("not registered at %s yet: clients cannot find this broker there", named_by)
     gc.collect()
@@ -153,12 +166,32 @@ def _start(options: dict[str, Any], running: ExitStack, left: dict[str, Any]) ->
         "store": directory,
         "tier": tier,
         "metrics": broker.metrics_address,
+        "tls": security.shown,
+        "open": acl is None and config.bind_address not in (LOOPBACK, "localhost", "::1"),
         "ignored": list(file.ignored),
+        "unknown": list(file.unknown),
+        "weaker": weaker,
+    }, lambda: reload_security(servers, acl)
+
+
+def _kept(security: SecurityOptions, tier: str | None, name_servers: str) -> set[str]:
+    """What the operator says that keeps a promise of a file."""
+    said = {
+        ACL: security.accounts,
+        TIER: tier,
+        NAMESRV: name_servers,
+        ENFORCING: security.mode is TlsMode.ENFORCING,
+        CERTIFICATE: security.certificate,
+        TRUSTED: security.trusted,
+        ENDPOINT: os.environ.get(ENDPOINT),
     }
+    return {name for name, value in said.items() if value}
 
 
 def _broker_config(options: dict[str, Any], file: FileSettings) -> BrokerConfig:
-    values: dict[str, Any] = {} if options["config_file"] is not None else {"bind_address": LOOPBACK}
+    """Loopback, unless an option or the file says otherwise. A file that says what other machines dial says so, too."""
+    dialled = str(file.broker.get("broker_ip1", LOOPBACK)).strip()
+    values: dict[str, Any] = {} if dialled not in (LOOPBACK, "localhost") else {"bind_address": LOOPBACK}
     values |= file.broker
     wanted = {
         "bind_address": options["host"],
@@ -170,26 +203,10 @@ def _broker_config(options: dict[str, Any], file: FileSettings) -> BrokerConfig:
     return BrokerConfig(**values | {name: value for name, value in wanted.items() if value is not None})
 
 
-def _tls(options: dict[str, Any]) -> TlsSettings:
-    return TlsSettings(
-        TlsMode(options["tls"]),
-        options["tls_cert"],
-        options["tls_key"],
-        options["tls_key_password"],
-        options["tls_trusted"],
-        client_must_authenticate=options["tls_trusted"] is not None,
-    )
-
-
-def _name_server(
-    options: dict[str, Any],
-    file: FileSettings,
-    config: BrokerConfig,
-    directory: str,
-    tls: TlsSettings,
-    own: Account,
-) -> NameServer:
-    """The one beside the broker, with the same accounts, and the broker's own."""
+def _name_server_config(
+    options: dict[str, Any], file: FileSettings, config: BrokerConfig, directory: str
+) -> NameServerConfig:
+    """Of the one beside the broker."""
     values: dict[str, Any] = {
         "bind_address": config.bind_address,
         "kv_config_path": f"{directory}/config/kvConfig.json",
@@ -197,8 +214,7 @@ def _name_server(
     values |= file.namesrv
     if options["namesrv_port"] is not None:
         values["listen_port"] = options["namesrv_port"]
-    acl = None if options["acl_file"] is None else AccessFile(options["acl_file"], also=own)
-    return NameServer(NameServerConfig(**values), tls=tls, acl=acl)
+    return NameServerConfig(**values)
 
 
 def _own_account() -> Account:
@@ -226,6 +242,10 @@ def _ready_line(ready: dict[str, Any]) -> str:
     ]
     if ready["metrics"]:
         parts.append(f"metrics http://{ready['metrics']}/metrics")
+    if ready["tls"] != USUAL_TLS:
+        parts.append(ready["tls"])
+    if ready["open"]:
+        parts.append("open to every machine that reaches it (no --acl)")
     return ", ".join(parts)
 
 

@@ -8,15 +8,32 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import ClassVar
 
 from tiermq.errors import BadConfig
-from tiermq.settings import Configuration, settings_of, whole
+from tiermq.settings import (
+    Configuration,
+    Promise,
+    is_false,
+    is_true,
+    read_properties,
+    settings_of,
+    unkept_promises,
+    whole,
+)
 
 DEFAULT_PORT = 9876
 FIXED_WHILE_RUNNING = frozenset({"listen_port", "bind_address", "kv_config_path"})
 """What a running name server does not change: where it listens and where it keeps its file."""
+_LISTED = "lists of topics would be given to anybody"
+PROMISES = {
+    "enableControllerInNamesrv": Promise(is_true, "there is no controller, so no replica takes over", "leave it out"),
+    "enableAllTopicList": Promise(is_false, _LISTED, "leave it out, or ask for accounts with --acl", "--acl"),
+    "enableTopicList": Promise(is_false, _LISTED, "leave it out, or ask for accounts with --acl", "--acl"),
+}
+"""Settings of RocketMQ's name server whose values ask for safety that is not provided."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +65,12 @@ class NameServerConfig(Configuration):
         """From TOML (by its suffix) or properties, and the keys that are no settings of a name server."""
         text = Path(path).read_text(encoding="utf-8")
         return (cls.from_toml(text), []) if path.endswith(".toml") else cls.from_properties(text)
+
+
+def unkept_in_file(path: str, kept: Collection[str]) -> list[str]:
+    """What a properties file asks for that neither a name server here nor the options in `kept` provide, in words."""
+    text = "" if path.endswith(".toml") else Path(path).read_text(encoding="utf-8")
+    return unkept_promises(read_properties(text), PROMISES, kept)
 
 
 def changed_while_running(config: NameServerConfig, entries: dict[str, str]) -> NameServerConfig:

@@ -68,8 +68,8 @@ class RemotingServer:
         self.limits = limits or ServerLimits()
         self.clock = clock or SystemClock()
         self.acl = acl
-        wanted = tls is not None and tls.mode is not TlsMode.DISABLED
-        self.tls_context: ssl.SSLContext | None = tls.server_context() if tls is not None and wanted else None
+        self._tls = None if tls is None or tls.mode is TlsMode.DISABLED else tls
+        self.tls_context: ssl.SSLContext | None = None if self._tls is None else self._tls.server_context()
         self.plain_allowed = tls is None or tls.mode is not TlsMode.ENFORCING
         self.connections: set[Connection] = set()
         self.refused_connections = 0
@@ -139,6 +139,11 @@ class RemotingServer:
     def declared(self) -> dict[int, tuple[Access, bool]]:
         """Every code that is served: who may ask for it, and whether it runs in the pool."""
         return {code: (access, code in self._blocking) for code, access in self._access.items()}
+
+    def reload_tls(self) -> None:
+        """Read the certificates again, for connections from now on. Any thread. Raises BadConfig, and keeps the old."""
+        if self._tls is not None:
+            self.tls_context = self._tls.server_context()
 
     # Life.
 

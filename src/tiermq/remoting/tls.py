@@ -28,7 +28,11 @@ class TlsMode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """Without a certificate one is made for this process alone, which only clients that trust anything accept."""
+    """Without a certificate one is made for this process alone, which only clients that trust anything accept.
+
+    `client_must_authenticate`: TLS peers show a certificate that one in `trusted_path` signed, or one that is in it, or
+    the server's own. Plain peers show nothing, so it protects under ENFORCING only.
+    """
 
     mode: TlsMode = TlsMode.PERMISSIVE
     certificate_path: Path | None = None
@@ -38,7 +42,7 @@ class TlsSettings:
     client_must_authenticate: bool = False
 
     def server_context(self) -> ssl.SSLContext:
-        """Raises BadConfig for files that cannot be used."""
+        """Raises BadConfig for files that cannot be used, and without a certificate when none can be made."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
@@ -48,6 +52,9 @@ class TlsSettings:
                 context.load_cert_chain(self.certificate_path, self.key_path, self.key_password)
             if self.trusted_path is not None:
                 context.load_verify_locations(self.trusted_path)
+                if self.certificate_path is not None:  # A broker shows it to the name server beside it.
+                    context.load_verify_locations(cadata=_first_certificate(self.certificate_path))
+                    context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
         except (OSError, ssl.SSLError) as error:
             raise BadConfig(
                 f"TLS: expected PEM files of a certificate and its key, found {self.certificate_path}, "
@@ -56,6 +63,20 @@ class TlsSettings:
         if self.client_must_authenticate:
             context.verify_mode = ssl.CERT_REQUIRED
         return context
+
+    def client_context(self) -> ssl.SSLContext:
+        """For the requests of this process to a server that is set up as it is: it shows the same certificate."""
+        context = trusting_client_context()
+        if self.certificate_path is not None:
+            context.load_cert_chain(self.certificate_path, self.key_path, self.key_password)
+        return context
+
+
+def _first_certificate(path: Path) -> str:
+    """A server's own certificate; those behind it signed it, and others as well."""
+    text = path.read_text(encoding="ascii", errors="replace")
+    begin, end = (text.index(f"-----{word} CERTIFICATE-----") for word in ("BEGIN", "END"))
+    return text[begin:end] + "-----END CERTIFICATE-----\n"
 
 
 def trusting_client_context() -> ssl.SSLContext:

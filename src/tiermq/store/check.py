@@ -35,7 +35,7 @@ from tiermq.message.system_flag import TransactionType, enters_consume_queue
 from tiermq.message.topic_name import SCHEDULE_TOPIC
 from tiermq.store.index_walk import IndexEntry
 from tiermq.store.log_walk import walk_log_file
-from tiermq.store.store_files import ReadOnlyMap, StoreFile, is_store
+from tiermq.store.store_files import ReadOnlyMap, StoreFile, is_store, require_no_rocksdb
 from tiermq.store.store_view import LogView, QueueKey, QueueView, StoreView
 
 FINDINGS_KEPT_MAX = 1_000
@@ -95,6 +95,7 @@ def check_store(
     """
     if not is_store(root):
         raise StoreError(f"{root}: expected a store directory (commitlog/, consumequeue/ or checkpoint), found none")
+    require_no_rocksdb(str(root))
     with StoreView.open(root, commit_log_paths) as view:
         return _Check(view, slot_count, progress or (lambda _: None)).run()
 

@@ -32,7 +32,7 @@ from tiermq.message.record_head import HeadKind, read_head
 from tiermq.store.read_only_index import ReadOnlyIndex
 from tiermq.store.read_only_queue import ReadOnlyQueue
 from tiermq.store.read_only_run import Listing, ReadOnlyRun
-from tiermq.store.store_files import is_store
+from tiermq.store.store_files import is_store, require_no_rocksdb
 from tiermq.store.store_state import StoreState, require_recovered, store_state
 
 QUEUE_MAPS_MAX = 16_384
@@ -65,6 +65,7 @@ class ReadOnlyStore:
             raise StoreDamaged(
                 f"{root}: expected a store directory (commitlog, consumequeue), found none; check the path"
             )
+        require_no_rocksdb(str(root))
         return cls(root, commit_log_paths)
 
     # Life

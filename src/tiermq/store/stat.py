@@ -12,7 +12,7 @@ from typing import Any
 
 from tiermq.errors import StoreDamaged, StoreError
 from tiermq.store.inspect import decode_checkpoint
-from tiermq.store.store_files import FileKind, StoreFile, is_store
+from tiermq.store.store_files import FileKind, StoreFile, is_store, require_no_rocksdb
 from tiermq.store.store_view import StoreView
 
 
@@ -63,6 +63,7 @@ def stat_store(root: Path, *, commit_log_paths: Sequence[Path] = (), slot_count:
     """Raises StoreError when `root` is no store. A damaged small file counts as absent here: `check` reports it."""
     if not is_store(root):
         raise StoreError(f"{root}: expected a store directory (commitlog/, consumequeue/ or checkpoint), found none")
+    require_no_rocksdb(str(root))
     with StoreView.open(root, commit_log_paths) as view:
         log_min = view.log.min_offset
         queues = []

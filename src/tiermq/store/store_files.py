@@ -18,17 +18,32 @@ import errno
 import mmap
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from tiermq.errors import StoreDamaged
 from tiermq.index.index_name import is_index_name
 from tiermq.message.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
 from tiermq.store import clean_marker
 
 _ZEROS = bytes(1 << 20)
 _QUEUE_FILE = re.compile(r"[0-9]{20}")
+
+
+ROCKSDB = {
+    "config/topics": "topics",
+    "config/subscriptionGroups": "groups",
+    "config/consumerOffsets": "consumer offsets",
+    "config/metadata": "topics, groups and consumer offsets",
+    "config/rdb": "topics, groups and consumer offsets",
+    "consumequeue": "queues",
+    "consumequeue_rocksdb": "queues",
+    "kvStore": "popped messages",
+}
+"""Directories in which RocketMQ keeps a RocksDB, by its settings, and what is in it. One always has a file CURRENT."""
+ROCKSDB_TRANSACTIONS = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
 
 
 class FileKind(enum.Enum):
@@ -104,6 +119,20 @@ def _starts_like_a_log(path: Path) -> bool:
 def is_store(root: Path) -> bool:
     """Whether `root` looks like a store directory at all."""
     return any((root / name).is_dir() for name in ("commitlog", "consumequeue")) or (root / "checkpoint").is_file()
+
+
+def require_no_rocksdb(root: str, exists: Callable[[str], bool] = os.path.exists) -> None:
+    """Refuse a store of which RocketMQ keeps a part in RocksDB: that part would be missing. Raises StoreDamaged."""
+    found = {name: held for name, held in ROCKSDB.items() if exists(f"{root}/{name}/CURRENT")}
+    if exists(f"{root}/consumequeue/{ROCKSDB_TRANSACTIONS}"):
+        found["rocksdbstore"] = "open transactions"
+    if found:
+        parts = ", ".join(f"{name} ({held})" for name, held in found.items())
+        raise StoreDamaged(
+            f"{root}: expected a store in files, found RocksDB of RocketMQ in {parts}, which would be missing. "
+            "Let RocketMQ convert it (mqadmin rocksDBConfigToJson), then move these directories away: "
+            "docs/compatibility.md says how"
+        )
 
 
 def list_store(root: Path, commit_log_paths: Sequence[Path] = ()) -> list[StoreFile]:

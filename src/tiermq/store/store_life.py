@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from tiermq.clock import Clock, SystemClock
-from tiermq.config import StoreConfig
+from tiermq.config import BrokerRole, StoreConfig
 from tiermq.consumequeue.queue_table import QueueType
-from tiermq.errors import StoreClosed
+from tiermq.errors import BadConfig, StoreClosed
 from tiermq.files.file_access import FileAccess, FileLock
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.message.hosts import encode_host
@@ -29,6 +29,8 @@ from tiermq.store.assembly import Parts, assemble, raise_descriptor_limit
 from tiermq.store.clean_marker import CleanMarker, QueueEnd, read_marker, remove_marker, write_marker
 from tiermq.store.lifecycle import Lifecycle, State
 from tiermq.store.recovery import Recovered, Recovery
+from tiermq.store.running_flags import Flag
+from tiermq.store.store_files import require_no_rocksdb
 from tiermq.store.store_metrics import register_metrics
 from tiermq.store.topic_attributes import TopicAttributes
 
@@ -60,13 +62,14 @@ class StoreLife:
         store_host: str = DEFAULT_HOST,
         batch_topics: Iterable[str] = (),
         background: bool = True,
+        accept_weaker: bool = False,
         **settings: Any,
     ) -> Self:
         """Open the store in `path`, making it when there is none, and recover what is there.
 
         `settings` are RocketMQ's names in snake_case. Raises StoreLocked when another process has it, StoreDamaged when
         a file in it is foreign or of a wrong size, ReadOnlyStore when it cannot be written, BadConfig for a bad
-        setting.
+        setting, and for one that asks for safety which is not provided (a replica), unless `accept_weaker`.
 
         `background=False` starts no thread: nothing is dispatched, flushed or cleaned but by `dispatch_now`, `flush`,
         `flush_queues`, `clean_now` and `close`. For simulations, which must repeat themselves step by step.
@@ -75,8 +78,11 @@ class StoreLife:
         if path is not None:
             settings["store_path_root_dir"] = str(Path(path).absolute())
         config = config.with_settings(**settings)
+        if config.unkept and not accept_weaker:
+            raise BadConfig(f"{'; '.join(config.unkept)}. To open the store without: accept_weaker=True")
         access = access or OsFileAccess()
         root = str(config.root_path)
+        require_no_rocksdb(root, access.exists)
         raise_descriptor_limit()
         for directory in (root, *map(str, config.commit_log_paths), f"{root}/consumequeue", f"{root}/index"):
             access.make_directories(directory)
@@ -115,6 +121,8 @@ class StoreLife:
         self._bind_hot_paths()
         register_metrics(self.metrics, parts)
         self._lifecycle.advance(State.RUNNING)
+        if parts.config.broker_role is BrokerRole.SLAVE:
+            parts.flags.set(Flag.NOT_WRITEABLE)  # Only a master's stream may write here, and there is none.
         parts.log.set_writeable(parts.flags.writeable)
 
     def _load(self, clean: bool, marker: CleanMarker | None) -> None:

@@ -103,6 +103,7 @@ class TieredStore(TieredReading):
         store_host: str = DEFAULT_HOST,
         background: bool = True,
         surroundings: Surroundings | None = None,
+        accept_weaker: bool = False,
         **settings: Any,
     ) -> Self:
         """Open the store in `path` with the tier at URL `tier`.
@@ -123,9 +124,7 @@ class TieredStore(TieredReading):
             if driver is None:
                 driver = open_driver(tier_config.url, metrics=ProviderMetrics(registry), clock=clock)
                 undo.callback(driver.close)
-            local = LocalStore.open(
-                config=local_config, clock=clock, access=around.access, store_host=store_host, background=background
-            )
+            local = _open_local(local_config, clock, around, store_host, background, accept_weaker)
             undo.callback(local.close)
             lock = _tier_lock(tier_config, around)
             if lock is not None:
@@ -482,6 +481,19 @@ class _Upkeep(Service):
         if self._thread is not None:
             self._thread.join(timeout_s)
         return not self.running
+
+
+def _open_local(
+    config: StoreConfig, clock: Clock, around: Surroundings, store_host: str, background: bool, accept_weaker: bool
+) -> LocalStore:
+    return LocalStore.open(
+        config=config,
+        clock=clock,
+        access=around.access,
+        store_host=store_host,
+        background=background,
+        accept_weaker=accept_weaker,
+    )
 
 
 def _tier_lock(config: TierConfig, surroundings: Surroundings) -> HeldLock | None:

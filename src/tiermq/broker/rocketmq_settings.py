@@ -1,0 +1,241 @@
+"""What RocketMQ's settings mean here: those that ask for safety we do not provide, other spellings, and all its names.
+
+Every setting of RocketMQ 5.3.3 and 5.5.0 (BrokerConfig, MessageStoreConfig, NettyServerConfig, NettyClientConfig,
+AuthConfig, the tiered store's) is one of these:
+
+    kept        a field of `BrokerConfig`, `StoreConfig` or `TierConfig`
+    alias       another spelling of one, in ALIASES, or one that `metrics_settings` understands
+    refused     in PROMISES: some of its values ask for security, durability or a place that is not provided
+    no effect   in NAMES and in none of the above: threads, queues, caches, statistics of an implementation
+    unknown     none of RocketMQ's
+
+A broker whose file has a refused value does not start, unless its operator accepts less (`--accept-weaker`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tiermq.broker.broker_config import CHANGEABLE_OF_BROKER, CHANGEABLE_OF_STORE, BrokerConfig
+from tiermq.config import PROMISES as STORE_PROMISES
+from tiermq.config import SETTINGS as STORE_SETTINGS
+from tiermq.errors import BadConfig
+from tiermq.settings import Promise, above, is_false, is_given, is_true, settings_of
+
+ACL, TIER, NAMESRV, ENFORCING, CERTIFICATE, TRUSTED, ENDPOINT = (
+    "--acl",
+    "--tier",
+    "--namesrv",
+    "--tls enforcing",
+    "--tls-cert",
+    "--tls-trusted",
+    "AWS_ENDPOINT_URL",
+)
+"""What an operator can say that keeps a promise."""
+
+ALIASES = {
+    "tieredStoreFilepath": "tieredStoreFilePath",  # So in RocketMQ's documentation.
+    "mapedFileSizeCommitLog": "mappedFileSizeCommitLog",  # So up to RocketMQ 4.
+    "mapedFileSizeConsumeQueue": "mappedFileSizeConsumeQueue",
+    "metricsPromExporterHost": "metricsHost",
+    "enableDLedgerCommitLog": "enableDLegerCommitLog",
+}
+PROM_PORT = 5557
+_EXPORTERS = {"0": "DISABLE", "1": "OTLP_GRPC", "2": "PROM", "3": "LOG"}
+
+_NO_REPLICA = "there is no replication, so no other broker has a copy"
+_ONE_BROKER = "leave it out; flushDiskType=SYNC_FLUSH and --tier protect what one broker has"
+_ACCOUNTS = "requests would not be checked: there are no accounts"
+_GIVE_ACCOUNTS = "give --acl with plain_acl.yml, or accounts in TOML"
+_NO_ROCKSDB = "there is no RocksDB here, and what RocketMQ keeps in one is not read"
+_TO_FILES = "leave it out, and let RocketMQ convert a store that has one: docs/compatibility.md"
+_FIND_SERVERS = "name servers are not looked up: this broker would not be registered at them"
+
+
+def _replica(asks: Any = is_true) -> Promise:
+    return Promise(asks, _NO_REPLICA, _ONE_BROKER)
+
+
+def _names_changeable(value: str) -> bool:
+    known = settings_of(BrokerConfig)
+    changeable = {known[name].property_name for name in CHANGEABLE_OF_BROKER}
+    changeable |= {STORE_SETTINGS[name].property_name for name in CHANGEABLE_OF_STORE}
+    return any(name.strip() in changeable for name in value.split(";"))
+
+
+PROMISES: Mapping[str, Promise] = {
+    **STORE_PROMISES,
+    # Who may do what.
+    "aclEnable": Promise(is_true, _ACCOUNTS, _GIVE_ACCOUNTS, ACL),
+    "authenticationEnabled": Promise(is_true, _ACCOUNTS, _GIVE_ACCOUNTS, ACL),
+    "authorizationEnabled": Promise(is_true, _ACCOUNTS, _GIVE_ACCOUNTS, ACL),
+    "migrateAuthFromV1Enabled": Promise(is_true, _ACCOUNTS, _GIVE_ACCOUNTS, ACL),
+    "rejectPullConsumerEnable": Promise(is_true, "pulls would be served", "leave it out, or deny SUB with --acl", ACL),
+    "litePullMessageEnable": Promise(is_false, "pulls would be served", "leave it out, or deny SUB with --acl", ACL),
+    "startAcceptSendRequestTimeStamp": Promise(above(0), "sends would be taken before that time", "leave it out"),
+    "configBlackList": Promise(
+        _names_changeable,
+        "settings in it could be changed over the network",
+        "leave it out, and let only an admin account do so with --acl",
+        ACL,
+    ),
+    # TLS, which RocketMQ takes from the command line or a file of its own.
+    "useTLS": Promise(is_true, "name servers would be reached without TLS", "give --tls enforcing", ENFORCING),
+    "tls.server.mode": Promise(
+        lambda value: value.strip() == "enforcing", "plain peers would be served", "give --tls enforcing", ENFORCING
+    ),
+    "tls.server.need.client.auth": Promise(
+        lambda value: value.strip() == "require", "no client needs a certificate", "give --tls-trusted", TRUSTED
+    ),
+    "tls.server.authClient": Promise(is_true, "no client needs a certificate", "give --tls-trusted", TRUSTED),
+    "tls.server.trustCertPath": Promise(is_given, "no client needs a certificate", "give --tls-trusted", TRUSTED),
+    "tls.server.certPath": Promise(is_given, "this certificate would not be used", "give --tls-cert", CERTIFICATE),
+    "tls.server.keyPath": Promise(is_given, "this key would not be used", "give --tls-key", CERTIFICATE),
+    "tls.test.mode.enable": Promise(is_false, "a certificate would be made up", "give --tls-cert", CERTIFICATE),
+    # Copies on other machines.
+    "brokerId": _replica(above(0)),
+    "inSyncReplicas": _replica(above(1)),
+    "minInSyncReplicas": _replica(above(1)),
+    "totalReplicas": _replica(above(1)),
+    "allAckInSyncStateSet": _replica(),
+    "enableAutoInSyncReplicas": _replica(),
+    "enableDLegerCommitLog": _replica(),
+    "enableControllerMode": _replica(),
+    "enableSlaveActingMaster": _replica(),
+    "enableRemoteEscape": _replica(),
+    "asyncLearner": _replica(),
+    "haMasterAddress": _replica(is_given),
+    # Where things are kept.
+    "storeType": Promise(lambda value: value.strip() not in ("", "default"), _NO_ROCKSDB, _TO_FILES),
+    "configManagerVersion": Promise(lambda value: value.strip().lower() not in ("", "v1"), _NO_ROCKSDB, _TO_FILES),
+    "rocksdbCQDoubleWriteEnable": Promise(is_true, _NO_ROCKSDB, _TO_FILES),
+    "transRocksDBEnable": Promise(is_true, _NO_ROCKSDB, _TO_FILES),
+    "timerRocksDBEnable": Promise(is_true, _NO_ROCKSDB, _TO_FILES),
+    "popConsumerKVServiceEnable": Promise(is_true, _NO_ROCKSDB, _TO_FILES),
+    "messageStorePlugIn": Promise(is_given, "there is no tier to keep history in", "give --tier URL", TIER),
+    "objectStoreBucket": Promise(is_given, "no bucket is used", "give --tier s3://bucket/prefix", TIER),
+    "objectStoreEndpoint": Promise(
+        is_given, "this endpoint is not asked", "set AWS_ENDPOINT_URL in the environment", ENDPOINT
+    ),
+    # Who finds it, and who watches it.
+    "fetchNameSrvAddrByDnsLookup": Promise(is_true, _FIND_SERVERS, "give --namesrv", NAMESRV),
+    "fetchNamesrvAddrByAddressServer": Promise(is_true, _FIND_SERVERS, "give --namesrv", NAMESRV),
+    "metricsExporterType": Promise(
+        lambda value: _EXPORTERS.get(value.strip(), value.strip()) in ("OTLP_GRPC", "LOG"),
+        "metrics are pushed nowhere and not logged",
+        "write PROM, and let Prometheus fetch them",
+    ),
+}
+
+
+def metrics_settings(entries: Mapping[str, str]) -> dict[str, Any]:
+    """Settings of a broker that RocketMQ's `metricsExporterType` and `metricsPromExporterPort` mean."""
+    text = entries.get("metricsExporterType", "DISABLE").strip()
+    kind = _EXPORTERS.get(text, text)
+    if kind not in _EXPORTERS.values():
+        raise BadConfig(f"metricsExporterType is one of {', '.join(_EXPORTERS.values())}, found {text!r}")
+    return {"metrics_port": entries.get("metricsPromExporterPort", PROM_PORT)} if kind == "PROM" else {}
+
+
+NAMES = frozenset(
+    """
+    accessMessageInMemoryHotRatio accountStatsEnable accountStatsPrintZeroValues ackMessageThreadPoolNums
+    ackThreadPoolQueueCapacity aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond aclEnable
+    adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity allAckInSyncStateSet
+    allowRecallWhenBrokerNotWriteable appendAckAsync appendCkAsync appendTopicForTimerDeleteKey asyncLearner
+    asyncSendEnable authConfigPath authenticationEnabled authenticationMetadataProvider authenticationProvider
+    authenticationStrategy authenticationWhitelist authorizationEnabled authorizationMetadataProvider
+    authorizationProvider authorizationStrategy authorizationWhitelist autoDeleteUnusedStats
+    batchDispatchRequestThreadPoolNums bottomMostCompressionTypeForConsumeQueueStore broadcastOffsetExpireMaxSecond
+    broadcastOffsetExpireSecond brokerConfigPath brokerElectionPriority brokerFastFailureEnable
+    brokerHeartbeatInterval brokerIP2 brokerNotActiveTimeoutMillis cgColdReadThreshold channelNotActiveInterval
+    checkCommitLogOffsetOnRecover checkSyncStateSetPeriod cleanOfflineBrokerInterval cleanRocksDBDirtyCQIntervalMin
+    cleanSwapedMapInterval clearRetryTopicWhenDeleteTopic clientAsyncSemaphoreValue clientCallbackExecutorThreads
+    clientChannelMaxIdleTimeSeconds clientCloseSocketIfTimeout clientManagerThreadPoolQueueCapacity
+    clientManageThreadPoolNums clientOnewaySemaphoreValue clientPooledByteBufAllocatorEnable clientSocketRcvBufSize
+    clientSocketSndBufSize clientWorkerThreads clusterName coldCtrStrategyEnable coldDataFlowControlEnable
+    coldDataScanEnable combineAssignOffsetCQType combineCQEnableCheckSelf combineCQLoadingCQTypes
+    combineCQMaxExtraSearchCommitLogFiles combineCQPreferCQType combineCQUseRocksdbForLmq commercialBaseCount
+    commercialSizePerMsg commitLogForceSwapMapInterval commitLogRecoverMaxNum commitLogSwapMapInterval
+    commitLogSwapMapReserveFileNum compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal
+    compactionThreadNum compatibleWithOldNameSrv compressedRegister configBlackList configManagerVersion
+    connectTimeoutMillis consumerFallbehindThreshold consumerManagerThreadPoolQueueCapacity
+    consumerManageThreadPoolNums consumerOffsetUpdateVersionStep controllerAddr controllerHeartBeatTimeoutMills
+    correctLogicMinOffsetSleepInterval dataReadAheadEnable debugLockEnable defaultMessageRequestMode
+    defaultPopShareQueueNum delayOffsetUpdateVersionStep disableCallbackExecutor disableConsumeIfConsumerReadSlowly
+    disableNettyWorkerGroup disappearTimeAfterStart diskFallRecorded dispatchCqCacheNum dispatchCqThreads
+    dispatchFromSenderThread dLegerGroup dLegerPeers dLegerSelfId enableAcceleratedRecovery enableAsyncReput
+    enableAutoInSyncReplicas enableBatchPush enableBroadcastOffsetStore enableBuildConsumeQueueConcurrently
+    enableCalcFilterBitMap enableCleanExpiredOffset enableCompaction enableConnectionMetrics enableControllerMode
+    enableCreateSysGroup enableDetailStat enableDLegerCommitLog enableFastChannelEventProcess enableLagAndDlqMetrics
+    enableLiteEventMode enableLitePopLog enableLmqQuota enableLmqStats
+    enableLogConsumeQueueRepeatedlyBuildWhenRecover enableMessageStoreMetrics enableMixedMessageType
+    enableNetWorkFlowControl enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag
+    enablePopBatchAck enablePopBufferMerge enablePopLog enablePopMessageThreshold enablePopMetrics
+    enableReconnectForGoAway enableRegisterProducer enableRemoteEscape enableRemotingMetrics enableRequestMetrics
+    enableRocksDBLog enableScheduleAsyncDeliver enableScheduleMessageStats enableShutdownGracefully
+    enableSingleTopicRegister enableSkipLongAwaitingAck enableSlaveActingMaster enableSplitMetadata
+    enableSplitRegistration enableStatsMetrics enableTransactionMetrics endTransactionPoolQueueCapacity
+    endTransactionThreadPoolNums estimateAccumulation expectConsumerNumUseFilter fetchControllerAddrByDnsLookup
+    fetchNamesrvAddrByAddressServer fetchNameSrvAddrByDnsLookup fetchNamesrvAddrInterval filterDataCleanTimeSpan
+    flushConsumerOffsetHistoryInterval forceRegister forwardTimeout globalColdReadThreshold haFlowControlEnable
+    haHousekeepingInterval haListenPort haMasterAddress haMaxGapNotInSync haMaxTimeSlaveNotCatchup
+    haSendHeartbeatInterval haTransferBatchSize heartbeatThreadPoolNums heartbeatThreadPoolQueueCapacity
+    highSpeedMode indexFileReadEnable indexFileWriteEnable indexRocksDBEnable initAuthenticationUser
+    initPopOffsetByCheckMsgInMem innerClientAuthenticationCredentials inSyncReplicas isolateLogEnable
+    isScanAvailableNameSrv iteratorWhenUseRocksdbConsumeQueue liteEventCheckInterval liteEventFullDispatchDelayTime
+    liteEventFullDispatchDelayTimeForWildcardGroup liteLagCountMetricsEnable liteLagLatencyCollectEnable
+    liteLagLatencyMetricsEnable liteLagLatencyTopK litePullMessageEnable litePullMessageThreadPoolNums
+    litePullThreadPoolQueueCapacity liteSubscriptionCheckInterval liteSubscriptionCheckTimeoutMills
+    liteTtlCheckInterval loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums
+    loadBalanceThreadPoolQueueCapacity lockInStrictMode logicQueueForceSwapMapInterval logicQueueSwapMapInterval
+    logicQueueSwapMapReserveFileNum mappedFileSwapEnable maxAsyncPutMessageRequests maxBatchDeleteFilesNum
+    maxChecksumRange maxClientEventCount maxErrorRateOfBloomFilter maxHaTransferByteInSecond
+    maxLiteSubscriptionCount maxLmqConsumeQueueNum maxMessageFilterNumForNotification maxOffsetMapSize
+    maxReconnectIntervalTimeSeconds maxRecoveryCommitlogFiles maxRocksDBIndexQueryDays maxSlaveResendLength
+    maxStatsIdleTimeInMinutes maxTopicLength memTableFlushIntervalMs metricGrpcExporterIntervalInMills
+    metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills metricsExportBatchMaxDataPoints
+    metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel metricsOtelCardinalityLimit
+    migrateAuthFromV1Enabled minInSyncReplicas minLiteTTl msgTraceTopicName persistConsumerOffsetIncrementally
+    popCkOffsetMaxQueueSize popCkStayBufferTime popConsumerFSServiceInit popConsumerKVServiceEnable
+    popConsumerKVServiceInit popConsumerKVServiceLog popFromRetryProbability popFromRetryProbabilityForPriority
+    popInflightMessageThreshold popLongPollingForceNotifyInterval popPollingMapExpireTimeSeconds popPollingMapSize
+    popResponseReturnActualRetryTopic popReviveConcurrency popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead
+    popReviveSkipIfGroupAbsent preferredLeaderId printChannelGroups printChannelGroupsMinNum priorityOrderAsc
+    processReplyMessageThreadPoolNums pullBatchMaxMessageCount pullMessageThreadPoolNums pullThreadPoolQueueCapacity
+    putConsumeQueueDataByFileChannel putMessageFutureThreadPoolNums putMessageTimeout putMsgIndexHightWater
+    putThreadPoolQueueCapacity queryMessageThreadPoolNums queryThreadPoolQueueCapacity realTimeNotifyConsumerChange
+    realTimePersistRocksDBConfig recoverConcurrently recoverThreadPoolNums registerBrokerTimeoutMills
+    rejectPullConsumerEnable replyThreadPoolQueueCapacity retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs
+    reviveMaxSlow reviveScanTime rocketmqHome rocksdbCompressionType rocksdbCQDoubleWriteEnable
+    rocksdbFlushWalFrequency rocksdbWalFileRollingThreshold sampleSteps scheduleAsyncDeliverMaxPendingLimit
+    scheduleAsyncDeliverMaxResendNum2Blocked searchBcqByCacheEnable sendHeartbeatTimeoutMillis
+    sendMessageThreadPoolNums serverAsyncSemaphoreValue serverCallbackExecutorThreads
+    serverChannelMaxIdleTimeSeconds serverLoadBalancerEnable serverNettyWorkerGroupEnable serverOnewaySemaphoreValue
+    serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog serverSocketRcvBufSize
+    serverSocketSndBufSize serverWorkerThreads sharedByteBufferNum shutdownWaitTimeSeconds skipPreOnline
+    skipWhenCKRePutReachMaxTimes slaveReadEnable socksProxyConfig spinLockCollisionRetreatOptimalDegree
+    splitMetadataSize splitRegistrationSize startAcceptSendRequestTimeStamp statefulAuthenticationCacheExpiredSecond
+    statefulAuthenticationCacheMaxNum statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum
+    statRocksDBCQIntervalSec storePathBrokerIdentity storePathDLedgerCommitLog storePathEpochFile storeType
+    subscriptionExpiredTimeout syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod syncControllerMetadataPeriod
+    syncFromLastFile syncMasterFlushOffsetWhenStartup timerCheckMetricsWhen timerColdDataCheckIntervalMs
+    timerEnableCheckMetrics timerEnableDisruptor timerEnableRetryUntilSuccess timerGetMessageThreadNum
+    timerInterceptDelayLevel timerMetricSmallThreshold timerProgressLogIntervalMs timerPutMessageThreadNum
+    timerRecallToTimelineEnable timerRecallToTimeWheelEnable timerReputServiceCorePoolSize
+    timerReputServiceMaxPoolSize timerReputServiceQueueCapacity timerRocksDBEnable timerRocksDBPrecisionMs
+    timerRocksDBRollIntervalHours timerRocksDBRollMaxTps timerRocksDBRollRangeHours timerRocksDBStopScan
+    timerRocksDBTimeExpiredMaxTps timerSkipUnknownError timerWarmEnable timerWheelSnapshotFlush
+    timerWheelSnapshotIntervalMs topicQueueLockNum totalReplicas transactionCheckRocksdbCoreThreads
+    transactionCheckRocksdbMaxThreads transactionCheckRocksdbQueueCapacity transactionMetricFlushInterval
+    transRocksDBEnable transWriteOriginTransHalfEnable updateNameServerAddrPeriod useABSLock useEpollNativeSelector
+    useMessageFilterForNotification usePIDColdCtrStrategy userCacheExpiredSecond userCacheMaxNum
+    userCacheRefreshSecond useReentrantLockWhenPutMessage useSeparateRetryQueue useSeparateStorePathForRocksdbCQ
+    useSingleRocksDBForAllConfigs useStaticSubscription useTLS validateSystemTopicWhenUpdateTopic
+    waitTimeMillsInAckQueue waitTimeMillsInAdminBrokerQueue waitTimeMillsInHeartbeatQueue
+    waitTimeMillsInLitePullQueue waitTimeMillsInTransactionQueue writeBufferHighWaterMark writeBufferLowWaterMark
+    writeWithoutMmap metricsExporterType metricsPromExporterPort
+    """.split()  # noqa: SIM905 - 370 lines as a list
+)
+"""RocketMQ's settings that are no fields of our configurations."""
