@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
 import threading
 from collections.abc import Collection
 from typing import Any
@@ -27,8 +26,9 @@ from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.consumer_offsets import ConsumerOffsets
 from tiermq.broker.pop_checkpoints import CheckPoint, CheckPoints, Popped, popped_in
 from tiermq.broker.topics import REVIVE_PREFIX
+from tiermq.delivery.skipped_records import SkippedRecords
 from tiermq.errors import CorruptRecord, RequestRefused
-from tiermq.kernel import Message
+from tiermq.kernel import GetPage, Message
 from tiermq.message.properties import TAGS, encode_properties
 from tiermq.message.stored_message import StoredMessage
 from tiermq.remoting.codes import ResponseCode
@@ -36,14 +36,16 @@ from tiermq.remoting.json_dialect import as_int, decode_object
 from tiermq.status import PutStatus
 from tiermq.store.local_store import LocalStore
 
-_log = logging.getLogger(__name__)
-
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 TAG_CHECK_POINT = "ck"
 TAG_ACK = "ack"
 TAG_ACKS = "bAck"
 AGAIN = "again"
 """A word of our own, which RocketMQ does not look at: this check point is no pop."""
+RECORD_BYTES_MAX = 65_536
+"""Far above what 127 offsets take: larger records are skipped before they are parsed."""
+FUTURE_MS_MAX = 24 * 3_600_000
+"""How much later than it was stored a pop may claim to be: clocks are set back, but not by years."""
 _STORED = frozenset({PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.FLUSH_SLAVE_TIMEOUT})
 
 
@@ -57,6 +59,7 @@ class PopLog:
         self._local = local
         self._offsets = offsets
         self._broker = config.broker_name
+        self.skipped = SkippedRecords(self.topic, offsets.clock)
         self._turn = itertools.count()
         self._locks = [threading.Lock() for _ in range(self.queues)]
         self._ends = [0] * self.queues
@@ -137,7 +140,7 @@ class PopLog:
             self._ends[queue] = max(0, end)
             while at < end:
                 page = self._local.get(self.topic, queue, at)
-                for message in _readable(page):
+                for message in self._readable(queue, page):
                     self._take(queue, message)
                 if page.next_offset <= at:
                     break
@@ -146,7 +149,12 @@ class PopLog:
 
     def _take(self, queue: int, message: StoredMessage) -> None:
         try:
+            if len(message.body) > RECORD_BYTES_MAX:
+                raise RequestRefused(f"expected at most {RECORD_BYTES_MAX} bytes, found {len(message.body)}")
             table = decode_object(message.body)
+            popped = popped_in(table)
+            if popped.pop_ms > message.store_timestamp_ms + FUTURE_MS_MAX:
+                raise RequestRefused(f"expected a pop before {message.store_timestamp_ms}, found {popped.pop_ms}")
             if message.tags == TAG_CHECK_POINT:
                 point = CheckPoint.from_json(table, queue, message.queue_offset)
                 if point.open:
@@ -155,13 +163,30 @@ class PopLog:
                     self._pass(point)
             else:
                 offsets = table.get("aol") or [table.get("ao")]
-                self.points.acknowledge(popped_in(table), [as_int(each) for each in offsets])
-        except RequestRefused as error:
-            _log.error("%s, queue %d, offset %d: passed over: %s", self.topic, queue, message.queue_offset, error)
+                if not isinstance(offsets, list):
+                    raise RequestRefused(f"expected a list in aol, found a {type(offsets).__name__}")
+                self.points.acknowledge(popped, [as_int(each) for each in offsets])
+        except (RequestRefused, CorruptRecord) as error:
+            self.skipped.add(f"queue {queue}, offset {message.queue_offset}", error)
+
+    def _readable(self, queue: int, page: GetPage) -> list[StoredMessage]:
+        """The page's messages; those that are damaged are passed over, each by itself."""
+        try:
+            return list(page.messages)
+        except CorruptRecord:
+            found = []
+        for offset in range(page.next_offset - page.count, page.next_offset):
+            try:
+                found += self._local.get(self.topic, queue, offset, 1).messages
+            except CorruptRecord as error:
+                self.skipped.add(f"queue {queue}, offset {offset}", error)
+        return found
 
     def _pass(self, point: CheckPoint) -> None:
         """What was popped after the offsets' file was written moves the group's offset, as it did before the crash."""
-        popped, after = point.popped, point.offsets[-1] + 1
+        popped, after = point.popped, max(point.offsets) + 1
+        if after > self._local.max_offset(popped.topic, popped.queue_id):
+            return  # Messages that the queue does not have: whoever wrote that, no broker gave them out.
         if popped.pop_ms >= self._offsets_written_ms and after > self._offsets.query(*popped[:3]):
             self._offsets.commit(popped.group, popped.topic, popped.queue_id, after)
 
@@ -177,12 +202,3 @@ def _ack(popped: Popped, offsets: list[int], broker: str) -> dict[str, Any]:
         "t": popped.topic,
     }
     return made if len(offsets) == 1 else {**made, "aol": offsets}
-
-
-def _readable(page: Any) -> list[StoredMessage]:
-    try:
-        found: list[StoredMessage] = page.messages
-    except CorruptRecord as error:
-        _log.error("records of the revive topic are damaged; what they say is lost: %s", error)
-        return []
-    return found

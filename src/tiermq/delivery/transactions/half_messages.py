@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tiermq.delivery.put_again import QueueFor, as_named, is_internal
 from tiermq.errors import CorruptRecord
 from tiermq.kernel import Message, PutResult
 from tiermq.message.hosts import encode_host
@@ -98,6 +99,8 @@ def read_half(record: StoredMessage) -> HalfMessage:
     queue_id = _number(queue)
     if record.topic != HALF_TOPIC:
         problem = f"it lies in {record.topic}"
+    elif topic is not None and is_internal(topic):
+        problem = f"it names the internal topic {topic[:40]}"
     elif queue_id is None or not 0 <= queue_id < 2**31:
         problem = f"it names the queue {queue!r}"
     if topic is None or queue_id is None or problem is not None:
@@ -117,13 +120,13 @@ def read_half(record: StoredMessage) -> HalfMessage:
     )
 
 
-def committed(half: HalfMessage) -> Message:
+def committed(half: HalfMessage, queue_for: QueueFor = as_named) -> Message:
     """What a commit stores in the message's own topic."""
     record = half.record
     return Message(
         half.topic,
         record.body,
-        half.queue_id,
+        queue_for(half.topic, half.queue_id),
         encoded_properties=record.encoded_properties,
         flag=record.flag,
         sys_flag=with_transaction_type(record.sys_flag, TransactionType.COMMIT),
