@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tiermq.broker.pop import INVISIBLE_MS_MAX
 from tiermq.broker.pop_checkpoints import CheckPoint, CheckPoints, Popped, popped_in
 from tiermq.errors import RequestRefused
 
-NAMES = st.text("abc_%-", min_size=1)
+NAMES = st.text("abc_%-", min_size=1, max_size=100)
 OFFSETS = st.lists(st.integers(0, 2**40), min_size=1, max_size=32, unique=True).map(sorted).map(tuple)
 
 
@@ -20,7 +21,7 @@ def point(start: int = 0, count: int = 2, pop_ms: int = 1000, invisible_ms: int 
     return CheckPoint(popped, invisible_ms, tuple(range(start, start + count)), queue, start)
 
 
-@given(NAMES, NAMES, st.integers(0, 9), st.integers(0, 2**40), st.integers(0, 2**30), OFFSETS)
+@given(NAMES, NAMES, st.integers(0, 9), st.integers(0, 2**40), st.integers(0, INVISIBLE_MS_MAX), OFFSETS)
 def test_a_check_point_is_read_as_it_was_written(
     group: str, topic: str, queue_id: int, pop_ms: int, invisible_ms: int, offsets: tuple[int, ...]
 ) -> None:

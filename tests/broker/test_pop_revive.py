@@ -117,7 +117,7 @@ def test_a_message_that_is_gone_is_passed_over(broker: Broker, peer: PopPeer, ma
     broker.parts.local.delete_topics(["T"])
     manual_clock.advance_ms(MINUTE_MS)
     revive(broker)
-    assert (pops(broker).revive.gone_count, len(pops(broker).log.points)) == (1, 0)
+    assert (pops(broker).revive.gone.count, len(pops(broker).log.points)) == (1, 0)
 
 
 def test_a_message_of_rocketmq_s_newer_retry_topic_comes_back_to_the_usual_one(broker: Broker, peer: PopPeer) -> None:

@@ -41,7 +41,7 @@ class ConsumerOffsets:
     def __init__(self, directory: str, clock: Clock) -> None:
         """Reads the file in `directory` if there is one. Raises StoreDamaged when it cannot be read."""
         self.path = os.path.join(directory, FILE)
-        self._clock = clock
+        self.clock = clock
         self._access = OsFileAccess()
         self._lock = threading.Lock()
         self._flush_lock = threading.Lock()
@@ -209,7 +209,7 @@ class ConsumerOffsets:
             self._changed = False
             try:
                 ends = None if self.take_log_ends is None else self.take_log_ends()
-                version, table = self.data_version.next(self._clock.now_ms()), self.snapshot()
+                version, table = self.data_version.next(self.clock.now_ms()), self.snapshot()
                 for call in self.before_write:
                     call()
                 self._access.make_directories(os.path.dirname(self.path))

@@ -29,7 +29,9 @@ class DeliveryProcessor:
     def __init__(self, parts: BrokerParts) -> None:
         root = parts.local.config.root_path
         interval_ms = parts.config.flush_delay_offset_interval
-        self.delay_levels = DelayLevels(parts.local, config_directory(root), parts.clock, interval_ms)
+        self.delay_levels = DelayLevels(
+            parts.local, config_directory(root), parts.clock, interval_ms, queue_for=parts.queue_for
+        )
         self.timers: TimerService | None = None
         self.far: FarTimerService | None = None
         self._stopped = False
@@ -40,7 +42,9 @@ class DeliveryProcessor:
 
                 self.far = far_timers(parts)
             far = None if self.far is None else self.far.timers
-            self.timers = parts.timers = TimerService(parts.local, root, parts.clock, timer_settings(parts), far=far)
+            self.timers = parts.timers = TimerService(
+                parts.local, root, parts.clock, timer_settings(parts), far=far, queue_for=parts.queue_for
+            )
             register_timer_metrics(parts.metrics, self.timers)
             parts.periodic.append((FIRST_S, _teller_by_topic(parts.metrics, self.timers)))
         parts.periodic.append((FIRST_S, self._ensure_running))

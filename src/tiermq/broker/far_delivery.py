@@ -16,12 +16,12 @@ from tiermq.delivery.far.far_state import TimerState
 from tiermq.delivery.far.pulled_record import PulledRecord
 from tiermq.delivery.far.tier_owner import TierOwner
 from tiermq.delivery.far.tier_timers import TierTimers
+from tiermq.delivery.put_again import undeliverable
 from tiermq.delivery.timer.far_timers import FarTimer
 from tiermq.errors import CorruptRecord
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.message.properties import REAL_QID, REAL_TOPIC
 from tiermq.message.record import decode_record
-from tiermq.message.topic_name import topic_problem
 from tiermq.metrics import Registry
 
 _log = logging.getLogger(__name__)
@@ -29,6 +29,8 @@ _log = logging.getLogger(__name__)
 HOUR_MS = 3_600_000
 HORIZON_MS_MAX = 24 * HOUR_MS
 HORIZON_MS_MIN = 10 * 60_000
+QUEUES_MAX = 1024
+"""Of a topic that is made because a timer names it: what a record says is no measure of what a topic needs."""
 
 
 def horizon_ms(configured_ms: int, file_reserved_hours: int) -> int:
@@ -73,12 +75,12 @@ class KnownTopics:
     def serve(self, timer: FarTimer) -> None:
         try:
             message = decode_record(timer.record)
+            topic, queue_id = message.get_property(REAL_TOPIC), message.get_property(REAL_QID) or ""
         except CorruptRecord:
-            return  # The wheel tells of it.
-        topic, queue_id = message.get_property(REAL_TOPIC), message.get_property(REAL_QID) or ""
-        if topic is None or timer.is_delete or topic_problem(topic) is not None or self._topics.get(topic) is not None:
+            return  # The wheel reports it.
+        if topic is None or timer.is_delete or undeliverable(topic, queue_id) or self._topics.get(topic) is not None:
             return
-        queues = max(self._topics.config.default_topic_queue_nums, int(queue_id) + 1 if queue_id.isdigit() else 0)
+        queues = max(self._topics.config.default_topic_queue_nums, min(int(queue_id) + 1, QUEUES_MAX))
         _log.warning("topic %s is made, with %d queues: a timer for it has come back from the tier", topic, queues)
         self._topics.make(topic, queues, queues)
 

@@ -24,6 +24,7 @@ from tiermq.broker.consumer_offsets import ConsumerOffsets
 from tiermq.broker.groups import GroupTable
 from tiermq.broker.topics import TopicTable
 from tiermq.clock import Clock
+from tiermq.delivery.put_again import QueueFor, within_topic
 from tiermq.delivery.timer.timer_service import TimerService
 from tiermq.metrics import Registry
 from tiermq.remoting.client import BlockingClient
@@ -67,6 +68,16 @@ class BrokerParts:
     """Each says whether it owes somebody an answer that will come: a broker that stops waits for them."""
     on_stop: list[Callable[[], None]] = field(default_factory=list)
     """Called once, in the thread that stops the broker, when no more requests come and the store is still open."""
+
+    @property
+    def queue_for(self) -> QueueFor:
+        """Which queue of its topic a message gets that was stored elsewhere first: see `within_topic`."""
+
+        def queues_of(topic: str) -> int:
+            found = self.topics.get(topic)
+            return 0 if found is None else max(found.read_queues, found.write_queues)
+
+        return within_topic(self.local, queues_of)
 
     @property
     def local(self) -> LocalStore:

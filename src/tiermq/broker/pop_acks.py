@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tiermq.broker.parts import BrokerParts
+from tiermq.broker.pop import INVISIBLE_MS_MAX
 from tiermq.broker.pop_checkpoints import Popped
 from tiermq.broker.pop_log import PopLog
 from tiermq.broker.pop_order import OrderInfos
@@ -104,9 +105,10 @@ class PopAcks:
     def change_time(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         group, receipt, topic = self._shown(command)
         invisible_ms = int_field(command, "invisibleTime")
-        if invisible_ms < 0:
+        if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
             raise RequestRefused(
-                f"invisibleTime: expected no negative number, found {invisible_ms}", ResponseCode.INVALID_PARAMETER
+                f"invisibleTime: expected 0 to {INVISIBLE_MS_MAX} ms, found {invisible_ms}",
+                ResponseCode.INVALID_PARAMETER,
             )
         now_ms = self._parts.clock.now_ms()
         popped = _popped(group, topic, receipt)

@@ -16,9 +16,15 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from tiermq.broker.groups import is_group_name
+from tiermq.broker.pop import INVISIBLE_MS_MAX
 from tiermq.errors import RequestRefused
-from tiermq.namesrv.topic_config import int32_in, int64_in, text_in
+from tiermq.message.topic_name import is_broker_topic, topic_problem
+from tiermq.namesrv.topic_config import LONG_MAX, int32_in, int64_in, text_in
 from tiermq.remoting.json_dialect import as_int
+
+OFFSETS_MAX = 127
+"""Of one check point: RocketMQ counts them in a byte, and gives out 32 at most."""
 
 
 class Popped(NamedTuple):
@@ -71,13 +77,18 @@ class CheckPoint:
 
     @classmethod
     def from_json(cls, table: dict[str, Any], revive_queue: int, log_offset: int) -> CheckPoint:
-        """Raises RequestRefused."""
+        """Raises RequestRefused for what no broker can have written."""
         popped = popped_in(table)
         gaps = table.get("d")
         if not isinstance(gaps, list) or not gaps:  # RocketMQ leaves them out when there are no holes.
-            gaps = range(int32_in(table, "n"))
+            gaps = range(min(int32_in(table, "n"), OFFSETS_MAX + 1))
+        if not 1 <= len(gaps) <= OFFSETS_MAX:
+            raise RequestRefused(f"expected a check point of 1 to {OFFSETS_MAX} messages, found {len(gaps)} or more")
         offsets = tuple(popped.start_offset + as_int(gap) for gap in gaps)
-        found = cls(popped, int64_in(table, "it"), offsets, revive_queue, log_offset)
+        if not 0 <= min(offsets) <= max(offsets) < LONG_MAX:
+            raise RequestRefused(f"expected offsets of 63 bits, found {min(offsets)} to {max(offsets)}")
+        invisible_ms = min(int64_in(table, "it"), INVISIBLE_MS_MAX)
+        found = cls(popped, invisible_ms, offsets, revive_queue, log_offset)
         bits = int32_in(table, "bm")
         found.open -= {offset for at, offset in enumerate(offsets) if bits >> at & 1}
         return found
@@ -92,8 +103,13 @@ def popped_in(table: dict[str, Any]) -> Popped:
         int64_in(table, "so"),
         int64_in(table, "pt"),
     )
-    if not found.group or not found.topic:
-        raise RequestRefused("expected a check point of a group and a topic, found one without")
+    if not is_group_name(found.group):
+        raise RequestRefused(f"expected a check point of a group, found {found.group[:40]!r}")
+    # RocketMQ's newer retry topics have a `+`, which is illegal elsewhere.
+    if topic_problem(found.topic.replace("+", "_")) is not None or is_broker_topic(found.topic):
+        raise RequestRefused(f"expected a check point of a topic of clients, found {found.topic[:40]!r}")
+    if found.queue_id < 0 or found.start_offset < 0 or found.pop_ms < 0:
+        raise RequestRefused(f"expected numbers of 0 and above in q, so and pt, found {found[2:]}")
     return found
 
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
 import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
@@ -32,8 +31,9 @@ from typing import Any
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.consumer_offsets import ConsumerOffsets
 from tiermq.broker.pop_checkpoints import CheckPoint, CheckPoints, Popped, popped_in
+from tiermq.delivery.skipped_records import SkippedRecords
 from tiermq.errors import CorruptRecord, RequestRefused
-from tiermq.kernel import Message
+from tiermq.kernel import GetPage, Message
 from tiermq.message.properties import TAGS, TIMER_DELIVER_MS, UNIQ_KEY, encode_properties
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import REVIVE_GROUP, REVIVE_PREFIX
@@ -42,8 +42,6 @@ from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.json_dialect import as_int, decode_object
 from tiermq.status import PutStatus
 from tiermq.store.local_store import LocalStore
-
-_log = logging.getLogger(__name__)
 
 TAG_CHECK_POINT = "ck"
 TAG_ACK = "ack"
@@ -54,6 +52,10 @@ one, which has this start offset and pop time. They are acknowledged there next;
 """
 EARLY = "early"
 """Another one, of an acknowledgement: until when its check point is awaited."""
+RECORD_BYTES_MAX = 65_536
+"""Far above what 127 offsets take: larger records are skipped before they are parsed."""
+FUTURE_MS_MAX = 24 * 3_600_000
+"""How much later than it was stored a pop may claim to be: clocks are set back, but not by years."""
 _DELIVER_MS = TIMER_DELIVER_MS.encode()
 _STORED = frozenset({PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.FLUSH_SLAVE_TIMEOUT})
 
@@ -80,6 +82,7 @@ class PopLog:
         self._offsets = offsets
         self._broker = config.broker_name
         self._now_ms = now_ms
+        self.skipped = SkippedRecords(self.topic, offsets.clock)
         self._turn = itertools.count()
         # Under the lock of a queue: its appends, where it ends, what timers brought, what was acknowledged early.
         self._locks = [threading.Lock() for _ in range(self.queues)]
@@ -246,7 +249,7 @@ class PopLog:
         at = max(at, self._local.min_offset(self.topic, queue))
         while at < end:
             page = self._local.get(self.topic, queue, at)
-            yield from (each for each in _readable(page) if each.queue_offset < end)
+            yield from (each for each in self._readable(queue, page) if each.queue_offset < end)
             if page.next_offset <= at:
                 break
             at = page.next_offset
@@ -254,13 +257,31 @@ class PopLog:
     def _take(self, queue: int, message: StoredMessage) -> None:
         """The queue's lock is held."""
         try:
+            if len(message.body) > RECORD_BYTES_MAX:
+                raise RequestRefused(f"expected at most {RECORD_BYTES_MAX} bytes, found {len(message.body)}")
             table = decode_object(message.body)
+            popped = popped_in(table)
+            if popped.pop_ms > message.store_timestamp_ms + FUTURE_MS_MAX:
+                raise RequestRefused(f"expected a pop before {message.store_timestamp_ms}, found {popped.pop_ms}")
             if message.tags == TAG_CHECK_POINT:
                 self._take_point(queue, message, table)
             else:
                 self._take_ack(queue, message, table)
-        except RequestRefused as error:
-            _log.error("%s, queue %d, offset %d: passed over: %s", self.topic, queue, message.queue_offset, error)
+        except (RequestRefused, CorruptRecord) as error:
+            self.skipped.add(f"queue {queue}, offset {message.queue_offset}", error)
+
+    def _readable(self, queue: int, page: GetPage) -> list[StoredMessage]:
+        """The page's messages; those that are damaged are passed over, each by itself."""
+        try:
+            return list(page.messages)
+        except CorruptRecord:
+            found = []
+        for offset in range(page.next_offset - page.count, page.next_offset):
+            try:
+                found += self._local.get(self.topic, queue, offset, 1).messages
+            except CorruptRecord as error:
+                self.skipped.add(f"queue {queue}, offset {offset}", error)
+        return found
 
     def _take_point(self, queue: int, message: StoredMessage, table: dict[str, Any]) -> None:
         point = CheckPoint.from_json(table, queue, message.queue_offset)
@@ -278,7 +299,10 @@ class PopLog:
             self._pass(point)
 
     def _take_ack(self, queue: int, message: StoredMessage, table: dict[str, Any]) -> None:
-        offsets = [as_int(each) for each in table.get("aol") or [table.get("ao")]]
+        listed = table.get("aol") or [table.get("ao")]
+        if not isinstance(listed, list):
+            raise RequestRefused(f"expected a list in aol, found a {type(listed).__name__}")
+        offsets = [as_int(each) for each in listed]
         popped, due_ms = popped_in(table), int64_in(table, EARLY)
         if self.points.find(popped) is not None:
             self.points.acknowledge(popped, offsets)
@@ -290,7 +314,9 @@ class PopLog:
 
         The file says how much of this log it knows. Clocks are compared only where RocketMQ wrote the file.
         """
-        popped, after, ends = point.popped, point.offsets[-1] + 1, self._ends_written
+        popped, after, ends = point.popped, max(point.offsets) + 1, self._ends_written
+        if after > self._local.max_offset(popped.topic, popped.queue_id):
+            return  # Messages that the queue does not have: whoever wrote that, no broker gave them out.
         if ends is None:
             is_newer = popped.pop_ms >= self._offsets_written_ms
         else:
@@ -316,12 +342,3 @@ def _ack(popped: Popped, offsets: list[int], broker: str) -> tuple[str, dict[str
         "t": popped.topic,
     }
     return (TAG_ACK, made) if len(offsets) == 1 else (TAG_ACKS, {**made, "aol": offsets})
-
-
-def _readable(page: Any) -> list[StoredMessage]:
-    try:
-        found: list[StoredMessage] = page.messages
-    except CorruptRecord as error:
-        _log.error("records of the revive topic are damaged; what they say is lost: %s", error)
-        return []
-    return found

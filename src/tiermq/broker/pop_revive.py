@@ -19,12 +19,14 @@ from tiermq.broker.parts import BrokerParts
 from tiermq.broker.pop_checkpoints import CheckPoint, Popped
 from tiermq.broker.pop_log import PopLog
 from tiermq.broker.pop_topics import topic_to_come_back_to
+from tiermq.delivery.put_again import NEVER
+from tiermq.delivery.skipped_records import SkippedRecords
 from tiermq.errors import CorruptRecord, RequestRefused, TierMQError
 from tiermq.kernel import GetPage, Message
 from tiermq.message.hosts import encode_host
 from tiermq.message.properties import POP_CK, delete_property, with_property
 from tiermq.message.stored_message import StoredMessage
-from tiermq.message.topic_name import DEAD_LETTER_PREFIX
+from tiermq.message.topic_name import DEAD_LETTER_PREFIX, topic_problem
 from tiermq.service import Service
 
 _log = logging.getLogger(__name__)
@@ -47,7 +49,7 @@ class PopRevive(Service):
         super().__init__("pop-revive")
         self.revived_count = 0
         self.dead_count = 0
-        self.gone_count = 0
+        self.gone = SkippedRecords("popped messages that cannot be given back", parts.clock)
         self._parts = parts
         self._log = log
 
@@ -121,8 +123,7 @@ class PopRevive(Service):
         for offset in sorted(point.open):
             message = self._message(popped.topic, popped.queue_id, offset)
             if message is None:
-                self.gone_count += 1
-                _log.warning("%s: offset %d is gone and cannot be given back", popped, offset)
+                self.gone.add(f"{popped.topic}, queue {popped.queue_id}, offset {offset}", "it is gone")
             else:
                 self._put(point, message)
             self._log.acknowledge(popped, [offset])
@@ -147,9 +148,15 @@ class PopRevive(Service):
             name = topic_to_come_back_to(popped.group, popped.topic)
             queues = 1
             self.revived_count += 1
+        where = f"{popped.topic}, queue {popped.queue_id}, offset {message.queue_offset}"
+        if (problem := topic_problem(name)) is not None:
+            self.gone.add(where, problem)
+            return
         topic = parts.topics.make(name, queues, queues)
         result = parts.store.put(_again(message, topic.name, popped))
-        if not result.ok:
+        if result.status in NEVER:
+            self.gone.add(where, f"the store never takes it: {result.status.name}")
+        elif not result.ok:
             raise RequestRefused(f"the store does not take the message: {result.status.name}")
 
 

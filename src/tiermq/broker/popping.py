@@ -88,6 +88,12 @@ class PopProcessor:
             lambda: revive.revived_count,
         )
         metrics.counter(
+            "tiermq_pop_log_skipped_total",
+            "records of POP's log that cannot be used",
+            (),
+            lambda: self.log.skipped.count,
+        )
+        metrics.counter(
             "tiermq_pop_dead_messages_total", "popped messages that became dead letters", (), lambda: revive.dead_count
         )
 

@@ -79,7 +79,9 @@ class TransactionProcessor:
             max_bytes=config.transaction_op_msg_max_size,
             interval_ms=config.transaction_op_batch_interval,
         )
-        self.ending = EndTransaction(local, self.ops, parts.clock, rules=self._rules, rewrite=self._rewritten)
+        self.ending = EndTransaction(
+            local, self.ops, parts.clock, rules=self._rules, rewrite=self._rewritten, queue_for=parts.queue_for
+        )
         self.check = TransactionCheck(
             local, self.ops, parts.offsets, parts.clock, self._rules, self._ask, self._make_discard_topic
         )
@@ -117,6 +119,10 @@ class TransactionProcessor:
             "tiermq_transaction_checks_unsent_total": (
                 "questions that no producer of the group was there for",
                 lambda: self.unanswerable_count,
+            ),
+            "tiermq_transactions_skipped_total": (
+                "records of half messages and ops that cannot be used",
+                lambda: check.skipped_count,
             ),
             "tiermq_transactions_discarded_total": ("half messages that were given up", lambda: check.discarded_count),
         }

@@ -20,7 +20,8 @@ import os
 
 from tiermq.clock import Clock
 from tiermq.delivery.delay_offsets import FILE, decode_delay_offsets, encode_delay_offsets
-from tiermq.delivery.put_again import NEVER, STORED, put_again, undeliverable
+from tiermq.delivery.put_again import NEVER, STORED, QueueFor, as_named, redirected
+from tiermq.delivery.skipped_records import SkippedRecords
 from tiermq.errors import CorruptRecord, IllegalMessage
 from tiermq.files.file_access import FileAccess
 from tiermq.files.os_file_access import OsFileAccess
@@ -49,13 +50,15 @@ class DelayLevels(Service):
         clock: Clock,
         flush_interval_ms: int = 10_000,
         access: FileAccess | None = None,
+        queue_for: QueueFor = as_named,
     ) -> None:
         """`directory` is where delayOffset.json lies. Raises StoreDamaged when it cannot be read."""
         super().__init__("delay-levels")
         self.path = os.path.join(directory, FILE)
         self.delays_ms = store.config.delay_levels_ms
         self.delivered_count = 0
-        self.skipped_count = 0
+        self._skipped = SkippedRecords("delayed messages", clock)
+        self._queue_for = queue_for
         self._store = store
         self._clock = clock
         self._access = access or OsFileAccess()
@@ -82,6 +85,11 @@ class DelayLevels(Service):
     def waiting_count(self) -> int:
         """How many messages wait for their time."""
         return sum(max(0, end - offset) for offset, end in self.waiting().values())
+
+    @property
+    def skipped_count(self) -> int:
+        """Messages that can never be delivered."""
+        return self._skipped.count
 
     # Rounds.
 
@@ -190,11 +198,8 @@ class DelayLevels(Service):
         """Put one message to its topic. False: it could not be put now."""
         try:
             topic, queue_id = message.get_property(REAL_TOPIC), message.get_property(REAL_QID) or "0"
-            reason = undeliverable(topic, queue_id)
-            if topic is None or reason is not None:
-                self._skip(level, message.queue_offset, reason or "it names no topic")
-                return True
-            status = self._store.append(put_again(message, topic, int(queue_id))).status
+            again = redirected(message, topic, queue_id, queue_for=self._queue_for)
+            status = self._store.append(again).status
         except (CorruptRecord, IllegalMessage) as error:
             self._skip(level, message.queue_offset, str(error))
             return True
@@ -208,5 +213,4 @@ class DelayLevels(Service):
         return False
 
     def _skip(self, level: int, offset: int, reason: str) -> None:
-        self.skipped_count += 1
-        _log.error("delay level %d: the message at offset %d cannot be delivered: %s", level, offset, reason)
+        self._skipped.add(f"level {level}, offset {offset}", reason)

@@ -142,7 +142,7 @@ class TimerDequeue:
                 state.counts.rolled += 1
                 return rolled(message, unit.write_time_ms, now_ms)
             state.counts.delivered += 1
-            return delivered(message, unit.write_time_ms, now_ms)
+            return delivered(message, unit.write_time_ms, now_ms, state.queue_for)
         except (CorruptRecord, IllegalMessage) as error:
             state.skip(f"physical offset {unit.physical_offset}", error)
             return None

@@ -16,7 +16,7 @@ import logging
 
 from tiermq.delivery.timer.far_timers import FarTimer, FarTimers
 from tiermq.delivery.timer.timer_place import TIMER_QUEUE
-from tiermq.delivery.timer.timer_record import AT_ONCE_MS, TimerRecord, delivered, read_timer
+from tiermq.delivery.timer.timer_record import AT_ONCE_MS, TimerRecord, check_destination, delivered, read_timer
 from tiermq.delivery.timer.timer_settings import TimerSettings
 from tiermq.delivery.timer.timer_state import TimerState, is_done
 from tiermq.delivery.timer.timer_unit import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TimerUnit, unit_sum
@@ -83,7 +83,9 @@ class TimerEnqueue:
             if message is None:
                 raise CorruptRecord("it is gone from the commit log")
             timer = read_timer(message)
-        except CorruptRecord as error:
+            if not timer.is_delete:  # Or it would be counted, and roll for years, before that is found.
+                check_destination(message)
+        except (CorruptRecord, IllegalMessage) as error:
             state.skip(f"physical offset {physical_offset}", error)
             return True
         if timer.deliver_ms < state.write_ms:
@@ -97,7 +99,7 @@ class TimerEnqueue:
         if timer.is_delete:
             return True  # What it would cancel has been delivered.
         try:
-            again = delivered(message, AT_ONCE_MS, state.clock.now_ms())
+            again = delivered(message, AT_ONCE_MS, state.clock.now_ms(), state.queue_for)
         except (CorruptRecord, IllegalMessage) as error:
             state.skip(f"queue offset {message.queue_offset}", error)
             return True

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tiermq.delivery.put_again import queue_number
 from tiermq.delivery.timer.timer_dequeue import chain_of
 from tiermq.delivery.timer.timer_log import TimerLog
 from tiermq.delivery.timer.timer_record import cancel_key, own_key, read_timer
@@ -66,10 +67,10 @@ def described(message: StoredMessage, precision_ms: int) -> WaitingTimer:
     return WaitingTimer(
         deliver_ms=timer.deliver_ms + precision_ms,
         topic=timer.topic,
-        queue_id=int(queue_id) if queue_id.isdigit() else -1,
+        queue_id=-1 if (number := queue_number(queue_id)) is None else number,
         unique_key=message.unique_key,
         keys=message.keys,
-        rolls=int(rolls) if rolls.isdigit() else 0,
+        rolls=queue_number(rolls) or 0,
         store_timestamp_ms=message.store_timestamp_ms,
         size=message.size,
     )
@@ -81,7 +82,7 @@ def described_level(message: StoredMessage, level: int, delay_ms: int) -> Waitin
     return WaitingTimer(
         deliver_ms=message.store_timestamp_ms + delay_ms,
         topic=message.get_property(REAL_TOPIC) or "",
-        queue_id=int(queue_id) if queue_id.isdigit() else -1,
+        queue_id=-1 if (number := queue_number(queue_id)) is None else number,
         unique_key=message.unique_key,
         keys=message.keys,
         rolls=0,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from tiermq.delivery.put_again import put_again, undeliverable
+from tiermq.delivery.put_again import QueueFor, as_named, put_again, redirected, undeliverable
 from tiermq.delivery.timer.timer_place import TIMER_QUEUE, delete_key
 from tiermq.errors import CorruptRecord, IllegalMessage
 from tiermq.kernel import Message
@@ -35,6 +35,7 @@ AT_ONCE_MS = 2**63 - 1
 """TIMER_ENQUEUE_MS of a timer that was due before it could be taken in."""
 _OUT_MS, _REAL_TOPIC, _DELETE = TIMER_OUT_MS.encode(), REAL_TOPIC.encode(), TIMER_DEL_UNIQKEY.encode()
 _UNIQ_KEY = UNIQ_KEY.encode()
+_ROLLS_DIGITS = 9
 _ENQUEUE, _DEQUEUE = TIMER_ENQUEUE_MS.encode(), TIMER_DEQUEUE_MS.encode()
 
 
@@ -82,19 +83,23 @@ def own_key(message: StoredMessage) -> str | None:
     return delete_key(topic.decode("utf-8", "replace"), unique_key.decode("utf-8", "replace"))
 
 
-def delivered(message: StoredMessage, enqueue_ms: int, now_ms: int) -> Message:
+def check_destination(message: StoredMessage) -> None:
+    """Raises IllegalMessage when the timer can never be delivered."""
+    reason = undeliverable(message.get_property(REAL_TOPIC), message.get_property(REAL_QID) or "")
+    if reason is not None:
+        raise IllegalMessage(reason)
+
+
+def delivered(message: StoredMessage, enqueue_ms: int, now_ms: int, queue_for: QueueFor = as_named) -> Message:
     """The message as its topic gets it. Raises IllegalMessage when it can never be delivered."""
     topic, queue_id = message.get_property(REAL_TOPIC), message.get_property(REAL_QID) or ""
-    reason = undeliverable(topic, queue_id)
-    if topic is None or reason is not None:
-        raise IllegalMessage(reason or "it names no topic")
-    return put_again(message, topic, int(queue_id), _stamped(message, enqueue_ms, now_ms))
+    return redirected(message, topic, queue_id, _stamped(message, enqueue_ms, now_ms), queue_for)
 
 
 def rolled(message: StoredMessage, enqueue_ms: int, now_ms: int) -> Message:
     """The message as it goes into the timer topic again. Raises IllegalMessage."""
     times = message.get_property(TIMER_ROLL_TIMES) or "0"
-    count = int(times) + 1 if times.isascii() and times.isdigit() else 1
+    count = int(times) + 1 if len(times) <= _ROLLS_DIGITS and times.isascii() and times.isdigit() else 1
     properties = with_property(_stamped(message, enqueue_ms, now_ms), TIMER_ROLL_TIMES, str(count))
     return put_again(message, TIMER_TOPIC, TIMER_QUEUE, properties)
 

@@ -20,6 +20,7 @@ import os
 from collections.abc import Iterator
 
 from tiermq.clock import Clock
+from tiermq.delivery.put_again import QueueFor, as_named
 from tiermq.delivery.timer.far_pulling import FarPulling
 from tiermq.delivery.timer.far_timers import FarTimers
 from tiermq.delivery.timer.timer_checkpoint import NO_SUM, TimerProgress
@@ -60,6 +61,7 @@ class TimerService(Service):
         settings: TimerSettings | None = None,
         access: FileAccess | None = None,
         far: FarTimers | None = None,
+        queue_for: QueueFor = as_named,
     ) -> None:
         """`root` is the store's directory. Raises StoreDamaged when its timer files are none, DiskFull."""
         super().__init__("timers")
@@ -68,6 +70,7 @@ class TimerService(Service):
         self._access = access or OsFileAccess()
         opened = TimerRecovery(store, os.fspath(root), clock, self.settings, self._access).run()
         self._state = opened.state
+        self._state.queue_for = queue_for
         self._checkpoint = opened.checkpoint
         self._metrics_path = opened.metrics_path
         self._enqueue = TimerEnqueue(self._state, far)

@@ -9,12 +9,12 @@ was delivered, or is far. Threads: the timer service changes, any thread reads.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 
 from tiermq.clock import Clock
 from tiermq.config import FlushDiskType
-from tiermq.delivery.put_again import NEVER, STORED
+from tiermq.delivery.put_again import NEVER, STORED, QueueFor, as_named
+from tiermq.delivery.skipped_records import SkippedRecords
 from tiermq.delivery.timer.timer_checkpoint import SUM_MASK
 from tiermq.delivery.timer.timer_log import TimerLog
 from tiermq.delivery.timer.timer_metrics import TimerMetrics
@@ -23,8 +23,6 @@ from tiermq.delivery.timer.timer_wheel import TimerWheel
 from tiermq.kernel import Message
 from tiermq.status import PutStatus
 from tiermq.store.local_store import LocalStore
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -58,11 +56,16 @@ class TimerState:
     units_sum: int = 0
     """`unit_sum` over the units of the slots that were not delivered."""
     counts: TimerCounts = field(default_factory=TimerCounts)
+    queue_for: QueueFor = as_named
+    skipped: SkippedRecords = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.skipped = SkippedRecords("timers", self.clock)
 
     def skip(self, where: str, reason: object) -> None:
         """A timer that can never be delivered is passed over: logged and counted."""
         self.counts.skipped += 1
-        _log.error("timer at %s cannot be delivered: %s", where, reason)
+        self.skipped.add(where, reason)
 
     def add_to_sum(self, amount: int) -> None:
         self.units_sum = (self.units_sum + amount) & SUM_MASK

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tiermq.clock import Clock
+from tiermq.delivery.put_again import QueueFor, as_named
 from tiermq.delivery.transactions.half_messages import HalfMessage, TransactionRules, committed, immunity_ms, read_half
 from tiermq.delivery.transactions.op_messages import OpLog, Outcome
 from tiermq.errors import CorruptRecord, IllegalMessage
@@ -75,6 +76,7 @@ class EndTransaction:
         *,
         rules: Callable[[], TransactionRules] = TransactionRules,
         rewrite: Callable[[Message], Message] = lambda message: message,
+        queue_for: QueueFor = as_named,
     ) -> None:
         """`rewrite` says where a committed message goes first, if it is delayed. Raises IllegalMessage."""
         self._rules = rules
@@ -82,6 +84,7 @@ class EndTransaction:
         self._ops = ops
         self._clock = clock
         self._rewrite = rewrite
+        self._queue_for = queue_for
 
     def end(self, request: EndRequest, require: Callable[[str], None] = lambda _topic: None) -> Ended:
         """Never raises for what a producer may say wrongly: see `EndStatus`.
@@ -133,7 +136,7 @@ class EndTransaction:
         end_offset = -1
         if outcome is Outcome.COMMIT:
             try:
-                result = self._store.append(self._rewrite(committed(half)))
+                result = self._store.append(self._rewrite(committed(half, self._queue_for)))
             except IllegalMessage:
                 return Ended(EndStatus.NOT_STORED, half.topic, put_status=PutStatus.MESSAGE_ILLEGAL)
             if result.status not in STORED:

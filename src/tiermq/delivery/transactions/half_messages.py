@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tiermq.delivery.put_again import QueueFor, as_named
 from tiermq.errors import CorruptRecord
 from tiermq.kernel import Message, PutResult
 from tiermq.message.hosts import encode_host
@@ -34,7 +35,7 @@ from tiermq.message.properties import (
 from tiermq.message.record import encode_record
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.system_flag import TransactionType, with_transaction_type
-from tiermq.message.topic_name import HALF_TOPIC, TRANSACTION_CHECK_MAX_TIME_TOPIC, topic_problem
+from tiermq.message.topic_name import HALF_TOPIC, TRANSACTION_CHECK_MAX_TIME_TOPIC, is_broker_topic, topic_problem
 
 HALF_QUEUE = 0
 _I64_DIGITS = 19
@@ -98,6 +99,8 @@ def read_half(record: StoredMessage) -> HalfMessage:
     queue_id = _number(queue)
     if record.topic != HALF_TOPIC:
         problem = f"it lies in {record.topic}"
+    elif topic is not None and is_broker_topic(topic):
+        problem = f"it names the internal topic {topic[:40]}"
     elif queue_id is None or not 0 <= queue_id < 2**31:
         problem = f"it names the queue {queue!r}"
     if topic is None or queue_id is None or problem is not None:
@@ -117,13 +120,13 @@ def read_half(record: StoredMessage) -> HalfMessage:
     )
 
 
-def committed(half: HalfMessage) -> Message:
+def committed(half: HalfMessage, queue_for: QueueFor = as_named) -> Message:
     """What a commit stores in the message's own topic."""
     record = half.record
     return Message(
         half.topic,
         record.body,
-        half.queue_id,
+        queue_for(half.topic, half.queue_id),
         encoded_properties=record.encoded_properties,
         flag=record.flag,
         sys_flag=with_transaction_type(record.sys_flag, TransactionType.COMMIT),

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tiermq.clock import Clock
+from tiermq.delivery.skipped_records import SkippedRecords
 from tiermq.delivery.transactions.half_messages import (
     HALF_QUEUE,
     HalfMessage,
@@ -122,7 +123,7 @@ class TransactionCheck(Service):
         self.rounds_count = 0
         self.asked_count = 0
         self.discarded_count = 0
-        self.skipped_count = 0
+        self.skipped = SkippedRecords("half messages and ops", clock)
         self._store = store
         self._ops = ops
         self._progress = progress
@@ -133,6 +134,11 @@ class TransactionCheck(Service):
         self._copied: set[Identity] = set()
         """Messages of the round that have a copy already, which stands for all copies that RocketMQ made."""
         self._next_round_ms = clock.now_ms() + rules().interval_ms
+
+    @property
+    def skipped_count(self) -> int:
+        """Records of the half topic and the op topic that could not be used."""
+        return self.skipped.count
 
     def run_once(self) -> float:
         """Write ops that are due; a round when it is time."""
@@ -153,7 +159,7 @@ class TransactionCheck(Service):
         began_ms = self._clock.now_ms()
         half_at, op_at = self._start(HALF_TOPIC, HALF_QUEUE), self._start(OPERATION_HALF_TOPIC, OP_QUEUE)
         half_end = self._store.max_offset(HALF_TOPIC, HALF_QUEUE)  # Copies that the round makes are for the next one.
-        ended = _EndedByOps(self._store, op_at)
+        ended = _EndedByOps(self._store, op_at, self.skipped)
         self._copied.clear()
         at = half_at
         try:
@@ -280,8 +286,7 @@ class TransactionCheck(Service):
         return False
 
     def _skip(self, offset: int, reason: str) -> None:
-        self.skipped_count += 1
-        _log.error("half message %d is passed over: %s", offset, reason)
+        self.skipped.add(f"half message {offset}", reason)
 
     def _ops_before(self, half_at: int, op_at: int) -> int:
         """The first op that a half message which is not passed may still need: all that it needs lie behind it."""
@@ -301,10 +306,11 @@ class TransactionCheck(Service):
 class _EndedByOps:
     """What the op queue says from an offset on, read no further than is asked for."""
 
-    def __init__(self, store: Readable, op_at: int) -> None:
+    def __init__(self, store: Readable, op_at: int, skipped: SkippedRecords | None = None) -> None:
         self.next_offset = op_at
         self.offsets: set[int] = set()
         self._store = store
+        self._skipped = skipped
 
     def has(self, half_offset: int) -> bool:
         """Whether any op that can be read says so."""
@@ -328,7 +334,7 @@ class _EndedByOps:
             try:
                 messages = list(page.messages)
             except CorruptRecord as error:
-                _log.error("op %d is passed over, its messages are asked about again: %s", self.next_offset, error)
+                self._skip(self.next_offset, error)
         for message in messages:
             self._take(message)
         self.next_offset = max(self.next_offset + 1, page.next_offset)
@@ -337,10 +343,15 @@ class _EndedByOps:
     def _take(self, message: StoredMessage) -> None:
         if message.tags != OP_TAG:
             return
-        try:
-            self.offsets.update(decode_op(message.body))
+        half_end = self._store.max_offset(HALF_TOPIC, HALF_QUEUE)
+        try:  # What no half message can have is not kept: an op may name anything.
+            self.offsets.update(offset for offset in decode_op(message.body) if offset < half_end)
         except CorruptRecord as error:
-            _log.error("op %d is passed over, its messages are asked about again: %s", message.queue_offset, error)
+            self._skip(message.queue_offset, error)
+
+    def _skip(self, offset: int, error: CorruptRecord) -> None:
+        if self._skipped is not None:
+            self._skipped.add(f"op {offset}, its messages are asked about again", error)
 
 
 def waiting_halves(store: Readable, half_at: int, op_at: int, also_ended: Iterable[int] = ()) -> int:
