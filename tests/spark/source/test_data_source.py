@@ -51,7 +51,8 @@ def test_every_column_of_every_row_comes_through_spark_as_it_is_decoded(
 
 
 def test_the_columns_of_kafka_can_be_had(spark: SparkSession, filled: SourceWorld) -> None:
-    frame = load(spark, filled.both, subscribe="returns", kafkaColumns="true")
+    assert "headers" not in load(spark, filled.both, subscribe="returns", kafkaColumns="true").columns
+    frame = load(spark, filled.both, subscribe="returns", kafkaColumns="true", includeHeaders="true")
     sent = filled.sent["returns", 0][0]
     row = frame.orderBy("partition", "offset").head()
     assert row is not None

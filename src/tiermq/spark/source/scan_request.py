@@ -51,6 +51,7 @@ def base_request(options: SourceOptions, columns: Sequence[str]) -> ScanRequest:
         keys=frozenset(options.keys),
         tags=frozenset(options.tags),
         include_body=bool(_BODY_COLUMNS & set(columns)),
+        delays_ms=options.delays_ms,
     )
 
 
@@ -77,7 +78,7 @@ def require_tier(catalog: Catalog, options: SourceOptions) -> None:
     Beside a store an empty tier is that of a broker which has uploaded nothing yet, unless the store itself begins
     later: then its older messages should be in the tier.
     """
-    if not catalog.has_empty_tier:
+    if options.tier is None or not catalog.has_empty_tier:
         return
     late = next((queue for queue in catalog.queues() if queue.hot_min > 0), None)
     if options.stores and late is None:
