@@ -92,6 +92,7 @@ def expected_row(record: bytes, side: Side, key: QueueKey, log_offset: int) -> d
     check = CrcPropertyCheck.IF_PRESENT if side is Side.HOT else CrcPropertyCheck.IGNORE
     message = decode_record(record, check_crc=False)
     row["queueOffset"] = row["offset"] = message.queue_offset
+    row["recordId"] = row["msgId"] = f"{key.broker}/{key.topic}/{key.queue_id}/{message.queue_offset}"
     try:
         decode_record(record, crc_property=check)
         body = message.decompressed_body()
@@ -119,8 +120,8 @@ def expected_row(record: bytes, side: Side, key: QueueKey, log_offset: int) -> d
         "storeTimestamp": store_us,
         "timestamp": store_us,
         "storeHost": message.store_host,
-        "msgId": unique or message.message_id,
-        "offsetMsgId": message.message_id,
+        "msgId": unique or row["recordId"],
+        "offsetMsgId": message.message_id if side is Side.HOT else None,
         "tagsCode": tags_code(properties.get("TAGS")),
         "reconsumeTimes": message.reconsume_times,
         "preparedTransactionOffset": message.prepared_transaction_offset,

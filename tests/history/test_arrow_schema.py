@@ -10,7 +10,8 @@ from tiermq.history.arrow_schema import ALIASES, COLUMNS, arrow_schema, check_co
 
 ORDER = [
     "topic", "brokerName", "queueId", "queueOffset", "tags", "keys", "uniqKey", "body", "properties", "flag",
-    "sysFlag", "bornTimestamp", "bornHost", "storeTimestamp", "storeHost", "msgId", "offsetMsgId", "tagsCode",
+    "sysFlag", "bornTimestamp", "bornHost", "storeTimestamp", "storeHost", "recordId", "msgId", "offsetMsgId",
+    "tagsCode",
     "reconsumeTimes", "preparedTransactionOffset", "bodyCrc", "storeSize", "commitLogOffset", "deliverTime",
     "transactionState", "tier", "segment", "_corrupt",
 ]  # fmt: skip

@@ -5,11 +5,13 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from spark.source_world import SourceWorld
 from tiermq.spark.worker_daemon import without_listener
 
 
@@ -64,3 +66,51 @@ def test_workers_of_a_session_here_are_forked_by_it(spark: SparkSession) -> None
 
     (row,) = spark.range(0, 1, 1, 1).mapInArrow(parents, "text string").collect()
     assert "tiermq.spark.worker_daemon" in row["text"]
+
+
+LOUD = """
+import sys, types
+import pyspark.daemon as daemon
+main = sys.modules["__main__"]
+main.__spec__ = types.SimpleNamespace(name="pyspark.daemon")
+main.traceback = daemon.traceback
+from tiermq.spark.worker_daemon import silence_broken_pipes
+silence_broken_pipes()
+silence_broken_pipes()
+for error in (BrokenPipeError("hung up"), ValueError("a defect")):
+    try:
+        raise error
+    except Exception:
+        main.traceback.print_exc()
+"""
+
+
+def test_pysparks_own_daemon_prints_no_broken_pipe_and_everything_else() -> None:
+    done = subprocess.run([sys.executable, "-c", LOUD], capture_output=True, text=True, check=True)
+    assert "a defect" in done.stderr
+    assert "hung up" not in done.stderr
+
+
+QUIET = """
+import sys
+from tiermq.spark import get_spark, messages
+spark = get_spark("local[2]")
+frame = messages(spark, tier=sys.argv[1])
+frame.show(1)
+assert len(frame.take(2)) == 2
+stream = spark.readStream.format("tiermq").option("tier", sys.argv[1]).option("startingOffsets", "earliest").load()
+query = stream.writeStream.format("noop").start()
+query.processAllAvailable()
+query.stop()
+spark.stop()
+"""
+
+
+def test_a_good_run_prints_no_warning_and_no_traceback(tmp_path: Path) -> None:
+    world = SourceWorld(tmp_path)
+    for queue_id in range(4):
+        world.put(200, "orders", queue_id)
+    world.tier_now()
+    world.bury()
+    done = subprocess.run([sys.executable, "-c", QUIET, world.url], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -134,7 +134,8 @@ def bar(text: str, *, in_bytes: bool = False, quiet: bool = False) -> Iterator[C
         yield lambda _done, _total: None
         return
     amount = DownloadColumn() if in_bytes else MofNCompleteColumn()
-    columns = (TextColumn(text), BarColumn(), amount, TimeRemainingColumn())
+    unit = TextColumn("" if in_bytes else "tasks done,")
+    columns = (TextColumn(text), BarColumn(), amount, unit, TimeRemainingColumn(), TextColumn("left"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(text, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -166,14 +166,15 @@ class Producer:
 
 
 def batches_of(messages: Sequence[Outgoing]) -> list[list[Outgoing]]:
-    """Messages of one queue together, in their order, as many as one send may have."""
+    """Messages of one queue together, in their order, as many as one send may have, which has one born time."""
     made: list[list[Outgoing]] = []
     growing: dict[tuple[str, QueuePlace], tuple[list[Outgoing], int]] = {}
     for message in messages:
         name = (message.topic, message.place)
         size = len(message.body) + len(message.encoded_properties)
         batch, taken = growing.get(name, ([], 0))
-        if not batch or message.alone or taken + size > BATCH_BYTES or len(batch) >= BATCH_MESSAGES:
+        is_full = taken + size > BATCH_BYTES or len(batch) >= BATCH_MESSAGES
+        if not batch or message.alone or is_full or batch[0].born_ms != message.born_ms:
             batch, taken = [], 0
             made.append(batch)
         batch.append(message)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tiermq.config import StoreConfig
 from tiermq.errors import CorruptRecord
@@ -28,7 +29,9 @@ MAX_BYTES = 64 << 20
 LOG_APPEND_TIME = 1
 """What Kafka calls a timestamp that the broker set, as a store time is."""
 DELAYS_MS = StoreConfig().delay_levels_ms
-"""RocketMQ's default delay levels: a record holds the number of its level only."""
+"""RocketMQ's default delay levels: a record holds the number of its level only. A request may have the broker's."""
+_MADE_OF = {"recordId": ("queueOffset",), "msgId": ("uniqKey", "queueOffset")}
+"""Columns that are made here of columns of the kernel."""
 _SAME_AS = {"value": "body", "offset": "queueOffset", "timestamp": "storeTimestamp", "headers": "properties"}
 """Kafka's names for columns of the kernel."""
 
@@ -44,7 +47,7 @@ class OnCorrupt(enum.Enum):
 class Constants:
     """What is the same in each row of a run, by column."""
 
-    values: dict[str, str | int]
+    values: dict[str, str | int | None]
 
     @classmethod
     def of(cls, run: RecordRun) -> Constants:
@@ -58,8 +61,14 @@ class Constants:
                 "segment": run.segment,
                 "partition": queue.queue_id,
                 "timestampType": LOG_APPEND_TIME,
+                # The tier's copy has another place in another log; that of its broker's log is not known there.
+                **({"offsetMsgId": None} if run.side is Side.COLD else {}),
             }
         )
+
+    @property
+    def record_id_prefix(self) -> str:
+        return "/".join(str(self.values[name]) for name in ("brokerName", "topic", "queueId")) + "/"
 
 
 def decode_run(
@@ -87,7 +96,7 @@ def decode_run(
         first_offset=-1 if run.first_offset is None else run.first_offset,
         check=_check_of(run.side, check_crc=check_crc and run.has_bodies),
         decompress=decompress,
-        delays_ms=DELAYS_MS,
+        delays_ms=request.delays_ms or DELAYS_MS,
         **_filter_fields(RowFilter.of(request)),
     )
     return _batches(run, wanted, schema, max_rows, max_bytes, on_corrupt)
@@ -96,7 +105,7 @@ def decode_run(
 def _batches(
     run: RecordRun, wanted: ColumnRequest, schema: pa.Schema, max_rows: int, max_bytes: int, on_corrupt: OnCorrupt
 ) -> Iterator[pa.RecordBatch]:
-    constants = Constants.of(run).values
+    constants = Constants.of(run)
     starts, sizes = np.ascontiguousarray(run.starts, dtype=np.int64), np.ascontiguousarray(run.sizes, dtype=np.int64)
     index = 0
     while index < len(starts):
@@ -114,7 +123,7 @@ def _batches(
             yield _batch(decoded, schema, constants)
 
 
-def _batch(decoded: DecodedColumns, schema: pa.Schema, constants: dict[str, str | int]) -> pa.RecordBatch:
+def _batch(decoded: DecodedColumns, schema: pa.Schema, constants: Constants) -> pa.RecordBatch:
     if not schema.names:  # Arrays tell how many rows there are; without any, only this does.
         rows = pa.Array.from_buffers(pa.struct([]), decoded.rows, [None])
         return pa.RecordBatch.from_struct_array(rows)
@@ -123,7 +132,7 @@ def _batch(decoded: DecodedColumns, schema: pa.Schema, constants: dict[str, str 
 
 def _kernel_columns(names: Sequence[str], *, include_body: bool) -> tuple[str, ...]:
     """What the kernel must read for these columns, each once."""
-    needed = dict.fromkeys(_SAME_AS.get(name, name) for name in names)
+    needed = dict.fromkeys(each for name in names for each in _MADE_OF.get(name, (_SAME_AS.get(name, name),)))
     return tuple(name for name in needed if name in COLUMN_SHAPES and (include_body or name != "body"))
 
 
@@ -138,12 +147,18 @@ def _filter_fields(rows: RowFilter) -> dict[str, Any]:
     return {"begin_ms": rows.begin_ms, "end_ms": rows.end_ms, "tags": rows.tags, "keys": rows.keys}
 
 
-def _array(field: pa.Field, decoded: DecodedColumns, constants: dict[str, str | int]) -> pa.Array:
+def _array(field: pa.Field, decoded: DecodedColumns, constants: Constants) -> pa.Array:
     rows, name = decoded.rows, field.name
-    if name in constants:
-        return constant(constants[name], field.type, rows)
+    if name in constants.values:
+        return constant(constants.values[name], field.type, rows)
     if name == "_corrupt":
         return _reasons(decoded)
+    if name in _MADE_OF:
+        offsets = _array(pa.field("queueOffset", pa.int64()), decoded, constants)
+        ids = pc.binary_join_element_wise(constants.record_id_prefix, offsets.cast(pa.string()), "")
+        if name == "recordId":
+            return ids
+        return pc.coalesce(_array(pa.field("uniqKey", pa.string()), decoded, constants), ids)
     kernel_name = _SAME_AS.get(name, name)
     buffers = decoded.buffers.get(kernel_name)
     if buffers is None:  # Bodies that nobody wants.
@@ -208,4 +223,4 @@ _WRAPPERS: dict[Shape, Callable[[pa.DataType, int, list[pa.Buffer | None]], pa.A
     Shape.MAP: _wrap_map,
 }
 _KNOWN_ELSEWHERE = {"topic", "brokerName", "queueId", "tier", "segment", "partition", "timestampType", "_corrupt"}
-assert {*COLUMNS, *ALIASES} == {*COLUMN_SHAPES, *_SAME_AS, *_KNOWN_ELSEWHERE}
+assert {*COLUMNS, *ALIASES} == {*COLUMN_SHAPES, *_SAME_AS, *_MADE_OF, *_KNOWN_ELSEWHERE}

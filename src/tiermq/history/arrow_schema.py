@@ -3,6 +3,10 @@
 Types are to the letter what Spark's own conversion of the declared schema gives, since Spark refuses a batch whose
 types differ in anything: times are microseconds in UTC, elements of lists are called `element`, names of a map are
 never null. Everything else may be null: a damaged record has little more than its place.
+
+Ids: `recordId` is `broker/topic/queue/offset`, always there, unique, and the same wherever a message is read. `msgId`
+is the client's unique key, and the `recordId` of a message that has none. `offsetMsgId` names a place in the commit log
+of its broker, which a copy in a tier does not know: null there.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ COLUMNS: dict[str, pa.DataType] = {
     "bornHost": pa.string(),
     "storeTimestamp": _TIMESTAMP,
     "storeHost": pa.string(),
+    "recordId": pa.string(),
     "msgId": pa.string(),
     "offsetMsgId": pa.string(),
     "tagsCode": pa.int64(),
@@ -50,7 +55,7 @@ COLUMNS: dict[str, pa.DataType] = {
     "_corrupt": pa.string(),
 }
 """The default columns, in their order."""
-assert len(COLUMNS) == 28
+assert len(COLUMNS) == 29
 
 ALIASES: dict[str, pa.DataType] = {
     "key": pa.binary(),

@@ -176,6 +176,11 @@ class Catalog:
         named = {(store.cluster, store.broker) for store in self._stores or ()}
         return sorted(named | set(self._cold.brokers if self._cold is not None else ()))
 
+    @property
+    def has_empty_tier(self) -> bool:
+        """Whether there is a tier without a single segment or object: a wrong URL, or a tier never uploaded to."""
+        return self._cold is not None and not self._cold.brokers and not self._cold.has_objects
+
     def find(self, topic: str, queue_id: int, broker: str | None = None) -> QueueHistory:
         """The one queue. Raises BadHistory when there is none, or one on each of several brokers."""
         found = [

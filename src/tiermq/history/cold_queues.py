@@ -108,6 +108,11 @@ class ColdQueues:
                 self.queues[queue] = survey
         return bool(changed)
 
+    @property
+    def has_objects(self) -> bool:
+        """Whether the first listing found any object at all, such as a broker's lease."""
+        return bool(self._manifest_names)
+
     def _narrow_prefixes(self) -> list[str]:
         """Where the wanted topics lie, when they are few and the brokers are known; nothing: list everything.
 

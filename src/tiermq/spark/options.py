@@ -54,12 +54,16 @@ class SourceOptions:
     max_bytes: int | None
     min_offsets: int | None
     trigger_delay_ms: int | None
+    delays_ms: tuple[int, ...]
     scan_meter: str | None
 
     @classmethod
     def of(cls, given: Mapping[str, str], use: Use | None) -> Self:
         """Read what was given; without a use, every option of any read is allowed. Raises BadOption."""
-        options = cls(**read_given(SOURCE_OPTIONS, given, use, HINTS))
+        values = read_given(SOURCE_OPTIONS, given, use, HINTS)
+        if values["include_properties"] is None:
+            values["include_properties"] = not values["kafka_columns"]
+        options = cls(**values)
         options._check_place()
         options._check_topics()
         options._check_ranges()

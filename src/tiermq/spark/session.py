@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tiermq
-from tiermq.spark.java import find_java
+from tiermq.spark.java import find_java, quiet_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,7 +99,7 @@ def merged(defaults: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, st
 def start_environment(master: str) -> dict[str, str]:
     """The variables that the JVM and through it the Python workers start with."""
     values = {
-        "JAVA_HOME": str(find_java().home),
+        "JAVA_HOME": str(quiet_home(find_java())),
         # Otherwise workers run whatever `python3` is on PATH, which need not have this package.
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON") or sys.executable,
         "PYTHONPATH": _python_path(),

@@ -4,15 +4,17 @@ When a query ends early (a limit that is reached, a stream that is stopped), the
 may have something to say. PySpark's daemon prints a traceback of that BrokenPipeError on the user's standard error and
 ends the worker. Here the worker ends, and nothing is printed. Any other error is told as before.
 
-Workers of tasks only: those that plan a read are forked by PySpark's own daemon, whatever the session says (4.3), so a
-stream that is stopped while it plans may still print one.
+Workers that plan a read are forked by PySpark's own daemon, whatever the session says (4.3). There the data source
+calls `silence_broken_pipes` when it is first loaded, which is after the fork.
 
 Nothing but PySpark's daemon is imported here: workers are forked from this process, which must have one thread.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pyspark.daemon
@@ -30,6 +32,30 @@ def without_listener(worker: Worker) -> Worker:
             return 1
 
     return run
+
+
+class _QuietTraceback(ModuleType):
+    """The module `traceback`, whose `print_exc` prints nothing when the other side has hung up."""
+
+    def __init__(self, real: ModuleType) -> None:
+        super().__init__(real.__name__)
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def print_exc(self) -> None:
+        if not isinstance(sys.exception(), BrokenPipeError | ConnectionResetError):
+            self._real.print_exc()
+
+
+def silence_broken_pipes() -> None:
+    """In a worker that PySpark's own daemon forked: no traceback for a query that ended early. Elsewhere nothing."""
+    daemon = sys.modules["__main__"]
+    name = getattr(getattr(daemon, "__spec__", None), "name", None)
+    printer = getattr(daemon, "traceback", None)
+    if name == "pyspark.daemon" and isinstance(printer, ModuleType) and not isinstance(printer, _QuietTraceback):
+        daemon.traceback = _QuietTraceback(printer)  # type: ignore[attr-defined] # A global of that module.
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from spark.sink.sink_world import NOW_MS, QUERY, bodies, sink_options, staged
 from tiermq.errors import IllegalMessage, StagingLost
+from tiermq.message.hosts import encode_host
 from tiermq.message.properties import decode_properties
 from tiermq.spark.sink.staged_rows import MARK, message_of, read_staged
 
@@ -33,7 +34,9 @@ def test_every_column_finds_its_place_in_the_message(tmp_path: Path) -> None:
     }
     (found,) = rows_of(tmp_path, [row])
     assert (found["topic"], found["queueId"], found["body"], found["bornMs"]) == ("orders", 3, b"text", NOW_MS)
-    assert decode_properties(found["properties"]) == {
+    properties = decode_properties(found["properties"])
+    assert len(properties.pop("UNIQ_KEY")) == 32
+    assert properties == {
         "KEYS": "a b",
         "TAGS": "paid",
         "__SHARDINGKEY": "customer",
@@ -44,6 +47,20 @@ def test_every_column_finds_its_place_in_the_message(tmp_path: Path) -> None:
     }
     message = message_of(found)
     assert (message.topic, message.queue_id, message.born_timestamp_ms) == ("orders", 3, NOW_MS)
+
+
+def test_born_time_host_flag_and_unique_key_can_be_written_and_else_each_row_gets_a_key(tmp_path: Path) -> None:
+    born = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    given = {"body": b"x", "uniqKey": "KEY", "bornTimestamp": born, "bornHost": "1.2.3.4:5", "flag": 7}
+    first, second, third = rows_of(tmp_path, [given, {"body": b"x"}, {"body": b"x"}])
+    message = message_of(first)
+    assert (message.born_timestamp_ms, message.flag) == (1767225600000, 7)
+    assert message.born_host == encode_host("1.2.3.4:5")
+    keys = [decode_properties(row["properties"])["UNIQ_KEY"] for row in (first, second, third)]
+    assert keys[0] == "KEY"
+    assert len(set(keys)) == 3
+    with pytest.raises(IllegalMessage, match="a damaged one"):
+        rows_of(tmp_path, [{"body": b"x", "_corrupt": "bad CRC"}])
 
 
 def test_rows_without_a_queue_take_turns_and_those_of_one_sharding_key_stay_together(tmp_path: Path) -> None:

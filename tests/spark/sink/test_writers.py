@@ -36,6 +36,24 @@ def test_a_frame_becomes_messages(spark: SparkSession, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "store.staging").iterdir()] == []
 
 
+def test_rows_of_the_source_are_written_back_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
+    make_store(tmp_path)
+    born = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    row = ("orders", b"text", "paid", ["a"], {"colour": "red"}, 2, born, 7, "KEY")
+    schema = (
+        "topic string, body binary, tags string, keys array<string>, properties map<string,string>, queueId int, "
+        "bornTimestamp timestamp, flag int, uniqKey string"
+    )
+    save(spark.createDataFrame([row], schema), tmp_path)
+    read = spark.read.format("tiermq").option("store", str(tmp_path / "store")).load()
+    assert read.select("recordId", "msgId").head() == ("broker-a/orders/2/0", "KEY")
+    save(read, tmp_path)
+    first, second = stored(tmp_path, "orders")
+    for name in ("body", "tags", "keys", "flag", "born_timestamp_ms", "queue_id", "unique_key"):
+        assert getattr(first, name) == getattr(second, name), name
+    assert second.properties["colour"] == "red"
+
+
 def test_many_partitions_are_one_batch_and_a_name_makes_it_one_for_ever(spark: SparkSession, tmp_path: Path) -> None:
     make_store(tmp_path)
     frame = spark.range(100, numPartitions=4).selectExpr("concat('row ', id) body")

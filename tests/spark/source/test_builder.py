@@ -70,7 +70,7 @@ def test_an_explanation_tells_the_plan_and_needs_no_spark(
     assert found.counters.bytes_planned > 0
     assert found.partitions == 1
     shown = capsys.readouterr().out
-    assert "planned   1 queues" in shown
+    assert "planned   1 queue," in shown
     assert "requests" in shown
     narrow = explain_scan(tier=filled.url, topic="orders", keys="key-7", show=False)
     assert narrow.counters.bytes_planned < 1000

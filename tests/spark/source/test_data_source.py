@@ -12,6 +12,7 @@ from pyspark.testing import assertDataFrameEqual
 
 from spark.source_world import SourceWorld
 from tiermq.history.arrow_schema import COLUMNS, spark_schema_ddl
+from tiermq.spark import stream_lag
 
 ROW = ("topic", "queueId", "queueOffset", "body")
 
@@ -50,7 +51,8 @@ def test_every_column_of_every_row_comes_through_spark_as_it_is_decoded(
 
 
 def test_the_columns_of_kafka_can_be_had(spark: SparkSession, filled: SourceWorld) -> None:
-    frame = load(spark, filled.both, subscribe="returns", kafkaColumns="true")
+    assert "headers" not in load(spark, filled.both, subscribe="returns", kafkaColumns="true").columns
+    frame = load(spark, filled.both, subscribe="returns", kafkaColumns="true", includeHeaders="true")
     sent = filled.sent["returns", 0][0]
     row = frame.orderBy("partition", "offset").head()
     assert row is not None
@@ -146,3 +148,32 @@ def test_a_checkpoint_of_another_tier_ends_the_stream_with_both_names(
             query.awaitTermination()
     finally:
         other.bury()
+
+
+def test_a_table_of_the_catalog_says_why_it_cannot_be_and_what_to_use(spark: SparkSession, filled: SourceWorld) -> None:
+    options = f"options (tier '{filled.url}', subscribe 'orders')"
+    with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW"):
+        spark.sql(f"create table kept using tiermq {options}")
+    spark.sql(
+        f"create table declared (queueId int) using tiermq {options}"
+    )  # Spark asks nothing where there is a schema.
+    try:
+        with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW"):
+            spark.sql("select count(*) from declared").collect()
+    finally:
+        spark.sql("drop table declared")
+    spark.sql(f"create temporary view seen using tiermq {options}")
+    try:
+        assert spark.sql("select queueId from seen where queueId = 0").count() == 120
+    finally:
+        spark.catalog.dropTempView("seen")
+
+
+def test_the_lag_of_a_stream_can_be_read_from_its_progress(spark: SparkSession, filled: SourceWorld) -> None:
+    source = spark.readStream.format("tiermq").options(**filled.both, subscribe="orders", startingOffsets="earliest")
+    frame = source.option("maxOffsetsPerTrigger", 100).load()
+    query = frame.writeStream.format("noop").trigger(availableNow=True).start()
+    query.awaitTermination()
+    behind = [stream_lag(progress).total for progress in query.recentProgress]
+    assert behind[:4] == [295, 195, 95, 0]
+    assert stream_lag(query).as_metrics()["maxOffsetsBehindLatest"] == 0.0

@@ -19,7 +19,8 @@ def columns(**given: str) -> tuple[str, ...]:
 def test_columns_are_the_default_ones_less_what_is_left_out() -> None:
     assert columns() == tuple(COLUMNS)
     assert set(COLUMNS) - set(columns(includeBody="false", includeProperties="false")) == {"body", "properties"}
-    assert columns(kafkaColumns="true") == KAFKA_COLUMNS
+    assert columns(kafkaColumns="true", includeHeaders="true") == KAFKA_COLUMNS
+    assert columns(kafkaColumns="true") == KAFKA_COLUMNS[:-1]
     assert columns(kafkaColumns="true", includeHeaders="false") == KAFKA_COLUMNS[:-1]
     assert columns(columns="body,topic") == ("body", "topic")
 

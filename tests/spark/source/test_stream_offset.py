@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tiermq.errors import ForeignCheckpoint
 from tiermq.history.scan_values import HistoryPlace, StorePlace
-from tiermq.spark.source.stream_offset import StreamOffset, source_name
+from tiermq.spark.source.stream_offset import StreamOffset, source_name, stream_lag
 from tiermq.tier.names import QueueKey
 
 _NAMES = st.text(st.characters(blacklist_characters="/\x00", blacklist_categories=["Cs"]), min_size=1, max_size=6)
@@ -48,3 +48,18 @@ def test_a_checkpoint_of_something_else_is_refused(document: dict[str, Any], exp
     with pytest.raises(ForeignCheckpoint) as raised:
         StreamOffset.of_json(document, "tier x")
     assert expected in str(raised.value)
+
+
+def test_the_lag_of_a_stream_is_what_its_last_batch_left_by_queue() -> None:
+    end = {"source": "tier x", "version": 1, "c/b/orders/0": 10}
+    latest = {"source": "tier x", "version": 1, "c/b/orders/0": 25, "c/b/orders/1": 5}
+    other = {"endOffset": "17", "latestOffset": None}
+    lag = stream_lag({"sources": [{"endOffset": json.dumps(end), "latestOffset": json.dumps(latest)}, other]})
+    assert lag.queues == {"c/b/orders/0": 15, "c/b/orders/1": 5}
+    assert lag.total == 20
+    assert lag.as_metrics() == {
+        "minOffsetsBehindLatest": 5.0,
+        "maxOffsetsBehindLatest": 15.0,
+        "avgOffsetsBehindLatest": 10.0,
+    }
+    assert stream_lag(None).total == 0

@@ -72,7 +72,7 @@ def plan_export(
     `may_be_empty`: a tier without any history is not a mistake, since somebody waits for what comes.
     """
     request = base_request(options, tuple(columns))
-    catalog = open_catalog(history, options, request)
+    catalog = open_catalog(history, options, request, may_be_empty=may_be_empty)
     if not may_be_empty:
         require_queues(catalog, options)
     request = _by_offsets(bounded_request(options, request, catalog), catalog)

@@ -55,14 +55,49 @@ class JobReport:
         head = f"{self.job} of {self.place}" + (" (dry run: nothing was written)" if self.dry_run else "")
         lines = [head]
         for title, numbers in (("planned", self.planned), ("done", self.done)):
-            if numbers:
-                lines.append(f"  {title}: " + ", ".join(f"{shown(number)} {name}" for name, number in numbers.items()))
+            told = [counted(name, number) for name, number in numbers.items() if number]
+            if told:
+                lines.append(f"  {title}: " + ", ".join(told))
         if not self.dry_run and self.is_clean and not any((*self.planned.values(), *self.done.values())):
             lines.append("  nothing to do")
         lines.extend(f"  problem: {problem}" for problem in self.problems)
-        rate = self.done.get("bytes", 0) / self.took_s if self.took_s else 0
-        lines.append(f"  took {self.took_s:.1f} s" + (f", {rate / 1e6:,.0f} MB/s" if rate else ""))
+        lines.append(f"  took {span_text(self.took_s)}{self._rate_text()}")
         return lines
+
+    def _rate_text(self) -> str:
+        """How fast bytes were moved, where that says something: a tenth of a megabyte each second at least."""
+        rate = self.done.get("bytes", 0) / 1e6 / self.took_s if self.took_s else 0.0
+        if rate < 0.1:
+            return ""
+        return f" ({rate:,.0f} MB/s)" if rate >= 10 else f" ({rate:.1f} MB/s)"
+
+
+def span_text(seconds: float) -> str:
+    """0.4 s, 22.9 s, 3 min 20 s, 2 h 5 min."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def counted(name: str, number: Number) -> str:
+    """`3 index files`, `1 queue`, `5.1 MB`, `0.02 s of task CPU`: a number with its unit and in words."""
+    if name == "bytes" or name.endswith("_bytes"):
+        of = name.removesuffix("bytes").replace("_", " ").strip()
+        return f"{_size_text(number)}{' ' + of if of else ''}"
+    if name.endswith("_s"):
+        return f"{number:,.3g} s of {name.removesuffix('_s').replace('_', ' ').replace('cpu', 'CPU')}"
+    words = name.replace("_", " ")
+    return f"{shown(number)} {words.removesuffix('s') if number == 1 else words}"
+
+
+def _size_text(count: Number) -> str:
+    size = float(count)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
 
 
 def shown(number: Number) -> str:

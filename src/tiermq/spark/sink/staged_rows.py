@@ -1,6 +1,6 @@
 """Staged rows: what a task leaves for the commit. One Arrow file per attempt, under a name of its own.
 
-    <staging>/<query>/<batch>/<partition>-<random>.arrow      topic, queueId, properties (encoded), body, bornMs
+    <staging>/<query>/<batch>/<partition>-<random>.arrow      topic, queueId, properties (encoded), body, …
 
 Rows are whole messages already: properties are encoded and hold the mark `TIERMQ_SINK`, which names query, batch,
 partition and row. It is by this mark that a commit which was cut short finds out what it has put.
@@ -11,6 +11,7 @@ A file gets its name when it is complete; the commit trusts its length and its C
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import os
 import uuid
 import zlib
@@ -30,6 +31,7 @@ from tiermq.spark.option_values import time_ms
 from tiermq.spark.options import SinkOptions
 
 MARK = "TIERMQ_SINK"
+KEY_BYTES = 16
 STAGED_SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
@@ -37,6 +39,8 @@ STAGED_SCHEMA = pa.schema(
         ("properties", pa.binary()),
         ("body", pa.binary()),
         ("bornMs", pa.int64()),
+        ("bornHost", pa.binary()),
+        ("flag", pa.int32()),
     ]
 )
 
@@ -125,7 +129,7 @@ def message_of(row: dict[str, Any]) -> Message:
     """The message of a staged row."""
     return Message(
         row["topic"], row["body"], row["queueId"], encoded_properties=row["properties"],
-        born_timestamp_ms=row["bornMs"],
+        born_timestamp_ms=row["bornMs"], born_host=row["bornHost"], flag=row["flag"],
     )  # fmt: skip
 
 
@@ -135,8 +139,12 @@ def staged_row(row: dict[str, Any], mark: str, turn: int, options: SinkOptions, 
     body = row.get("body")
     if topic is None or body is None:
         raise IllegalMessage(f"row {mark}: expected a topic and a body, found topic {topic!r} and body {body!r}")
+    if row.get("_corrupt") is not None:
+        raise IllegalMessage(f"row {mark}: expected a message, found a damaged one: {row['_corrupt']}; filter it out")
     keys = row.get("keys") or ()
     properties = dict(row.get("properties") or ())
+    if row.get("uniqKey"):
+        properties[names.UNIQ_KEY] = row["uniqKey"]
     sharding_key = row.get("shardingKey")
     if sharding_key is not None:
         properties[names.SHARDING_KEY] = sharding_key
@@ -149,11 +157,26 @@ def staged_row(row: dict[str, Any], mark: str, turn: int, options: SinkOptions, 
     queue_id = row.get("queueId")
     if queue_id is None:
         queue_id = (turn if sharding_key is None else java_hash(sharding_key)) % options.queue_count
+    born = row.get("bornTimestamp")
+    body = body.encode() if isinstance(body, str) else body
     message = Message(
-        topic, body.encode() if isinstance(body, str) else body, queue_id, keys=keys, tags=row.get("tags") or "",
-        properties=properties, born_timestamp_ms=now_ms,
+        topic, body, queue_id, keys=keys, tags=row.get("tags") or "", properties=properties,
+        born_timestamp_ms=now_ms if born is None else time_ms(born) if isinstance(born, dt.datetime) else born,
+        born_host=row.get("bornHost") or b"", flag=row.get("flag") or 0,
     )  # fmt: skip
+    encoded = message.encoded_properties
+    if names.UNIQ_KEY not in properties:
+        encoded = _with_unique_key(encoded, mark, topic, message.body)
     return {
-        "topic": topic, "queueId": queue_id, "properties": message.encoded_properties, "body": message.body,
-        "bornMs": now_ms,
+        "topic": topic, "queueId": queue_id, "properties": encoded, "body": message.body,
+        "bornMs": message.born_timestamp_ms, "bornHost": message.born_host, "flag": message.flag,
     }  # fmt: skip
+
+
+def _with_unique_key(encoded: bytes, mark: str, topic: str, body: bytes) -> bytes:
+    """Properties with a unique key that follows from the place of a row in its batch, and from what it says."""
+    said = hashlib.blake2b(mark.encode(), digest_size=KEY_BYTES)
+    for piece in (topic.encode(), encoded, body):
+        said.update(b"%d:" % len(piece) + piece)
+    joint = b"" if not encoded or encoded.endswith(b"\x02") else b"\x02"
+    return encoded + joint + f"{names.UNIQ_KEY}\x01{said.hexdigest().upper()}\x02".encode()

@@ -9,7 +9,6 @@ A repetition whose rows come in another order, or are others, has other keys: it
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,11 +22,11 @@ from tiermq.client.cluster_client import QueuePlace
 from tiermq.client.producer import Outgoing, Producer
 from tiermq.errors import IllegalMessage
 from tiermq.message import properties as names
+from tiermq.message.properties import get_text_property
 from tiermq.spark.options import SinkOptions
 from tiermq.spark.sink.staged_rows import BatchName, staged_row
 
 GROUP = "tiermq_spark"
-KEY_BYTES = 16
 _ALONE = tuple(
     f"{name}\x01".encode()
     for name in (names.DELAY, names.TIMER_DELIVER_MS, names.TIMER_DELAY_MS, names.TIMER_DELAY_SEC)
@@ -89,10 +88,12 @@ def outgoing(
     places: dict[str, list[QueuePlace]],
 ) -> Outgoing:
     """The message of a row, and where it goes. Raises IllegalMessage."""
-    # A row that was read somewhere may have a key of its own there; here it is another message.
+    # A row that was read somewhere has a key of its own there; here it is another message, which a repetition of the
+    # task must be able to ask for.
     given = {key: value for key, value in dict(row.get("properties") or ()).items() if key != names.UNIQ_KEY}
     own = places.get(row.get("topic") or options.topic or "", [])
-    staged = staged_row({**row, "properties": given}, mark, turn, replace(options, queue_count=len(own) or 1), now_ms)
+    other = {**row, "properties": given, "uniqKey": None}
+    staged = staged_row(other, mark, turn, replace(options, queue_count=len(own) or 1), now_ms)
     if row.get("queueId") is None:
         place = own[staged["queueId"]]
     else:
@@ -105,11 +106,6 @@ def outgoing(
             )
         place = fitting[turn % len(fitting)]
     encoded, body = staged["properties"], staged["body"]
-    said = hashlib.blake2b(mark.encode(), digest_size=KEY_BYTES)
-    for piece in (staged["topic"].encode(), encoded, body):
-        said.update(b"%d:" % len(piece) + piece)
-    key = said.hexdigest().upper()
-    joint = b"" if not encoded or encoded.endswith(b"\x02") else b"\x02"
-    encoded = encoded + joint + f"{names.UNIQ_KEY}\x01{key}\x02".encode()
+    key = get_text_property(encoded, names.UNIQ_KEY) or ""
     alone = any(name in encoded for name in _ALONE)
-    return Outgoing(staged["topic"], place, body, encoded, key, now_ms, alone)
+    return Outgoing(staged["topic"], place, body, encoded, key, staged["bornMs"], alone, staged["flag"])

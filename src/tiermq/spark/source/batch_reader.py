@@ -17,7 +17,7 @@ from tiermq.history.open_history import OpenHistory
 from tiermq.history.planning import KeyLookup, plan_scan
 from tiermq.history.scan_values import ScanCounters, ScanPlan, ScanRequest
 from tiermq.spark.options import SourceOptions
-from tiermq.spark.source.scan_meter import accumulator_of
+from tiermq.spark.source.scan_meter import reporting
 from tiermq.spark.source.scan_partition import partitions_of, read_partition
 from tiermq.spark.source.scan_request import base_request, bounded_request, open_catalog
 from tiermq.spark.worker import freeze_once
@@ -71,12 +71,11 @@ def key_lookup(catalog: Catalog, request: ScanRequest) -> KeyLookup | None:
 
 
 def metered(partition: InputPartition, meter: str | None) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition in a worker; what it took is told to the meter, if there is one."""
+    """The rows of a partition in a worker; what it took is reported to the meter, if there is one."""
     freeze_once()
     counters = ScanCounters()
-    accumulator = accumulator_of(meter)
-    try:
-        yield from read_partition(partition, counters)
-    finally:
-        if accumulator is not None:
-            accumulator.add(counters)
+    with reporting(meter) as report:
+        for batch in read_partition(partition, counters):
+            report(counters)  # Before Spark has the rows: it may want no more of them.
+            yield batch
+        report(counters)

@@ -28,7 +28,7 @@ from tiermq.spark.option_values import read_time_ms, time_ms
 from tiermq.spark.options import SourceOptions
 from tiermq.spark.source.batch_reader import plan_batch
 from tiermq.spark.source.data_source import FORMAT, TierMQDataSource
-from tiermq.spark.source.scan_meter import METER_OPTION, ScanMeter, describe_counters
+from tiermq.spark.source.scan_meter import METER_OPTION, ScanMeter, counted, describe_counters
 from tiermq.spark.source.scan_request import columns_of
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class ScanExplanation:
         return self.plan.counters
 
     def __str__(self) -> str:
-        lines = [f"tasks     {len(self.plan.tasks):,} in {self.partitions:,} partitions"]
+        lines = [f"tasks     {len(self.plan.tasks):,} in {counted(self.partitions, 'partition')}"]
         lines += [line for line in describe_counters(self.counters).splitlines() if not line.startswith("rows")]
         lines += [f"lost      {describe(loss)}" for loss in self.plan.losses]
         return "\n".join(lines)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -23,8 +25,16 @@ from tiermq.spark.source.batch_reader import TierMQReader
 from tiermq.spark.source.scan_request import columns_of
 from tiermq.spark.source.schema_check import columns_of_schema
 from tiermq.spark.source.stream_reader import TierMQStreamReader
+from tiermq.spark.worker_daemon import silence_broken_pipes
 
 FORMAT = "tiermq"
+_ADDED_TO_TABLES = ("option.", "provider")
+_NO_TABLES = (
+    "a table of Spark's catalog cannot read messages: Spark gives a Python data source none of the table's options "
+    "when the table is read. Use CREATE TEMPORARY VIEW … USING tiermq OPTIONS (…), or tiermq.spark.attach(spark, "
+    "tier=…) for a view of each topic"
+)
+silence_broken_pipes()
 
 
 class TierMQDataSource(DataSource):  # type: ignore[misc] # PySpark is not followed by the checker.
@@ -33,6 +43,10 @@ class TierMQDataSource(DataSource):  # type: ignore[misc] # PySpark is not follo
     @classmethod
     def name(cls) -> str:
         return FORMAT
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        require_no_table(options)
+        super().__init__(dict(options))
 
     def schema(self) -> str:
         """The columns that options ask for. So wrong options are told when a frame is loaded, not when it is used."""
@@ -64,3 +78,14 @@ class TierMQDataSource(DataSource):  # type: ignore[misc] # PySpark is not follo
             given_settings(options)
             require_free(options.store)
         return options
+
+
+def require_no_table(given: Mapping[str, str]) -> None:
+    """Raises BadOption for options that come from `CREATE TABLE … USING tiermq`, and for those of such a table: none.
+
+    At its creation Spark (4.3) hands each option over twice, as `name` and `option.name`, beside properties of its own;
+    when the table is read, nothing.
+    """
+    if not given or any(name.lower().startswith(_ADDED_TO_TABLES) for name in given):
+        found = "" if given else "expected option tier, store or namesrv, found no option at all; "
+        raise BadOption(found + _NO_TABLES)

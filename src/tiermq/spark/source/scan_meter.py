@@ -1,21 +1,34 @@
 """Counters of scans, from the workers that read to the driver that asks.
 
     meter = ScanMeter(spark)
-    messages(spark, tier=..., topic="orders", meter=meter).count()
+    messages(spark, tier=..., topic="orders", meter=meter).take(5)
     print(meter)                      # queues, segments and bytes planned, read, skipped; requests; rows
     meter.show_in(registry)           # the same as Prometheus counters
 
-A worker counts in an accumulator of Spark. A task that Spark runs again counts again: these are numbers of work done,
-not of rows in a result. Spark Connect has no accumulators; there, and in plain SQL, `explain_scan` tells the plan.
+A worker sends its counters over a connection of its own before each batch of rows, and at its end. An accumulator of
+Spark would arrive only with a task that was read to its end, which `take`, `limit` and `show` never do. A task that
+Spark runs again counts again: these are numbers of work done, not of rows in a result.
+
+    worker ─► "<token> 3 1 0 …\n"   the counters of this partition so far; the last line counts
+
+The meter listens where the driver listens for its executors, and a connection whose first line lacks the meter's token
+is closed. With Spark Connect the driver is on another machine than the program, so there is no meter there;
+`explain_scan` reports the plan.
 """
 
 from __future__ import annotations
 
-import base64
-import pickle
+import contextlib
+import json
+import logging
+import secrets
+import selectors
+import socket
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-
-from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from tiermq.errors import BadOption
 from tiermq.history.scan_values import ScanCounters
@@ -43,17 +56,108 @@ _HELP = {
     "messages_lost": "Messages that were asked for and are not there: expired, gaps, deleted, corrupt.",
 }
 assert set(_HELP) == set(ScanCounters.__slots__)
+LINE_BYTES_MAX = 4096
+_CONNECT_S = 10.0
+_log = logging.getLogger(__name__)
 
 
-class CountersParam(AccumulatorParam):  # type: ignore[misc] # PySpark is not followed by the checker.
-    """How Spark adds counters up."""
+@dataclass(slots=True)
+class _Reported:
+    """One worker's connection: bytes that are no whole line yet, and the last line."""
 
-    def zero(self, value: ScanCounters) -> ScanCounters:  # noqa: ARG002 - the signature is Spark's
-        return ScanCounters()
+    pending: bytes = b""
+    last: ScanCounters = field(default_factory=ScanCounters)
 
-    def addInPlace(self, value1: ScanCounters, value2: ScanCounters) -> ScanCounters:  # noqa: N802
-        value1 += value2
-        return value1
+
+class _Listener:
+    """Takes what workers report. `lock` guards everything but the selector's wait."""
+
+    def __init__(self, host: str) -> None:
+        self.token = secrets.token_hex(16)
+        self.lock = threading.Lock()
+        self.socket = socket.create_server((host, 0), backlog=1024)
+        self.socket.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self.socket, selectors.EVENT_READ)
+        self._live: dict[socket.socket, _Reported] = {}
+        self._ended = ScanCounters()
+        self._wake, self._woken = socket.socketpair()
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        threading.Thread(target=self._run, name="scan-meter", daemon=True).start()
+
+    def close(self) -> None:
+        """End the thread, which closes everything."""
+        with contextlib.suppress(OSError):
+            self._wake.send(b"x")
+
+    def counters(self) -> ScanCounters:
+        """Everything that was sent before this call, also what no thread has taken in yet."""
+        with self.lock:
+            while self._take(self._selector.select(0)):
+                pass
+            total = ScanCounters()
+            for each in (self._ended, *(reported.last for reported in self._live.values())):
+                total += each
+            return total
+
+    def _run(self) -> None:
+        while True:
+            ready = self._selector.select()
+            with self.lock:
+                if any(key.fileobj is self._woken for key, _ in ready):
+                    for each in (self.socket, self._wake, self._woken, *self._live):
+                        each.close()
+                    self._selector.close()
+                    return
+                self._take(ready)
+
+    def _take(self, ready: list[tuple[selectors.SelectorKey, int]]) -> bool:
+        """Read what is there; whether anything was."""
+        progressed = False
+        for key, _ in ready:
+            if key.fileobj is self.socket:
+                with contextlib.suppress(BlockingIOError):
+                    accepted, _address = self.socket.accept()
+                    accepted.setblocking(False)
+                    self._selector.register(accepted, selectors.EVENT_READ)
+                    self._live[accepted] = _Reported()
+                    progressed = True
+            elif isinstance(key.fileobj, socket.socket) and key.fileobj in self._live:
+                progressed = self._read(key.fileobj) or progressed
+        return progressed
+
+    def _read(self, connection: socket.socket) -> bool:
+        reported = self._live[connection]
+        try:
+            data = connection.recv(65536)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        lines = (reported.pending + data).split(b"\n")
+        reported.pending = lines.pop()
+        counters = [_counters_of(line, self.token) for line in lines]
+        if not data or None in counters or len(reported.pending) > LINE_BYTES_MAX:
+            if data:
+                _log.warning("a connection to the scan meter did not speak as a worker does: closed")
+            self._end(connection)
+        for each in counters:
+            reported.last = each or reported.last
+        return True
+
+    def _end(self, connection: socket.socket) -> None:
+        self._selector.unregister(connection)
+        connection.close()
+        reported = self._live.pop(connection)
+        self._ended += reported.last
+
+
+def _counters_of(line: bytes, token: str) -> ScanCounters | None:
+    words = line.decode("ascii", "replace").split(" ")
+    numbers = words[1:]
+    if not secrets.compare_digest(words[0], token) or len(numbers) != len(ScanCounters.__slots__):
+        return None
+    return ScanCounters(*map(int, numbers)) if all(number.isdecimal() for number in numbers) else None
 
 
 class ScanMeter:
@@ -62,20 +166,21 @@ class ScanMeter:
     def __init__(self, spark: SparkSession) -> None:
         context = getattr(spark, "_sc", None)
         if context is None:
-            raise BadOption("Spark Connect has no accumulators, so there is no meter; explain_scan tells the plan")
-        self._accumulator: Accumulator[ScanCounters] = context.accumulator(ScanCounters(), CountersParam())
+            raise BadOption("with Spark Connect there is no meter, since workers cannot reach it; use explain_scan")
+        conf = context.getConf()
+        self._host = conf.get("spark.driver.host", "127.0.0.1")
+        self._listener = _Listener(conf.get("spark.driver.bindAddress", self._host))
+        weakref.finalize(self, self._listener.close)
 
     @property
     def counters(self) -> ScanCounters:
-        """What all scans with this meter have done so far, as far as their tasks have ended."""
-        copy = ScanCounters()
-        copy += self._accumulator.value
-        return copy
+        """What all scans with this meter have done so far."""
+        return self._listener.counters()
 
     @property
     def option(self) -> str:
-        """The value of the option `scanMeter`, by which workers find the accumulator."""
-        return base64.b64encode(pickle.dumps(self._accumulator)).decode()
+        """The value of the option `scanMeter`, by which workers find the meter."""
+        return json.dumps([self._host, self._listener.socket.getsockname()[1], self._listener.token])
 
     def show_in(self, registry: Registry) -> None:
         """Register each counter as `tiermq_scan_<name>_total`."""
@@ -84,37 +189,67 @@ class ScanMeter:
             metric.labels().set_function(self._reader(name))
 
     def _reader(self, name: str) -> Any:
-        return lambda: float(getattr(self._accumulator.value, name))
+        return lambda: float(getattr(self.counters, name))
 
     def __str__(self) -> str:
         return describe_counters(self.counters)
 
 
-def accumulator_of(option: str | None) -> Accumulator[ScanCounters] | None:
-    """In a worker: the accumulator that an option stands for."""
-    return None if option is None else pickle.loads(base64.b64decode(option))  # noqa: S301 - made by ScanMeter
+@contextlib.contextmanager
+def reporting(option: str | None) -> Iterator[Callable[[ScanCounters], None]]:
+    """In a worker: a function that sends counters to the meter of an option; without one it does nothing.
+
+    A meter that cannot be reached is logged once, and the scan goes on.
+    """
+    if option is None:
+        yield lambda _counters: None
+        return
+    host, port, token = json.loads(option)
+    try:
+        connection = socket.create_connection((host, port), _CONNECT_S)
+    except OSError as error:
+        _log.warning("the scan meter at %s:%s cannot be reached, this task is not counted: %s", host, port, error)
+        yield lambda _counters: None
+        return
+
+    def report(counters: ScanCounters) -> None:
+        numbers = " ".join(str(getattr(counters, name)) for name in ScanCounters.__slots__)
+        with contextlib.suppress(OSError):  # The program that owns the meter has ended.
+            connection.sendall(f"{token} {numbers}\n".encode())
+
+    with connection:
+        yield report
 
 
 def describe_counters(counters: ScanCounters) -> str:
-    """Counters in a few lines for people."""
+    """Counters in a few lines for people. What did not happen is not listed."""
     segments = counters.segments_planned + counters.segments_skipped
     stored = counters.bytes_planned + counters.bytes_skipped
-    lines = [
-        (
-            f"planned   {counters.queues:,} queues, {counters.segments_planned:,} of {segments:,} segments, "
-            f"{size_text(counters.bytes_planned)} of {size_text(stored)}"
-        ),
-        f"skipped   {counters.segments_skipped:,} segments, {size_text(counters.bytes_skipped)}",
-        (
-            f"read      {size_text(counters.bytes_read)} in {counters.requests:,} requests "
-            f"(hot {size_text(counters.hot_bytes_read)}, cold {size_text(counters.cold_bytes_read)})"
-        ),
-        f"index     {counters.index_files_asked:,} files asked, {size_text(counters.index_bytes_read)}",
-        f"rows      {counters.rows_given:,} of {counters.rows_read:,} that were read",
-    ]
+    planned = f"planned   {counted(counters.queues, 'queue')}"
+    if segments:
+        planned += f", {counters.segments_planned:,} of {counted(segments, 'segment')}"
+    if stored:
+        planned += f", {size_text(counters.bytes_planned)} of {size_text(stored)}"
+    lines = [planned]
+    if counters.segments_skipped or counters.bytes_skipped:
+        lines.append(f"skipped   {counted(counters.segments_skipped, 'segment')}, {size_text(counters.bytes_skipped)}")
+    sides = {"hot": counters.hot_bytes_read, "cold": counters.cold_bytes_read}
+    each = ", ".join(f"{side} {size_text(size)}" for side, size in sides.items() if size)
+    read = f"read      {size_text(counters.bytes_read)} in {counted(counters.requests, 'request')}"
+    lines.append(f"{read} ({each})" if each else read)
+    if counters.index_files_asked:
+        files = counted(counters.index_files_asked, "file")
+        lines.append(f"index     {files} queried, {size_text(counters.index_bytes_read)}")
+    if counters.rows_read:
+        lines.append(f"rows      {counters.rows_given:,} of {counted(counters.rows_read, 'message')} read")
     if counters.messages_lost:
-        lines.append(f"lost      {counters.messages_lost:,} messages; a worker's log tells which and why")
+        lines.append(f"lost      {counted(counters.messages_lost, 'message')}; the log of the worker has the reasons")
     return "\n".join(lines)
+
+
+def counted(number: int, noun: str) -> str:
+    """1 queue, 2,000 queues."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def size_text(count: int) -> str:

@@ -51,20 +51,45 @@ def base_request(options: SourceOptions, columns: Sequence[str]) -> ScanRequest:
         keys=frozenset(options.keys),
         tags=frozenset(options.tags),
         include_body=bool(_BODY_COLUMNS & set(columns)),
+        delays_ms=options.delays_ms,
     )
 
 
-def open_catalog(history: OpenHistory, options: SourceOptions, request: ScanRequest) -> Catalog:
+def open_catalog(
+    history: OpenHistory, options: SourceOptions, request: ScanRequest, *, may_be_empty: bool = False
+) -> Catalog:
     """The catalogue of what is wanted. Raises BadHistory for a topic, broker or assigned queue that does not exist.
 
-    Also for topics that cannot be read as history.
+    Also for topics that cannot be read as history, and, unless it `may_be_empty`, for a tier that holds nothing.
     """
     catalog = catalog_of(history, request)
+    if not may_be_empty:
+        require_tier(catalog, options)
     catalog.require_readable()
     check_topics(catalog, request)
     for each in options.assigned or ():
         catalog.find(each.topic, each.queue_id, each.broker or None)
     return catalog
+
+
+def require_tier(catalog: Catalog, options: SourceOptions) -> None:
+    """Raises BadHistory when the tier holds nothing: a wrong URL must not pass for an empty table.
+
+    Beside a store an empty tier is that of a broker which has uploaded nothing yet, unless the store itself begins
+    later: then its older messages should be in the tier.
+    """
+    if options.tier is None or not catalog.has_empty_tier:
+        return
+    late = next((queue for queue in catalog.queues() if queue.hot_min > 0), None)
+    if options.stores and late is None:
+        return
+    why = ""
+    if late is not None:
+        why = f" (the store has {late.key.topic!r}, queue {late.key.queue_id}, only from offset {late.hot_min} on)"
+    raise BadHistory(
+        f"{options.tier}: expected the history of a broker{why}, found none; check the address (`tiermq tier ls` shows "
+        "what is there), or offload a store to it first"
+    )
 
 
 def check_topics(catalog: Catalog, request: ScanRequest) -> None:

@@ -8,6 +8,7 @@ the number has been read. Names are sorted, so that equal offsets are equal text
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -77,3 +78,44 @@ def _offset(name: str, value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ForeignCheckpoint(f"expected an offset for {name} in the checkpoint, found {value!r}")
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLag:
+    """How many messages a stream has still to read, by `cluster/broker/topic/queue`."""
+
+    queues: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.queues.values())
+
+    def as_metrics(self) -> dict[str, float]:
+        """The same under the names of Spark's Kafka source."""
+        each = list(self.queues.values()) or [0]
+        return {
+            "minOffsetsBehindLatest": float(min(each)),
+            "maxOffsetsBehindLatest": float(max(each)),
+            "avgOffsetsBehindLatest": sum(each) / len(each),
+        }
+
+
+def stream_lag(progress: Any) -> StreamLag:
+    """How far a stream is behind: of a query (its last progress), or of one `StreamingQueryProgress`.
+
+    Spark has no metrics of Python sources in its progress, but where each batch ended and where the source ended then.
+    """
+    if hasattr(progress, "lastProgress"):
+        progress = progress.lastProgress
+    behind: dict[str, int] = {}
+    for source in [] if progress is None else progress["sources"]:
+        end, latest = _offsets(source["endOffset"]), _offsets(source["latestOffset"])
+        if SOURCE in end and SOURCE in latest:
+            queues = latest.keys() - {SOURCE, VERSION_NAME}
+            behind |= {name: max(0, latest[name] - end.get(name, 0)) for name in sorted(queues)}
+    return StreamLag(behind)
+
+
+def _offsets(given: Any) -> dict[str, Any]:
+    read = json.loads(given) if isinstance(given, str) else given
+    return dict(read) if isinstance(read, Mapping) else {}
