@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,10 @@ from typing import Any
 import pytest
 
 from broker.brokers import running, send_command, stored
+from broker.consuming import on_loop, part, until
 from tiermq.broker.broker import Broker
+from tiermq.broker.transacting import TransactionProcessor
+from tiermq.clock import ManualClock
 from tiermq.message.properties import decode_properties
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.access import ADMINISTRATOR, ANY_ACCOUNT
@@ -73,11 +77,11 @@ BODIES: dict[int, Any] = {
 
 
 @contextmanager
-def guarded(path: Path) -> Iterator[Broker]:
+def guarded(path: Path, **settings: Any) -> Iterator[Broker]:
     """A broker with accounts. Its log begins with half a message for the topic `guarded`; a whole one follows."""
     accounts = path / "acl.toml"
     accounts.write_text(ACCOUNTS)
-    with running(path, acl=AccessTable.load(accounts)) as broker:
+    with running(path, acl=AccessTable.load(accounts), **settings) as broker:
         broker.parts.topics.put_all([TopicConfig("guarded", 1, 1), TopicConfig("open", 1, 1)])
         with signed(broker, "root") as root:
             for properties in (HALF, "KEYS\x01KEY1\x02UNIQ_KEY\x01KEY1\x02"):
@@ -197,3 +201,27 @@ def test_properties_of_a_delayed_message_name_the_topic_that_was_checked(tmp_pat
             name = "RMQ_SYS_TRANS_HALF_TOPIC" if topic == "half" else topic
             found = decode_properties(stored(broker, name)[-1].encoded_properties)
             assert (found["REAL_TOPIC"], found["REAL_QID"]) == ("open", "0")
+
+
+def test_a_producer_is_asked_about_messages_that_it_may_send(tmp_path: Path, manual_clock: ManualClock) -> None:
+    """A question has the whole message in it: whoever calls itself a producer of the group must not read it so."""
+    asked: dict[str, queue.Queue[RemotingCommand]] = {"reader": queue.Queue(), "root": queue.Queue()}
+    beat = {"clientID": "p", "producerDataSet": [{"groupName": "PG"}]}
+    with (
+        guarded(tmp_path, clock=manual_clock) as broker,
+        signed(broker, "reader") as reader,
+        signed(broker, "root") as root,
+    ):
+        for name, client in (("reader", reader), ("root", root)):
+            client.on_request(RequestCode.CHECK_TRANSACTION_STATE, asked[name].put)
+            assert client.request(RemotingCommand(RequestCode.HEART_BEAT, body=encode_body(beat))).code == 0
+        processor = part(broker, TransactionProcessor)
+        on_loop(broker, processor.ensure_running)
+        for _ in range(4):  # They would be asked in turn.
+            count = processor.check.asked_count
+            broker.parts.local.dispatch_now()
+            manual_clock.advance_ms(60_000)
+            processor.check.wake()
+            until(broker, lambda count=count: processor.check.asked_count > count)
+            assert asked["root"].get(timeout=60).ext["tranStateTableOffset"]
+        assert asked["reader"].empty()

@@ -13,7 +13,9 @@ import datetime as dt
 from collections.abc import Iterator
 
 from tiermq.broker.admin_topics import queue_key
+from tiermq.broker.client_commit import require_client_group, require_queue
 from tiermq.broker.consumer_offsets import encode_offsets
+from tiermq.broker.groups import check_group_name
 from tiermq.broker.parts import BrokerParts, config_directory
 from tiermq.broker.rates import NOTE_PERIOD_S, Rates
 from tiermq.delivery.delay_offsets import FILE, decode_delay_offsets, encode_delay_offsets
@@ -117,10 +119,13 @@ class OffsetAdminProcessor:
     @serves(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, access=ADMINISTRATOR, in_pool=True)
     def reset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         topic, group = self._topic(text_field(command, "topic")), text_field(command, "group")
+        require_client_group(group)
         self._require_group(group)
         time_ms = int_field(command, "timestamp")
         queue_id = int32_field(command, "queueId", ALL_QUEUES)
         offset = int_field(command, "offset", NO_OFFSET)
+        if queue_id >= 0:
+            require_queue(self._parts, topic, queue_id)
         goals = {}
         for each in range(topic.read_queues) if queue_id < 0 else (queue_id,):
             if queue_id >= 0 and offset != NO_OFFSET:
@@ -149,6 +154,8 @@ class OffsetAdminProcessor:
     @serves(RequestCode.CLONE_GROUP_OFFSET, access=ADMINISTRATOR, in_pool=True)
     def clone(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         source, target = text_field(command, "srcGroup"), text_field(command, "destGroup")
+        require_client_group(target)
+        check_group_name(target)
         asked = command.ext.get("topic")
         for topic in [asked] if asked else self._parts.offsets.topics_of(source):
             if self._parts.topics.get(topic) is not None:
