@@ -225,3 +225,30 @@ def test_a_producer_is_asked_about_messages_that_it_may_send(tmp_path: Path, man
             until(broker, lambda count=count: processor.check.asked_count > count)
             assert asked["root"].get(timeout=60).ext["tranStateTableOffset"]
         assert asked["reader"].empty()
+
+
+def test_who_may_not_use_a_group_may_not_have_it_made_by_asking_for_it(tmp_path: Path) -> None:
+    with guarded(tmp_path) as broker, signed(broker, "nobody") as client:
+        asks = RemotingCommand(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, ext={"group": "new"})
+        assert client.request(asks).code == NO_PERMISSION
+        assert broker.parts.groups.get("new") is None
+
+
+@pytest.mark.parametrize(
+    ("code", "body"),
+    [
+        (RequestCode.HEART_BEAT, {"clientID": "c", "consumerDataSet": [7]}),
+        (
+            RequestCode.HEART_BEAT,
+            {"clientID": "c", "consumerDataSet": [{"groupName": "CG", "subscriptionDataSet": "x"}]},
+        ),
+        (RequestCode.LOCK_BATCH_MQ, {"consumerGroup": "CG", "clientId": "c", "mqSet": {"topic": "guarded"}}),
+        (RequestCode.BATCH_ACK_MESSAGE, {"acks": 1.5}),
+    ],
+)
+def test_a_body_that_names_its_topics_in_no_way_is_refused_in_words(
+    tmp_path: Path, code: RequestCode, body: object
+) -> None:
+    with guarded(tmp_path) as broker, signed(broker, "reader") as client:
+        answer = client.request(RemotingCommand(code, body=encode_body(body)))
+        assert (answer.code, "expected" in str(answer.remark)) == (ResponseCode.SYSTEM_ERROR, True)
