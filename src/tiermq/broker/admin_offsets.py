@@ -28,6 +28,7 @@ from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import int32_field, int_field, text_field
 from tiermq.remoting.json_dialect import ObjectKeyed, encode_body
+from tiermq.remoting.permissions import Permission
 
 ALL_QUEUES = -1
 NO_OFFSET = -1
@@ -67,14 +68,17 @@ class OffsetAdminProcessor:
         return command.respond(body=encode_body(body))
 
     def _topics_to_tell(self, group: str, command: RemotingCommand) -> Iterator[TopicConfig]:
-        """Those that were asked for, or that the group has offsets of; none that its members no longer want."""
+        """Those that were asked for, or that the group has offsets of; none that its members no longer want, or that
+        the account may not read.
+        """
         asked = [*(command.ext.get("topicList") or "").split(TOPIC_SEPARATOR), command.ext.get("topic") or ""]
         names = [name for name in asked if name] or self._parts.offsets.topics_of(group)
         members = self._parts.clients.consumers(group)
         for name in dict.fromkeys(names):
             topic = self._parts.topics.get(name)
             is_wanted = members is None or not members.subscriptions or name in members.subscriptions
-            if topic is not None and is_wanted:
+            may_read = command.account is None or command.account.may_use_topic(name, Permission.SUB)
+            if topic is not None and is_wanted and may_read:
                 yield topic
 
     def _progress(self, group: str, topic: str, queue_id: int) -> dict[str, int]:
