@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,10 @@ from typing import Any
 import pytest
 
 from broker.brokers import running, send_command, stored
+from broker.consuming import on_loop, part, until
 from tiermq.broker.broker import Broker
+from tiermq.broker.transacting import TransactionProcessor
+from tiermq.clock import ManualClock
 from tiermq.message.properties import decode_properties
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.access import ADMINISTRATOR, ANY_ACCOUNT
@@ -73,11 +77,11 @@ BODIES: dict[int, Any] = {
 
 
 @contextmanager
-def guarded(path: Path) -> Iterator[Broker]:
+def guarded(path: Path, **settings: Any) -> Iterator[Broker]:
     """A broker with accounts. Its log begins with half a message for the topic `guarded`; a whole one follows."""
     accounts = path / "acl.toml"
     accounts.write_text(ACCOUNTS)
-    with running(path, acl=AccessTable.load(accounts)) as broker:
+    with running(path, acl=AccessTable.load(accounts), **settings) as broker:
         broker.parts.topics.put_all([TopicConfig("guarded", 1, 1), TopicConfig("open", 1, 1)])
         with signed(broker, "root") as root:
             for properties in (HALF, "KEYS\x01KEY1\x02UNIQ_KEY\x01KEY1\x02"):
@@ -124,6 +128,7 @@ def test_without_permission_no_code_is_served_and_nothing_changes(
             code for code, each in answered.items() if each.code != NO_PERMISSION and code not in of_the_group
         ] == []
         assert not any(b"secret" in bytes(each.body) for each in answered.values())
+        assert not any(b'"guarded"' in bytes(each.body) for each in answered.values())
         if who == "nobody":
             assert state_of(broker) == before
         assert len(answered) > 50
@@ -197,3 +202,54 @@ def test_properties_of_a_delayed_message_name_the_topic_that_was_checked(tmp_pat
             name = "RMQ_SYS_TRANS_HALF_TOPIC" if topic == "half" else topic
             found = decode_properties(stored(broker, name)[-1].encoded_properties)
             assert (found["REAL_TOPIC"], found["REAL_QID"]) == ("open", "0")
+
+
+def test_a_producer_is_asked_about_messages_that_it_may_send(tmp_path: Path, manual_clock: ManualClock) -> None:
+    """A question has the whole message in it: whoever calls itself a producer of the group must not read it so."""
+    asked: dict[str, queue.Queue[RemotingCommand]] = {"reader": queue.Queue(), "root": queue.Queue()}
+    beat = {"clientID": "p", "producerDataSet": [{"groupName": "PG"}]}
+    with (
+        guarded(tmp_path, clock=manual_clock) as broker,
+        signed(broker, "reader") as reader,
+        signed(broker, "root") as root,
+    ):
+        for name, client in (("reader", reader), ("root", root)):
+            client.on_request(RequestCode.CHECK_TRANSACTION_STATE, asked[name].put)
+            assert client.request(RemotingCommand(RequestCode.HEART_BEAT, body=encode_body(beat))).code == 0
+        processor = part(broker, TransactionProcessor)
+        on_loop(broker, processor.ensure_running)
+        for _ in range(4):  # They would be asked in turn.
+            count = processor.check.asked_count
+            broker.parts.local.dispatch_now()
+            manual_clock.advance_ms(60_000)
+            processor.check.wake()
+            until(broker, lambda count=count: processor.check.asked_count > count)
+            assert asked["root"].get(timeout=60).ext["tranStateTableOffset"]
+        assert asked["reader"].empty()
+
+
+def test_who_may_not_use_a_group_may_not_have_it_made_by_asking_for_it(tmp_path: Path) -> None:
+    with guarded(tmp_path) as broker, signed(broker, "nobody") as client:
+        asks = RemotingCommand(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, ext={"group": "new"})
+        assert client.request(asks).code == NO_PERMISSION
+        assert broker.parts.groups.get("new") is None
+
+
+@pytest.mark.parametrize(
+    ("code", "body"),
+    [
+        (RequestCode.HEART_BEAT, {"clientID": "c", "consumerDataSet": [7]}),
+        (
+            RequestCode.HEART_BEAT,
+            {"clientID": "c", "consumerDataSet": [{"groupName": "CG", "subscriptionDataSet": "x"}]},
+        ),
+        (RequestCode.LOCK_BATCH_MQ, {"consumerGroup": "CG", "clientId": "c", "mqSet": {"topic": "guarded"}}),
+        (RequestCode.BATCH_ACK_MESSAGE, {"acks": 1.5}),
+    ],
+)
+def test_a_body_that_names_its_topics_in_no_way_is_refused_in_words(
+    tmp_path: Path, code: RequestCode, body: object
+) -> None:
+    with guarded(tmp_path) as broker, signed(broker, "reader") as client:
+        answer = client.request(RemotingCommand(code, body=encode_body(body)))
+        assert (answer.code, "expected" in str(answer.remark)) == (ResponseCode.SYSTEM_ERROR, True)

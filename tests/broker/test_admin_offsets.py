@@ -149,3 +149,18 @@ def test_how_late_a_group_is_is_told_by_times(broker: Broker, peer: Peer, manual
     assert (first["minTimeStamp"], first["consumeTimeStamp"], first["maxTimeStamp"]) == (times[0], times[0], times[2])
     assert first["delayTime"] == manual_clock.now_ms() - times[1]
     assert (spans[1]["minTimeStamp"], spans[1]["delayTime"]) == (-1, 0)
+
+
+@pytest.mark.parametrize("queue_id", [4, 30_000, 2**31 - 1])
+def test_a_queue_that_the_topic_has_not_is_not_reset(broker: Broker, peer: Peer, queue_id: int) -> None:
+    for place in ({"offset": 0, "timestamp": 0}, {"timestamp": 0}, {"timestamp": -1}):
+        answer = peer.ask(222, group="G", topic="T", isForce="true", queueId=queue_id, **place)
+        assert (answer.code, "has 4 queues" in str(answer.remark)) == (ResponseCode.INVALID_PARAMETER, True)
+    assert broker.parts.offsets.snapshot() == {}
+
+
+def test_a_group_that_cannot_be_is_given_no_offsets(broker: Broker, peer: Peer) -> None:
+    broker.parts.offsets.commit("G", "T", 0, 1)
+    answer = peer.ask(RequestCode.CLONE_GROUP_OFFSET, srcGroup="G", destGroup="not@a group", topic="T")
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert broker.parts.offsets.snapshot() == {"T@G": {0: 1}}

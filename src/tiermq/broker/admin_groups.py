@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tiermq.broker.client_commit import require_client_group
 from tiermq.broker.clients import Client
 from tiermq.broker.groups import SubscriptionGroup, check_group_name, groups_document
 from tiermq.broker.parts import BrokerParts
@@ -41,6 +42,7 @@ class GroupAdminProcessor:
     @serves(RequestCode.DELETE_SUBSCRIPTIONGROUP, access=ADMINISTRATOR, in_pool=True)
     def delete(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         name = text_field(command, "groupName")
+        require_client_group(name)
         self._parts.groups.delete(name)
         if bool_field(command, "cleanOffset", default=False):
             self._parts.offsets.remove_group(name)

@@ -13,7 +13,9 @@ import datetime as dt
 from collections.abc import Iterator
 
 from tiermq.broker.admin_topics import queue_key
+from tiermq.broker.client_commit import require_client_group, require_queue
 from tiermq.broker.consumer_offsets import encode_offsets
+from tiermq.broker.groups import check_group_name
 from tiermq.broker.parts import BrokerParts, config_directory
 from tiermq.broker.rates import NOTE_PERIOD_S, Rates
 from tiermq.delivery.delay_offsets import FILE, decode_delay_offsets, encode_delay_offsets
@@ -26,6 +28,7 @@ from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import int32_field, int_field, text_field
 from tiermq.remoting.json_dialect import ObjectKeyed, encode_body
+from tiermq.remoting.permissions import Permission
 
 ALL_QUEUES = -1
 NO_OFFSET = -1
@@ -65,14 +68,17 @@ class OffsetAdminProcessor:
         return command.respond(body=encode_body(body))
 
     def _topics_to_tell(self, group: str, command: RemotingCommand) -> Iterator[TopicConfig]:
-        """Those that were asked for, or that the group has offsets of; none that its members no longer want."""
+        """Those that were asked for, or that the group has offsets of; none that its members no longer want, or that
+        the account may not read.
+        """
         asked = [*(command.ext.get("topicList") or "").split(TOPIC_SEPARATOR), command.ext.get("topic") or ""]
         names = [name for name in asked if name] or self._parts.offsets.topics_of(group)
         members = self._parts.clients.consumers(group)
         for name in dict.fromkeys(names):
             topic = self._parts.topics.get(name)
             is_wanted = members is None or not members.subscriptions or name in members.subscriptions
-            if topic is not None and is_wanted:
+            may_read = command.account is None or command.account.may_use_topic(name, Permission.SUB)
+            if topic is not None and is_wanted and may_read:
                 yield topic
 
     def _progress(self, group: str, topic: str, queue_id: int) -> dict[str, int]:
@@ -117,10 +123,13 @@ class OffsetAdminProcessor:
     @serves(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, access=ADMINISTRATOR, in_pool=True)
     def reset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         topic, group = self._topic(text_field(command, "topic")), text_field(command, "group")
+        require_client_group(group)
         self._require_group(group)
         time_ms = int_field(command, "timestamp")
         queue_id = int32_field(command, "queueId", ALL_QUEUES)
         offset = int_field(command, "offset", NO_OFFSET)
+        if queue_id >= 0:
+            require_queue(self._parts, topic, queue_id)
         goals = {}
         for each in range(topic.read_queues) if queue_id < 0 else (queue_id,):
             if queue_id >= 0 and offset != NO_OFFSET:
@@ -149,6 +158,8 @@ class OffsetAdminProcessor:
     @serves(RequestCode.CLONE_GROUP_OFFSET, access=ADMINISTRATOR, in_pool=True)
     def clone(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         source, target = text_field(command, "srcGroup"), text_field(command, "destGroup")
+        require_client_group(target)
+        check_group_name(target)
         asked = command.ext.get("topic")
         for topic in [asked] if asked else self._parts.offsets.topics_of(source):
             if self._parts.topics.get(topic) is not None:

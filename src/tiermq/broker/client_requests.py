@@ -23,6 +23,8 @@ from tiermq.remoting.json_dialect import decode_object, encode_body
 from tiermq.remoting.permissions import Permission
 
 SILENCE_PERIOD_S = 10.0
+ACCOUNT = "account"
+"""The attribute of a connection that says who signed its last heartbeat."""
 
 
 class ClientProcessor:
@@ -81,6 +83,7 @@ class ClientProcessor:
             if beat.fingerprint and (known := clients.consumers(data.group)) is not None:
                 changed = changed or known.fingerprint != beat.fingerprint
                 known.fingerprint = beat.fingerprint
+        connection.attributes[ACCOUNT] = command.account
         for group in beat.producers:
             clients.producer_came(group, beat.client_id, connection, command.language, command.version)
         told = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from typing import Literal
 
+from tiermq.broker.client_commit import commit_for_client, require_queue
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.sending import BATCH_QUEUE
 from tiermq.errors import RequestRefused
@@ -69,13 +70,10 @@ class OffsetProcessor:
         parts = self._parts
         if parts.groups.get(group) is None:
             raise RequestRefused(f"Group {group} not exist!", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
-        if parts.topics.get(topic) is None:
+        if (found := parts.topics.get(topic)) is None:
             raise RequestRefused(f"Topic {topic} not exist!", ResponseCode.TOPIC_NOT_EXIST)
-        if offset < 0:
-            return command.respond()  # Some clients commit -1 before they have consumed anything.
-        if not parts.offsets.commit(group, topic, queue_id, offset):
-            return command.respond(remark="Offset has been previously reset")
-        return command.respond()
+        require_queue(parts, found, queue_id)
+        return command.respond(remark=commit_for_client(parts, group, topic, queue_id, offset))
 
     # Of queues.
 

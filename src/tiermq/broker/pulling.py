@@ -20,6 +20,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from tiermq.broker.client_commit import commit_for_client
 from tiermq.broker.cold_line import ColdLine
 from tiermq.broker.cold_pace import LOOK_S, ColdPace
 from tiermq.broker.consume_counts import ConsumeCounts
@@ -152,8 +153,8 @@ class PullProcessor:
         except PullForbidden as error:
             told = {"forbiddenType": str(error.forbidden_type)}
             return pull.command.respond(error.code, str(error), ext=told)
-        if pull.flags & FLAG_COMMIT and (offset := pull.commit_offset) >= 0:
-            self._offsets.commit(pull.group, pull.topic, pull.queue_id, offset)
+        if pull.flags & FLAG_COMMIT:
+            commit_for_client(self._parts, pull.group, pull.topic, pull.queue_id, pull.commit_offset)
         self._ask(pull, admitted, may_hold=bool(pull.flags & FLAG_SUSPEND))
         return None
 

@@ -19,7 +19,7 @@ from tiermq.broker.delay_rewrite import Place, delay_level, delayed
 from tiermq.broker.groups import SubscriptionGroup
 from tiermq.broker.put_answers import code_of
 from tiermq.broker.topics import check_topic_name
-from tiermq.delivery.timer.timer_place import asks_for_a_time
+from tiermq.delivery.timer.timer_place import DELETE_SEPARATOR, asks_for_a_time
 from tiermq.delivery.timer.timer_service import TimerService
 from tiermq.delivery.transactions.half_messages import HALF_QUEUE, half_properties, is_half
 from tiermq.errors import RequestRefused
@@ -30,11 +30,15 @@ from tiermq.message.properties import (
     KEYS,
     MSG_REGION,
     POP_CK,
+    TIMER_DEL_UNIQKEY,
     TRACE_ON,
+    TRAN_PREPARED_QUEUE_OFFSET,
+    TRANSACTION_CHECK_TIMES,
     UNIQ_KEY,
     delete_property,
     encode_properties,
     get_property,
+    get_text_property,
     join_properties,
     with_property,
 )
@@ -154,6 +158,12 @@ def stored_place(place: Place, sys_flag: int, levels: int, timers: TimerService 
         return delayed(place, level, levels)
     if not asks_for_a_time(place.properties) or place.topic == TIMER_TOPIC:
         return place
+    cancelled = get_text_property(place.properties, TIMER_DEL_UNIQKEY) or ""
+    if DELETE_SEPARATOR in cancelled and cancelled.partition(DELETE_SEPARATOR)[0] != place.topic:
+        raise RequestRefused(
+            f"{TIMER_DEL_UNIQKEY}: expected a timer of {place.topic}, which it is sent to, found {cancelled[:200]!r}",
+            ResponseCode.MESSAGE_ILLEGAL,
+        )
     found = PutStatus.WHEEL_TIMER_NOT_ENABLE if timers is None else timers.place(*place)
     if isinstance(found, PutStatus):
         code, remark = code_of(found)
@@ -175,7 +185,11 @@ def half_place(place: Place, config: BrokerConfig, levels: int, timers: TimerSer
             ResponseCode.NO_PERMISSION,
         )
     stored_place(place, TRANSACTION_COMMIT, levels, timers)
-    return Place(HALF_TOPIC, HALF_QUEUE, half_properties(place.properties, place.topic, place.queue_id))
+    properties = place.properties
+    for name in (TRAN_PREPARED_QUEUE_OFFSET, TRANSACTION_CHECK_TIMES):
+        # Only copies that the broker makes have these: from a client they would speak for another's half message.
+        properties = delete_property(properties, name.encode())
+    return Place(HALF_TOPIC, HALF_QUEUE, half_properties(properties, place.topic, place.queue_id))
 
 
 def without_delay(properties: bytes) -> bytes:

@@ -42,7 +42,12 @@ from tiermq.delivery.transactions.op_messages import OP_QUEUE, OP_TAG, OpLog, de
 from tiermq.errors import CorruptRecord, IllegalMessage
 from tiermq.kernel import GetPage, Message, PutResult
 from tiermq.message.stored_message import StoredMessage
-from tiermq.message.topic_name import HALF_TOPIC, OPERATION_HALF_TOPIC, TRANSACTION_GROUP
+from tiermq.message.topic_name import (
+    HALF_TOPIC,
+    OPERATION_HALF_TOPIC,
+    TRANSACTION_CHECK_MAX_TIME_TOPIC,
+    TRANSACTION_GROUP,
+)
 from tiermq.service import Service
 from tiermq.status import PutStatus
 from tiermq.store.local_store import LocalStore
@@ -78,6 +83,7 @@ class Question:
     """What a producer of `group` is asked: `record` holds the message as its topic will have it."""
 
     group: str
+    topic: str
     transaction_id: str
     message_id: str
     queue_offset: int
@@ -248,6 +254,7 @@ class TransactionCheck(Service):
             if verdict is Verdict.ASK:
                 asked = Question(
                     group=half.group,
+                    topic=half.topic,
                     transaction_id=half.transaction_id,
                     message_id=put.message_id or "",
                     queue_offset=put.queue_offset,
@@ -270,7 +277,7 @@ class TransactionCheck(Service):
         self.discarded_count += 1
         _log.error(
             "transaction %s of %s: given up after %d questions, kept in %s",
-            half.transaction_id, half.topic, half.check_times, "TRANS_CHECK_MAX_TIME_TOPIC",
+            half.transaction_id, half.topic, half.check_times, TRANSACTION_CHECK_MAX_TIME_TOPIC,
         )  # fmt: skip
         return True
 
