@@ -27,6 +27,7 @@ from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.remoting.permissions import AccessFile
 from tiermq.remoting.tls import TlsMode, TlsSettings, trusting_client_context
+from tiermq.tier.retention_plan import Kept
 from tiermq.tier.tier_config import TierConfig
 
 _log = logging.getLogger(__name__)
@@ -143,6 +144,7 @@ def _start(options: dict[str, Any], running: ExitStack, left: dict[str, Any]) ->
         "nameServer": named_by,
         "store": directory,
         "tier": tier,
+        **({} if broker.parts.tiered is None else _retention(broker.parts.tiered.tier.config.kept)),
         "metrics": broker.metrics_address,
         "ignored": list(file.ignored),
     }
@@ -201,11 +203,19 @@ def _ready_line(ready: dict[str, Any]) -> str:
         f"broker {ready['name']} ready at {ready['address']}",
         f"name server {ready['nameServer']}",
         f"store {ready['store']}",
-        f"tier {ready['tier'] or 'none'}",
+        f"tier {ready['tier'] or 'none'}" + (f", history kept {_kept_words(ready)}" if "retention" in ready else ""),
     ]
     if ready["metrics"]:
         parts.append(f"metrics http://{ready['metrics']}/metrics")
     return ", ".join(parts)
+
+
+def _retention(kept: Kept) -> dict[str, Any]:
+    return {"retention": dataclasses.asdict(kept)}
+
+
+def _kept_words(ready: dict[str, Any]) -> str:
+    return str(Kept(**ready["retention"]))
 
 
 def _left(broker: Broker) -> dict[str, Any]:
