@@ -10,7 +10,8 @@ error of the tier is an error, unless the local store can answer. Local files go
 copy. A back end that is down keeps nobody from opening, putting, reading what is local, or closing. A close uploads
 what is not in the tier yet, for up to `tierCloseTimeout`, and returns what is left.
 
-After the loss of the whole disk, `restore=True` rebuilds everything from the tier alone, and numbering goes on behind.
+After the loss of the whole disk, `restore=True` rebuilds what the tier has from the tier alone: messages, numbering,
+retention. A broker's groups, offsets and topic settings are not in it (`restore_report.NOT_IN_THE_TIER`).
 Threads: any thread may call anything but `open` and `close`.
 """
 
