@@ -232,7 +232,8 @@ def show_verification(report: VerifyReport) -> None:
     )
     click.echo(
         f"  index    {counts['index_items']:,} items in {counts['index_files']:,} files, "
-        f"{counts['stale_items']:,} stale"
+        f"{counts['stale_items']:,} stale; {counts['keys']:,} keys of covered messages, "
+        f"{counts['missing_items']:,} messages without items"
     )
     if counts["timer_objects"]:
         click.echo(f"  timers   {counts['timers']:,} in {counts['timer_objects']:,} objects")

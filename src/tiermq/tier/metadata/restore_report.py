@@ -36,7 +36,7 @@ NOT_IN_THE_TIER = (
     "numbers of queues (a topic gets as many as have messages in the tier)",
     "permissions, order and attributes of topics, except how long they are kept",
 )
-"""What a broker's `config` directory has and no tier: a restore does not bring it back. Keep copies of that directory."""
+"""What a broker's `config` directory has and no tier: a restore does not bring it back. Keep copies of it."""
 
 HARMLESS = frozenset({Finding.BEYOND_MANIFEST, Finding.RECORDS_WITHOUT_UNITS})
 """What an ordinary crash or an ordinary lag leaves behind."""
