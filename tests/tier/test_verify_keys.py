@@ -13,6 +13,7 @@ from scenarios.broker_world import SETTINGS
 from tiermq import Message, TieredStore
 from tiermq.cli.main import cli
 from tiermq.files.os_file_access import OsFileAccess
+from tiermq.spark.jobs.reindex import reindex
 from tiermq.spark.jobs.verify import verify as verify_job
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.index.index_coverage import Hole, QueueCoverage, open_sealed, sealed_text
@@ -102,6 +103,17 @@ def test_the_job_finds_and_repairs_the_same(damaged: Path) -> None:
     repaired = verify_job(None, tier=tier, store=store, repair=True)
     assert (repaired.details["problems_before"], repaired.details["problems_after"]) == (2, 0)
     assert found(damaged, "old") == (20, True)
+
+
+def test_a_reindex_that_checks_what_is_covered_finds_them_and_one_that_does_not_leaves_them(damaged: Path) -> None:
+    tier, store = (damaged / "tier").as_uri(), f"{damaged / 'store'}=DefaultCluster/broker-a"
+    assert reindex(None, tier=tier, store=store).done.get("keys", 0) == 0
+    look = reindex(None, tier=tier, store=store, check=True, dry_run=True)
+    assert sorted(row["queue"] for row in look.details["missing"]) == [0, 1]
+    report = reindex(None, tier=tier, store=store, check=True)
+    assert (report.is_clean, report.done["keys"]) == (True, 40)
+    assert verified(damaged).is_clean
+    assert (found(damaged, "old"), found(damaged, "new")) == ((20, True), (20, True))
 
 
 def test_a_sound_tier_is_clean_also_where_items_are_there_twice(tmp_path: Path) -> None:

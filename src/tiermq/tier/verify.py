@@ -106,13 +106,14 @@ def _missing_keys(driver: TierDriver, task: MissingKeysTask, report: VerifyRepor
         return VerifyResult.of(task.number, report)
     report.count("missing_items", len(found.requests))
     first, last = found.requests[0].tier_offset, found.requests[-1].tier_offset
+    behind = last + found.requests[-1].size
     report.problem(
         Problem.MISSING_ITEMS,
         task.key.directory,
         f"{len(found.requests):,} of {found.keyed_count:,} messages with keys, log offsets {first} to {last}; "
         "`tiermq tier repair` indexes them",
     )
-    return VerifyResult.of(task.number, report, lost_keys=(task.range,))
+    return VerifyResult.of(task.number, report, lost_keys=(task.range._replace(start=first, stop=behind),))
 
 
 def missing_keys_tasks(plan: VerifyPlan, results: Iterable[VerifyResult]) -> tuple[MissingKeysTask, ...]:
