@@ -10,19 +10,19 @@ from click.testing import CliRunner
 
 from spark.jobs.job_world import JobWorld
 from tiermq.cli.main import cli
-from tiermq.cli.pipeline_expire import parsed_bytes, parsed_hours
+from tiermq.cli.parse_amounts import parse_bytes, parse_hours
 from tiermq.errors import BadConfig
 
 
 def test_times_and_sizes_have_units() -> None:
-    assert [parsed_hours(text) for text in (None, "72h", "30D", "2w")] == [None, 72, 720, 336]
-    assert [parsed_bytes(text) for text in (None, "5", "5k", "10G", "1tb")] == [-1, 5, 5120, 10 << 30, 1 << 40]
-    for text in ("72", "h", "0d", "-1h", "1y"):
+    assert [parse_hours("--keep", text) for text in ("72h", "30D", "2w", "1y")] == [72, 720, 336, 8760]
+    assert [parse_bytes("--max-bytes", text) for text in ("5", "5k", "10G", "1tb")] == [5, 5120, 10 << 30, 1 << 40]
+    for text in ("72", "h", "0d", "-1h", "1m"):
         with pytest.raises(BadConfig, match="--keep"):
-            parsed_hours(text)
+            parse_hours("--keep", text)
     for text in ("", "0", "G", "-5", "1.5G"):
         with pytest.raises(BadConfig, match="--max-bytes"):
-            parsed_bytes(text)
+            parse_bytes("--max-bytes", text)
 
 
 def test_a_look_shows_what_would_go_and_the_run_removes_it(tmp_path: Path) -> None:

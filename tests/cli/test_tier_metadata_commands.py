@@ -13,6 +13,7 @@ from tier.verify_world import sound_world
 from tiermq.cli.main import cli
 from tiermq.tier.driver.posix import PosixDriver
 from tiermq.tier.metadata.metadata_store import MetadataStore
+from tiermq.tier.metadata.restore_report import NOT_IN_THE_TIER
 from tiermq.tier.metadata.rocketmq_json import decode_rocketmq_json
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "rocketmq-5.3.3-tier"
@@ -131,3 +132,10 @@ def test_export_as_json_says_what_was_written(tmp_path: Path, our_url: str) -> N
     found = json.loads(run("export-metadata", our_url, "--output", str(output), "--json").output)
     assert found["size"] == output.stat().st_size
     assert run("export-metadata", our_url, "--json").exit_code == 2
+
+
+def test_a_restore_says_what_no_tier_has(tmp_path: Path, our_url: str) -> None:
+    told = run("restore", our_url, "--store", str(tmp_path / "one")).output
+    assert "not in the tier, so not restored: consumer groups, their settings and their offsets; " in told
+    row = json.loads(run("restore", our_url, "--store", str(tmp_path / "two"), "--json").output)
+    assert row["not_restored"] == list(NOT_IN_THE_TIER)

@@ -28,6 +28,7 @@ HOUR_MS = 3_600_000
 SETTINGS: dict[str, Any] = {
     **SIZES,
     "broker_name": "broker-a",
+    "tiered_store_file_reserved_time": 72,
     "tiered_store_commit_log_max_size": 4096,
     "tiered_store_consume_queue_max_size": 20 * 64,
     "tiered_store_index_file_max_hash_slot_num": 64,

@@ -41,7 +41,7 @@ class Broker:
             self.world.metadata,
             self.world.driver,
             self.index,
-            TierConfig(**self.settings),  # type: ignore[arg-type]
+            TierConfig(**{"tiered_store_file_reserved_time": 72, **self.settings}),  # type: ignore[arg-type]
             self.world.clock,
             on_changed=lambda key, cause: self.told.append((key.logical_path, cause)),
         )

@@ -24,6 +24,8 @@ from tiermq.tier.tier_config import TierConfig
 
 LOG, UNITS = SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE
 
+THREE_DAYS = TierConfig(tiered_store_file_reserved_time=72)
+
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
@@ -235,7 +237,7 @@ def test_whoever_lost_the_tier_deletes_nothing(broker: Broker) -> None:
     broker.world.write(8)
     broker.later(1000)
     retention = Retention(
-        broker.world.files, broker.world.metadata, broker.world.driver, None, TierConfig(), broker.world.clock,
+        broker.world.files, broker.world.metadata, broker.world.driver, None, THREE_DAYS, broker.world.clock,
         check_owner=lost,
     )  # fmt: skip
     for call in (retention.run, lambda: retention.delete_topic("orders"), lambda: retention.clean_unused_topics(())):
@@ -251,7 +253,7 @@ def test_whoever_cannot_ask_whose_the_tier_is_deletes_nothing_and_says_so(broker
     broker.world.write(8)
     broker.later(1000)
     retention = Retention(
-        broker.world.files, broker.world.metadata, broker.world.driver, None, TierConfig(), broker.world.clock,
+        broker.world.files, broker.world.metadata, broker.world.driver, None, THREE_DAYS, broker.world.clock,
         check_owner=unknown,
     )  # fmt: skip
     assert len(retention.run().failures) == 1
@@ -266,7 +268,7 @@ def test_a_manifest_that_cannot_be_written_is_reported(broker: Broker) -> None:
     broker.world.write(8)
     broker.later(73)
     retention = Retention(
-        broker.world.files, broker.world.metadata, broker.world.driver, None, TierConfig(), broker.world.clock,
+        broker.world.files, broker.world.metadata, broker.world.driver, None, THREE_DAYS, broker.world.clock,
         on_changed=broken,
     )  # fmt: skip
     assert [failure.where for failure in retention.run().failures] == [

@@ -74,7 +74,7 @@ def mortal_files(broker: Broker, life: list[int], death: BaseException | None = 
     for file in files:
         file.recover()
     return Retention(
-        files, metadata, driver, None, TierConfig(), world.clock,  # type: ignore[arg-type]
+        files, metadata, driver, None, TierConfig(tiered_store_file_reserved_time=72), world.clock,  # type: ignore[arg-type]
         before_emptied=lambda queue: manifests.write(snapshot_manifest(world.metadata, queue)),
     )  # fmt: skip
 

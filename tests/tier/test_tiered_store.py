@@ -52,7 +52,7 @@ def test_without_settings_the_defaults_are_rocketmqs(tmp_path: Path) -> None:
         config = store.tier.config
         assert config.tiered_storage_level is StorageLevel.NOT_IN_DISK
         assert config.tiered_store_group_commit_count == 4_096
-        assert config.tiered_store_file_reserved_time == 72
+        assert config.tiered_store_file_reserved_time == -1  # For ever; RocketMQ deletes after 72 hours.
         assert config.root_path == tmp_path
         assert store.put(Message(T, b"hello", keys=["k"])).ok
         assert store.tier_now()

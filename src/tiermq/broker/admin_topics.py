@@ -12,12 +12,13 @@ files runs in the pool; remarks that tools show are RocketMQ's.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.pop_topics import pop_retry_topics
 from tiermq.broker.rates import NOTE_PERIOD_S, Rates
-from tiermq.broker.topic_attributes_text import altered_attributes, parse_attributes
+from tiermq.broker.topic_attributes_text import RETENTION, altered_attributes, parse_attributes, retention_of
 from tiermq.broker.topics import check_topic_name
 from tiermq.errors import RequestRefused, TierError
 from tiermq.namesrv.topic_config import FILTER_MULTI_TAG, FILTER_SINGLE_TAG, NO_VERSION, TopicConfig
@@ -65,10 +66,28 @@ class TopicAdminProcessor:
             altered_attributes(None if known is None else known.attributes, changes),
             FILTER_MULTI_TAG if command.ext.get("topicFilterType") == FILTER_MULTI_TAG else FILTER_SINGLE_TAG,
         )
+        self._retain(name, wanted.attributes, changes)
         if wanted != known:
             self._parts.topics.put(wanted)
             self._wait_told(name)
         return command.respond()
+
+    def _retain(self, name: str, attributes: Mapping[str, str], changes: Mapping[str, str | None]) -> None:
+        """Let the tier know before the topic's file does: at a start the file is applied again."""
+        changed = [each for each in RETENTION if each in changes]
+        if not changed:
+            return
+        tiered = self._parts.tiered
+        if tiered is None:
+            raise RequestRefused(
+                f"{changed[0]}: expected a broker with a tier, which keeps messages for so long, found none; local "
+                "files are kept by fileReservedTime. Start the broker with --tier",
+                ResponseCode.INVALID_PARAMETER,
+            )
+        try:
+            tiered.set_retention(name, *retention_of(attributes))
+        except TierError as error:
+            raise RequestRefused(f"{changed[0]} of topic {name} is not changed: {error}") from error
 
     def _wait_told(self, name: str) -> None:
         if not self._parts.wait_told():

@@ -21,6 +21,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -35,6 +36,7 @@ from tiermq.broker.listening import bound_socket, store_host
 from tiermq.broker.parts import BrokerParts, config_directory
 from tiermq.broker.processors import PROCESSORS
 from tiermq.broker.registration import BrokerIdentity, BrokerRegistration
+from tiermq.broker.topic_attributes_text import RETENTION, retention_of, with_retention
 from tiermq.broker.topics import TopicTable
 from tiermq.clock import Clock, SystemClock
 from tiermq.consumequeue.queue_table import QueueType
@@ -118,6 +120,7 @@ class Broker:
         )
         register_broker_metrics(self.parts)
         topics.listeners.append(self._tell_queue_types)
+        self._apply_retention()
         self.processors: list[object] = [kind(self.parts) for kind in PROCESSORS]
         for processor in self.processors:
             server.serve(processor)
@@ -260,6 +263,27 @@ class Broker:
                 self.parts.local.set_queue_type(name, kind)
             except (StoreError, ValueError) as error:
                 _log.error("topic %s: the store does not keep such queues for it: %s", name, error)
+
+    def _apply_retention(self) -> None:
+        """At the start: the tier keeps what the topics' file says. Where that says nothing, as after a restore, the
+        topic is given what the tier has.
+        """
+        tiered = self.parts.tiered
+        if tiered is None or tiered.tier.follower is not None:
+            return  # A job writes the tier, and knows the topics' times by their manifests.
+        learned = []
+        known = {each.name: (each.reserve_time_hours, each.max_bytes) for each in tiered.tier.metadata.topics()}
+        for topic in list(self.parts.topics.table.values()):
+            own = known.get(topic.name, (-1, -1))
+            wanted = retention_of(topic.attributes)
+            if wanted == own or self.parts.topics.is_system(topic.name):
+                continue
+            if any(name in topic.attributes for name in RETENTION):
+                tiered.set_retention(topic.name, *wanted)
+            else:
+                learned.append(replace(topic, attributes=with_retention(topic.attributes, *own)))
+        if learned:
+            self.parts.topics.put_all(learned)
 
     # What watchers ask.
 

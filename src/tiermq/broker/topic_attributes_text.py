@@ -16,6 +16,10 @@ from tiermq.remoting.codes import ResponseCode
 
 MESSAGE_TYPE = "message.type"
 RESERVE_TIME = "reserve.time"
+"""RocketMQ's: how many hours the tier keeps a topic's messages; 0 and -1: the broker's setting."""
+RESERVE_BYTES = "reserve.bytes"
+"""Ours: how many bytes of a topic the tier keeps, by the same rule."""
+RETENTION = (RESERVE_TIME, RESERVE_BYTES)
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "queue.type": ("SimpleCQ", "BatchCQ"),
     "cleanup.policy": ("DELETE", "COMPACTION"),
@@ -45,7 +49,7 @@ def altered_attributes(
     """The attributes after a change; `current` is None for a new topic. Raises RequestRefused."""
     result = dict(current or {})
     for name, value in changes.items():
-        if name != RESERVE_TIME and name not in _CHOICES:
+        if name not in RETENTION and name not in _CHOICES:
             raise RequestRefused(f"unsupported key: {name}")
         if current is None and value is None:
             raise RequestRefused(f"only add attribute is supported while creating topic. key: {name}")
@@ -64,9 +68,21 @@ def altered_attributes(
 
 
 def _check_value(name: str, value: str) -> None:
-    if name == RESERVE_TIME:
+    if name in RETENTION:
         digits = value.removeprefix("-")
         if not (digits.isascii() and digits.isdigit() and -1 <= int(value) <= LONG_MAX):
             raise RequestRefused(f"value is not in range(-1, {LONG_MAX}): {value[:40]}")
     elif value not in _CHOICES[name]:
         raise RequestRefused(f"value is not in set: [{', '.join(_CHOICES[name])}]")
+
+
+def retention_of(attributes: Mapping[str, str]) -> tuple[int, int]:
+    """The hours and bytes that a topic's attributes say; -1 for the broker's setting."""
+    hours, size = (int(attributes.get(name, -1)) for name in RETENTION)
+    return hours if hours > 0 else -1, size if size > 0 else -1
+
+
+def with_retention(attributes: Mapping[str, str], hours: int, max_bytes: int) -> dict[str, str]:
+    """The attributes that say so; none for -1."""
+    found = {name: value for name, value in attributes.items() if name not in RETENTION}
+    return found | {name: str(value) for name, value in zip(RETENTION, (hours, max_bytes), strict=True) if value > 0}

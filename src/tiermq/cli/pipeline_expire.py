@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
 
+from tiermq.cli.parse_amounts import parse_bytes, parse_hours
 from tiermq.cli.pipeline_options import BROKER, CLUSTER, STORE, bar, finish, job_options, parsed_conf
-from tiermq.errors import BadConfig
 
 if TYPE_CHECKING:
     from tiermq.spark.jobs.job_report import JobReport
-
-_HOURS = {"h": 1, "d": 24, "w": 24 * 7}
-_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-
-
-def parsed_hours(text: str | None) -> int | None:
-    """`72h`, `30d` or `4w` in hours. Raises BadConfig."""
-    if text is None:
-        return None
-    found = re.fullmatch(r"(\d+)([hdw])", text.strip().lower())
-    if found is None or int(found[1]) < 1:
-        raise BadConfig(f"--keep is a time such as 72h, 30d or 8w, found {text!r}")
-    return int(found[1]) * _HOURS[found[2]]
-
-
-def parsed_bytes(text: str | None) -> int:
-    """`10G`, `500M` or a number, in bytes; -1 for none. Raises BadConfig."""
-    if text is None:
-        return -1
-    found = re.fullmatch(r"(\d+)([kmgt]?)b?", text.strip().lower())
-    if found is None or int(found[1]) < 1:
-        raise BadConfig(f"--max-bytes is a size such as 500M or 10G, found {text!r}")
-    return int(found[1]) * _BYTES[found[2]]
 
 
 @click.command()
@@ -66,8 +42,9 @@ def expire(
 ) -> None:
     """Delete from the tier at URL what is too old or too much, and what nobody refers to.
 
-    A topic's own time (reserve.time) and limit come first. --keep and --max-bytes are for all others, and have no
-    default: without them only topics with settings of their own lose anything, and deletions that were begun are ended.
+    The rule is the broker's: a topic's own time (reserve.time) and limit (reserve.bytes) come first. --keep and
+    --max-bytes are for all others, as tieredStoreFileReservedTime and tierMaxBytesPerTopic are, and have no default:
+    without them only topics with settings of their own lose anything, and deletions that were begun are ended.
 
     Look first: --dry-run lists every object that would go, and why. The broker's lease is held meanwhile; a store that
     tiers by itself expires by itself, and need not be helped. If the broker's store directory still exists, give it as
@@ -89,8 +66,8 @@ def expire(
     with bar("expiring", quiet=as_json) as progress:
         found = run(
             tier=tier,
-            keep_hours=parsed_hours(keep),
-            max_bytes_per_topic=parsed_bytes(max_bytes),
+            keep_hours=None if keep is None else parse_hours("--keep", keep),
+            max_bytes_per_topic=-1 if max_bytes is None else parse_bytes("--max-bytes", max_bytes),
             cluster=cluster,
             broker=broker,
             store=store,

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     help="tieredStoreIndexFileMaxHashSlotNum, which a RocketMQ that is to read the files must have too "
     "(default: as in the files that are there, else 5,000,000).",
 )
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Also read all messages that are covered, and index those that have no items all the same.",
+)
 @job_options
 def reindex(
     tier: str,
@@ -33,6 +38,7 @@ def reindex(
     topics: tuple[str, ...],
     store: str | None,
     slots: int | None,
+    check: bool,
     master: str,
     conf: tuple[str, ...],
     dry_run: bool,
@@ -41,8 +47,9 @@ def reindex(
     """Build the key index of history in the tier at URL that has none.
 
     That is what was offloaded with --index later, what a lost disk had not uploaded of its index, and what RocketMQ
-    indexed: it drops keys now and then. What is covered already is not read. Afterwards a query by key answers from the
-    index alone, and says that its answer is complete.
+    indexed: it drops keys now and then. What is covered already is not read, unless --check asks whether it is true
+    (`tiermq tier verify` finds the same, as missing_items). Afterwards a query by key answers from the index alone, and
+    says that its answer is complete.
 
     The broker's lease is held; a store that tiers by itself must be stopped, or leave that to jobs
     (tierDispatchEnable=false). If the broker's store directory still exists, give it as --store: what its own index has
@@ -53,12 +60,13 @@ def reindex(
     \b
     Examples:
       tiermq pipeline reindex s3://history --dry-run
+      tiermq pipeline reindex s3://history --check --store ~/store
       tiermq pipeline reindex s3://history --topic orders --master spark://host:7077
       tiermq pipeline reindex s3://history --store ~/store --json | jq '.done.keys'
     """
     from tiermq.spark.jobs.reindex import reindex as run
 
-    with spark_for(master, conf, needed=not dry_run) as spark, bar("indexing", quiet=as_json) as progress:
+    with spark_for(master, conf, needed=check or not dry_run) as spark, bar("indexing", quiet=as_json) as progress:
         found = run(
             spark,
             tier=tier,
@@ -69,6 +77,7 @@ def reindex(
             dry_run=dry_run,
             progress=progress,
             slots=slots,
+            check=check,
         )
     finish(found, as_json=as_json, details=_lines)
 

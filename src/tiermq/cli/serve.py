@@ -32,6 +32,7 @@ from tiermq.remoting.acl import Credentials
 from tiermq.remoting.permissions import Account
 from tiermq.remoting.server import RemotingServer
 from tiermq.remoting.tls import TlsMode
+from tiermq.tier.retention_plan import Kept
 from tiermq.tier.tier_config import TierConfig
 
 _log = logging.getLogger(__name__)
@@ -165,6 +166,7 @@ def _start(
         "nameServer": named_by,
         "store": directory,
         "tier": tier,
+        **({} if broker.parts.tiered is None else _retention(broker.parts.tiered.tier.config.kept)),
         "metrics": broker.metrics_address,
         "tls": security.shown,
         "open": acl is None and config.bind_address not in (LOOPBACK, "localhost", "::1"),
@@ -238,7 +240,7 @@ def _ready_line(ready: dict[str, Any]) -> str:
         f"broker {ready['name']} ready at {ready['address']}",
         f"name server {ready['nameServer']}",
         f"store {ready['store']}",
-        f"tier {ready['tier'] or 'none'}",
+        f"tier {ready['tier'] or 'none'}" + (f", history kept {_kept_words(ready)}" if "retention" in ready else ""),
     ]
     if ready["metrics"]:
         parts.append(f"metrics http://{ready['metrics']}/metrics")
@@ -247,6 +249,14 @@ def _ready_line(ready: dict[str, Any]) -> str:
     if ready["open"]:
         parts.append("open to every machine that reaches it (no --acl)")
     return ", ".join(parts)
+
+
+def _retention(kept: Kept) -> dict[str, Any]:
+    return {"retention": dataclasses.asdict(kept)}
+
+
+def _kept_words(ready: dict[str, Any]) -> str:
+    return str(Kept(**ready["retention"]))
 
 
 def _left(broker: Broker) -> dict[str, Any]:

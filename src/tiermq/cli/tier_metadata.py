@@ -25,7 +25,7 @@ from tiermq.delivery.far.timer_survey import survey_timers
 from tiermq.errors import TierError
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.restore import restore as restore_metadata
-from tiermq.tier.metadata.restore_report import RestoreProgress
+from tiermq.tier.metadata.restore_report import NOT_IN_THE_TIER, RestoreProgress
 from tiermq.tier.metadata.rocketmq_json import export_rocketmq_json
 from tiermq.tier.rocketmq_import import import_rocketmq
 from tiermq.tier.tier_listing import TierScope
@@ -52,6 +52,11 @@ def restore(url: str, cluster: str | None, broker: str | None, store: Path, as_j
     The tier is only read. Say --cluster and --broker when the bucket holds more than one. A broker that then opens the
     directory goes on where the lost one ended, and delivers the timers that wait in the tier.
 
+    Not in the tier, and so not restored: consumer groups and their offsets, numbers of queues (a topic gets as many as
+    have messages in the tier), permissions, order and attributes of topics except how long they are kept. A copy of the
+    lost store's config directory has them: put its consumerOffset.json, subscriptionGroup.json and topics.json into the
+    new one before the broker starts.
+
     Exit code: 0, 1 if something in the tier was odd (it is said what), 2 if nothing was restored.
 
     \b
@@ -70,6 +75,7 @@ def restore(url: str, cluster: str | None, broker: str | None, store: Path, as_j
             "path": path, "cluster": report.cluster, "broker": report.broker, "topics": report.topic_count,
             "queues": report.queue_count, "segments": report.segment_count, "messages": report.message_count,
             "size": report.size_bytes, "epoch": report.epoch_max, "clean": report.is_clean, "timers": timers,
+            "not_restored": list(NOT_IN_THE_TIER),
             "remarks": [remark_values(remark) for remark in report.remarks],
         })  # fmt: skip
     else:
@@ -79,6 +85,7 @@ def restore(url: str, cluster: str | None, broker: str | None, store: Path, as_j
         )
         if timers:
             click.echo(f"{timers:,} timers wait in the tier: the broker that opens the store delivers them")
+        click.echo(f"not in the tier, so not restored: {'; '.join(NOT_IN_THE_TIER)}")
         show_remarks(report.remarks)
     if not report.is_clean:
         raise SystemExit(EXIT_PROBLEMS)

@@ -17,6 +17,7 @@ from rich.table import Table
 from tiermq.tier.metadata.metadata_values import NEVER_MS, Segment
 from tiermq.tier.metadata.restore_report import Remark
 from tiermq.tier.names import SegmentType
+from tiermq.tier.retention_plan import Kept
 from tiermq.tier.tier_view import QueueView, TierView
 from tiermq.tier.verify_report import VerifyReport
 
@@ -156,8 +157,47 @@ def total_values(view: TierView) -> dict[str, Any]:
         "begin_ms": min(begins, default=None),
         "end_ms": max((queue.end_ms for queue in view.queues if queue.end_ms >= 0), default=None),
         "without_manifest": sum(queue.manifest is None for queue in view.queues),
+        "retention": retention_values(view),
         "remarks": [remark_values(remark) for remark in view.remarks],
     }
+
+
+def retention_values(view: TierView) -> list[dict[str, Any]]:
+    """The topics that have a time or a limit of their own, as their manifests say."""
+    own = {
+        (queue.key.cluster, queue.key.broker, queue.key.topic): (
+            queue.manifest.reserve_time_hours,
+            queue.manifest.max_bytes,
+        )
+        for queue in view.queues
+        if queue.manifest is not None and (queue.manifest.reserve_time_hours > 0 or queue.manifest.max_bytes > 0)
+    }
+    return [
+        {
+            "cluster": cluster,
+            "broker": broker,
+            "topic": topic,
+            "hours": hours if hours > 0 else None,
+            "max_bytes": size if size > 0 else None,
+        }
+        for (cluster, broker, topic), (hours, size) in sorted(own.items())
+    ]
+
+
+def _show_retention(values: dict[str, Any]) -> None:
+    own = values["retention"]
+    click.echo(f"  retention  {len(own):,} of {values['topics']:,} topics have their own, others the broker's setting")
+    for row in own[:FINDINGS_SHOWN_MAX]:
+        click.echo(f"    {row['topic']:9}  {_own_words(row['hours'], row['max_bytes'])}")
+    if len(own) > FINDINGS_SHOWN_MAX:
+        click.echo(f"    and {len(own) - FINDINGS_SHOWN_MAX:,} more; --json has all of them")
+
+
+def _own_words(hours: int | None, max_bytes: int | None) -> str:
+    """What a topic says itself; of what it does not speak, the broker's setting decides."""
+    limit = "" if max_bytes is None else f"at most {max_bytes:,} bytes"
+    time = "" if hours is None else str(Kept.by(hours, -1, -1, -1))
+    return ", ".join(filter(None, (time, limit)))
 
 
 def show_totals(view: TierView) -> None:
@@ -173,6 +213,7 @@ def show_totals(view: TierView) -> None:
     for name, text in (("commit_log", "records"), ("consume_queue", "units"), ("index", "key index")):
         click.echo(f"    {text:9}  {values[f'{name}_size']:,}")
     click.echo(f"  gaps       {values['gaps']}")
+    _show_retention(values)
     click.echo(f"  manifests  {values['queues'] - values['without_manifest']:,} of {values['queues']:,} queues")
     show_remarks(view.remarks)
 
@@ -191,7 +232,8 @@ def show_verification(report: VerifyReport) -> None:
     )
     click.echo(
         f"  index    {counts['index_items']:,} items in {counts['index_files']:,} files, "
-        f"{counts['stale_items']:,} stale"
+        f"{counts['stale_items']:,} stale; {counts['keys']:,} keys of covered messages, "
+        f"{counts['missing_items']:,} messages without items"
     )
     if counts["timer_objects"]:
         click.echo(f"  timers   {counts['timers']:,} in {counts['timer_objects']:,} objects")

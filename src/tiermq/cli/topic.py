@@ -10,12 +10,15 @@ from typing import Any
 import click
 
 from tiermq.cli.cluster_options import cluster_options
+from tiermq.cli.parse_amounts import parse_bytes, parse_hours
 from tiermq.cli.queue_keys import queue_of_key
 from tiermq.client.access import Access
 from tiermq.client.cluster_client import ClusterClient
+from tiermq.errors import RequestRefused
 from tiermq.message.topic_name import AUTO_CREATE_TOPIC, is_dead_letter_topic, is_retry_topic, is_system_topic
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.json_dialect import as_int, decode_object
+from tiermq.tier.retention_plan import FOR_EVER_HOURS, KEPT_FOR_EVER, Kept
 
 PERMISSIONS = {"rw": 6, "r": 4, "w": 2}
 KNOWN_WITHIN_S, LOOK_AGAIN_S = 5.0, 0.02
@@ -30,7 +33,8 @@ def topic() -> None:
     \b
     Examples:
       tiermq topic list
-      tiermq topic create orders --queues 8
+      tiermq topic create orders --queues 8 --retention 365d
+      tiermq topic alter orders --retention forever
       tiermq topic show orders
       tiermq topic delete orders --yes
     """
@@ -62,6 +66,18 @@ def list_topics(access: Access, everything: bool, as_json: bool) -> None:
             click.echo(name)
 
 
+_RETENTION = click.option(
+    "--retention",
+    metavar="TIME",
+    help="How long the tier keeps its messages: 72h, 365d, 8w, 10y, forever; default: as the broker is set.",
+)
+_RETENTION_BYTES = click.option(
+    "--retention-bytes",
+    metavar="SIZE",
+    help="How many bytes of it the tier keeps at most, such as 500G; default: as the broker is set.",
+)
+
+
 @topic.command()
 @click.argument("name")
 @cluster_options
@@ -69,11 +85,14 @@ def list_topics(access: Access, everything: bool, as_json: bool) -> None:
 @click.option("--perm", type=click.Choice(list(PERMISSIONS)), default="rw", show_default=True, help="What clients may.")
 @click.option("--order", is_flag=True, help="An ordered topic.")
 @click.option("--attribute", "attributes", multiple=True, metavar="NAME=VALUE", help="Such as queue.type=BatchCQ.")
+@_RETENTION
+@_RETENTION_BYTES
 @_CLUSTER
 @_JSON
 def create(access: Access, name: str, as_json: bool, **options: Any) -> None:
     """Make the topic NAME at every broker, or change it where it is."""
-    attributes = ",".join(f"+{each}" for each in options["attributes"])
+    kept = _retention_attributes(options)
+    attributes = ",".join(f"+{each}" for each in (*options["attributes"], *(f"{k}={v}" for k, v in kept.items())))
 
     async def made(cluster: ClusterClient) -> list[str]:
         masters = await cluster.masters(options["cluster"])
@@ -99,6 +118,90 @@ def create(access: Access, name: str, as_json: bool, **options: Any) -> None:
         click.echo(json.dumps({"topic": name, "queues": options["queues"], "brokers": brokers}))
     else:
         click.echo(f"topic {name}: {options['queues']} queues at {', '.join(brokers)}")
+
+
+@topic.command()
+@click.argument("name")
+@cluster_options
+@_RETENTION
+@_RETENTION_BYTES
+@click.option("--attribute", "attributes", multiple=True, metavar="NAME=VALUE", help="Such as message.type=FIFO.")
+@_CLUSTER
+@_JSON
+def alter(access: Access, name: str, as_json: bool, **options: Any) -> None:
+    """Change attributes of the topic NAME at every broker that has it; its queues and permissions stay.
+
+    \b
+    Examples:
+      tiermq topic alter orders --retention 365d --retention-bytes 500G
+      tiermq topic alter orders --retention default
+    """
+    wanted = _retention_attributes(options)
+    for each in options["attributes"]:
+        key, equals, value = each.partition("=")
+        if not equals:
+            raise click.UsageError(f"expected NAME=VALUE after --attribute, found {each!r}")
+        wanted[key] = value
+    if not wanted:
+        raise click.UsageError("expected --retention, --retention-bytes or --attribute, found none")
+
+    async def altered(cluster: ClusterClient) -> list[str]:
+        addresses = (await cluster.route(name)).addresses
+        masters = await cluster.masters(options["cluster"])
+        changed = sorted(broker for broker in masters if broker in addresses)
+        for broker in changed:
+            known = await _settings(cluster, masters[broker], name)
+            await cluster.ask(
+                masters[broker],
+                RequestCode.UPDATE_AND_CREATE_TOPIC,
+                topic=name,
+                defaultTopic=DEFAULT_TOPIC,
+                readQueueNums=known["readQueueNums"],
+                writeQueueNums=known["writeQueueNums"],
+                perm=known["perm"],
+                topicFilterType=known.get("topicFilterType", "SINGLE_TAG"),
+                topicSysFlag=known.get("topicSysFlag", 0),
+                order=known.get("order", False),
+                attributes=",".join(f"+{key}={value}" for key, value in wanted.items()),
+            )
+        return changed
+
+    brokers = access.run(altered)
+    if as_json:
+        click.echo(json.dumps({"topic": name, "attributes": wanted, "brokers": brokers}))
+    else:
+        words = ", ".join(f"{key}={value}" for key, value in wanted.items())
+        click.echo(f"topic {name}: {words} at {', '.join(brokers)}")
+
+
+def _retention_attributes(options: dict[str, Any]) -> dict[str, str]:
+    """The attributes that the options ask for. Raises BadConfig."""
+    found = {}
+    if (text := options["retention"]) is not None:
+        hours = {"forever": FOR_EVER_HOURS, "default": -1}.get(text.strip().lower())
+        found["reserve.time"] = str(parse_hours("--retention", text) if hours is None else hours)
+    if (text := options["retention_bytes"]) is not None:
+        is_default = text.strip().lower() == "default"
+        found["reserve.bytes"] = str(-1 if is_default else parse_bytes("--retention-bytes", text))
+    return found
+
+
+async def _settings(cluster: ClusterClient, address: str, name: str) -> dict[str, Any]:
+    return decode_object((await cluster.ask(address, RequestCode.GET_TOPIC_CONFIG, topic=name)).body)
+
+
+async def _kept_by(cluster: ClusterClient, address: str, name: str) -> dict[str, Any]:
+    """How long the broker's tier keeps the topic: its own attributes, else the broker's settings."""
+    attributes = (await _settings(cluster, address, name)).get("attributes") or {}
+    text = bytes((await cluster.ask(address, RequestCode.GET_BROKER_CONFIG)).body).decode()
+    settings = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    if "tieredStoreFileReservedTime" not in settings:
+        return {"tier": False}
+    is_on = settings.get("tieredStoreDeleteFileEnable") != "false"
+    own = (as_int(attributes.get("reserve.time", -1)), as_int(attributes.get("reserve.bytes", -1)))
+    default = (as_int(settings["tieredStoreFileReservedTime"]), as_int(settings.get("tierMaxBytesPerTopic", -1)))
+    kept = Kept.by(*own, *default) if is_on else KEPT_FOR_EVER
+    return {"tier": True, "own": max(own) > 0, "hours": kept.hours, "maxBytes": kept.max_bytes, "words": str(kept)}
 
 
 async def _known(cluster: ClusterClient, name: str, brokers: set[str]) -> None:
@@ -143,10 +246,10 @@ def delete(access: Access, name: str, cluster: str | None, yes: bool, as_json: b
 @cluster_options
 @_JSON
 def show(access: Access, name: str, as_json: bool) -> None:
-    """The queues of the topic NAME: where they are, and from which offset to which."""
+    """The queues of the topic NAME: where they are, from which offset to which, and how long the tier keeps them."""
 
-    async def queues(cluster: ClusterClient) -> list[dict[str, Any]]:
-        found = []
+    async def queues(cluster: ClusterClient) -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]]]:
+        found, kept = [], {}
         for broker, address in sorted((await cluster.route(name)).addresses.items()):
             answer = await cluster.ask(address, RequestCode.GET_TOPIC_STATS_INFO, topic=name)
             for key, offsets in (decode_object(answer.body).get("offsetTable") or {}).items():
@@ -160,12 +263,16 @@ def show(access: Access, name: str, as_json: bool) -> None:
                         "lastUpdateMs": as_int(offsets.get("lastUpdateTimestamp")),
                     }
                 )
-        return sorted(found, key=lambda each: (each["broker"], each["queueId"]))
+            try:
+                kept[broker] = await _kept_by(cluster, address, name)
+            except RequestRefused as error:  # An account that may read the topic and not the broker's settings.
+                kept[broker] = {"error": str(error)}
+        return sorted(found, key=lambda each: (each["broker"], each["queueId"])), kept
 
-    found = access.run(queues)
+    found, kept = access.run(queues)
     messages = sum(each["maxOffset"] - each["minOffset"] for each in found)
     if as_json:
-        click.echo(json.dumps({"topic": name, "messages": messages, "queues": found}))
+        click.echo(json.dumps({"topic": name, "messages": messages, "queues": found, "retention": kept}))
         return
     click.echo(f"{'broker':24} {'queue':>5} {'first':>12} {'next':>12} {'messages':>12}")
     for each in found:
@@ -173,6 +280,11 @@ def show(access: Access, name: str, as_json: bool) -> None:
         place = f"{each['broker']:24} {each['queueId']:>5}"
         click.echo(f"{place} {each['minOffset']:>12,} {each['maxOffset']:>12,} {count:>12,}")
     click.echo(f"{messages:,} messages in {len(found)} queues")
+    for broker, row in kept.items():
+        if row.get("tier"):
+            click.echo(f"kept in the tier of {broker}: {row['words']} ({'its own' if row['own'] else 'by default'})")
+        elif "error" in row:
+            click.echo(f"kept in the tier of {broker}: not known, {row['error']}")
 
 
 def _is_hidden(name: str) -> bool:

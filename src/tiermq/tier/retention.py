@@ -2,9 +2,9 @@
 
     finish    rows that are marked deleted: their objects, then the rows
     topics    deletions that were begun: the same, queue by queue
-    time      segments that are older than the topic's `reserve.time`, or else the global setting
+    time      segments that are older than the topic's `reserve.time`, or else the setting for all; by default none
     size      the oldest segments of topics that hold more bytes than they may
-    index     index files that no topic in them needs any more
+    index     index files that lead to no message any more
 
 One round does each of it once. What cannot be deleted is reported and left to the next round: nothing is tried twice in
 one. A back end that does not answer ends the round after a few attempts. A segment is hidden from readers before its
@@ -22,19 +22,28 @@ from functools import partial
 from typing import Protocol
 
 from tiermq.clock import Clock
-from tiermq.errors import StaleWriter, TierMQError, TierUnavailable
+from tiermq.errors import CorruptSegment, StaleWriter, TierMQError, TierUnavailable
 from tiermq.message.topic_name import is_system_topic
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.flat.flat_append_file import FlatAppendFile
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
 from tiermq.tier.flat.flat_segment import FlatSegment
+from tiermq.tier.index.compacted_index import CompactedIndex
 from tiermq.tier.metadata.manifest import manifest_name
 from tiermq.tier.metadata.manifest_policy import ManifestCause
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.metadata.metadata_values import UNKNOWN_OFFSET, Segment, SegmentStatus, Topic, TopicStatus
+from tiermq.tier.metadata.metadata_values import (
+    NEVER_MS,
+    UNKNOWN_OFFSET,
+    UNLIMITED,
+    Segment,
+    SegmentStatus,
+    Topic,
+    TopicStatus,
+)
 from tiermq.tier.names import QueueKey, SegmentKey, SegmentType
-from tiermq.tier.retention_plan import ExpiryPlan, plan_by_size, plan_by_time, wants_roll
+from tiermq.tier.retention_plan import ExpiryPlan, Kept, plan_by_size, plan_by_time, wants_roll
 from tiermq.tier.tier_config import HOUR_MS, TierConfig
 from tiermq.tier.topic_deletion import delete_topic_objects
 
@@ -150,10 +159,15 @@ class Retention:
 
     # How long messages are kept
 
+    def kept(self, topic: Topic | None) -> Kept:
+        """How long and how much of a topic is kept."""
+        own = (UNLIMITED, UNLIMITED) if topic is None else (topic.reserve_time_hours, topic.max_bytes)
+        return Kept.by(*own, self._config.tiered_store_file_reserved_time, self._config.tier_max_bytes_per_topic)
+
     def kept_ms(self, topic: Topic | None) -> int:
-        """For how long messages of a topic are kept."""
-        own = topic.reserve_time_hours if topic is not None else 0
-        return (own if own > 0 else self._config.tiered_store_file_reserved_time) * HOUR_MS
+        """For how long messages of a topic are kept; longer than any time there is when for ever."""
+        hours = self.kept(topic).hours
+        return NEVER_MS if hours is None else hours * HOUR_MS
 
     def kept_ms_of_ids(self, topic_ids: Collection[int] | None) -> int:
         """The longest time that any of these topics (None: any at all) keeps its messages; 0 when none is left.
@@ -164,9 +178,40 @@ class Retention:
         topics = [topic for topic in self._metadata.topics() if wanted is None or topic.id & 0xFFFFFFFF in wanted]
         return max((self.kept_ms(topic) for topic in topics), default=0)
 
+    def is_unneeded(self, remote: CompactedIndex, *, knows_all_topics: bool = True) -> bool:
+        """Whether no message is left to which an uploaded index file leads. Raises what the driver raises.
+
+        The file's companion says up to where each queue was indexed when the file was full. Where it does not say so of
+        every topic that has items in the file, and for RocketMQ's files, which have none, the age of the newest message
+        decides. `knows_all_topics`: an id that no topic has is of a deleted one; else a manifest may be lost.
+        """
+        try:
+            record, facts = remote.companion(), remote.facts()
+        except CorruptSegment:
+            record = facts = None
+        ids = frozenset(topic_id & 0xFFFFFFFF for topic_id in facts.topic_ids) if facts is not None else None
+        if not knows_all_topics and ids is not None:
+            known = {topic.id & 0xFFFFFFFF for topic in self._metadata.topics()}
+            ids = ids if ids <= known else None
+        queues = record.queues if record is not None else ()
+        if ids is None or not ids <= {topic_id & 0xFFFFFFFF for _, topic_id, _, _, _ in queues}:
+            return remote.segment.end_ms < self._clock.now_ms() - self.kept_ms_of_ids(ids)
+        return not any(
+            self._leads_to_some(topic, topic_id, queue_id, end)
+            for topic, topic_id, queue_id, end, _ in queues
+            if topic_id & 0xFFFFFFFF in ids
+        )
+
+    def _leads_to_some(self, topic: str, topic_id: int, queue_id: int, end: int) -> bool:
+        """Whether the tier still has messages of this life of a queue before log offset `end`."""
+        if (topic, queue_id) in self._files.damaged:
+            return True
+        file = self._files.find(topic, queue_id)
+        return file is not None and file.topic.id == topic_id and not file.log.is_empty and file.log.min_offset < end
+
     def bytes_max(self, topic: Topic) -> int:
         """How many bytes a topic may hold; -1: any number."""
-        return topic.max_bytes if topic.max_bytes > 0 else self._config.tier_max_bytes_per_topic
+        return self.kept(topic).max_bytes or UNLIMITED
 
     # One round
 

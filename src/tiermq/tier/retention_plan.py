@@ -16,7 +16,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tiermq.consumequeue.unit import UNIT_BYTES
-from tiermq.tier.metadata.metadata_values import NEVER_MS, UNKNOWN_OFFSET
+from tiermq.tier.metadata.metadata_values import NEVER_MS, UNKNOWN_OFFSET, UNLIMITED
+
+FOR_EVER_HOURS = (1 << 31) - 1
+"""A topic's own time of so many hours, or more, keeps its messages for ever."""
 
 
 class SegmentFacts(Protocol):
@@ -38,6 +41,29 @@ class SegmentFacts(Protocol):
     def begin_offset(self) -> int: ...
     @property
     def end_offset(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How long, and how many bytes, of a topic are kept; None: for ever, and any number."""
+
+    hours: int | None = None
+    max_bytes: int | None = None
+
+    @classmethod
+    def by(cls, own_hours: int, own_bytes: int, default_hours: int, default_bytes: int) -> Kept:
+        """The one rule: a topic's own value where it has one (above 0), else the setting for all topics."""
+        hours = own_hours if own_hours > 0 else default_hours
+        max_bytes = own_bytes if own_bytes > 0 else default_bytes
+        return cls(hours if 0 < hours < FOR_EVER_HOURS else None, max_bytes if max_bytes > 0 else None)
+
+    def __str__(self) -> str:
+        days, rest = divmod(self.hours or 0, 24)
+        time = "for ever" if self.hours is None else f"{days:,} d" if days and not rest else f"{self.hours:,} h"
+        return time if self.max_bytes is None else f"{time}, at most {self.max_bytes:,} bytes of a topic"
+
+
+KEPT_FOR_EVER = Kept.by(UNLIMITED, UNLIMITED, UNLIMITED, UNLIMITED)
 
 
 @dataclass(frozen=True, slots=True)

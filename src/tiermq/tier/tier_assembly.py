@@ -100,7 +100,7 @@ def assemble_tier(
             metadata,
             files,
             records,
-            lambda topic_ids: made[0].kept_ms_of_ids(topic_ids),
+            made,
             writer.may_write,
             clock,
         )
@@ -258,7 +258,7 @@ def _index(
     metadata: MetadataStore,
     files: FlatFileStore,
     records: ColdRecords,
-    kept_ms_of_ids: Callable[[frozenset[int] | None], int],
+    made: list[Retention],
     may_write: Callable[[], bool],
     clock: Clock,
 ) -> IndexStore | None:
@@ -280,7 +280,8 @@ def _index(
         settings=settings,
         rebuild=rebuild_from(files),
         fetch_keys=records.fetch_keys,
-        retention_ms=kept_ms_of_ids,
+        retention_ms=lambda topic_ids: made[0].kept_ms_of_ids(topic_ids),
+        is_unneeded=lambda remote: made[0].is_unneeded(remote),
         is_delete_enabled=lambda: config.tiered_store_delete_file_enable,
         may_write=may_write,
     )

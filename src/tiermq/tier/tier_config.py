@@ -1,5 +1,8 @@
 """Settings of the tier, by RocketMQ's names and with RocketMQ's defaults; those that RocketMQ does not have come last.
 
+One default is another: `tieredStoreFileReservedTime` is 72 hours in RocketMQ and "for ever" here. History that nobody
+said may go does not go.
+
 `tieredStoreGroupCommitTimeout` of a `broker.conf` is `tiered_store_group_commit_timeout` here and in the `[tier]` table
 of a TOML file. One name is another's neighbour: `fileReservedTime` is of the local store, `tieredStoreFileReservedTime`
 of the tier.
@@ -21,6 +24,7 @@ from tiermq.errors import BadConfig
 from tiermq.settings import INT_MAX, LONG_MAX, Configuration, settings_of, whole
 from tiermq.tier.dispatch.proof import CHECKSUM, PROOF_MODES
 from tiermq.tier.fetch.read_policy import StorageLevel
+from tiermq.tier.retention_plan import KEPT_FOR_EVER, Kept
 
 CONSUME_QUEUE_UNIT_BYTES = 20
 RECORD_BYTES_MIN = 91
@@ -71,7 +75,7 @@ class TierConfig(Configuration):
 
     # Retention.
     tiered_store_delete_file_enable: bool = True
-    tiered_store_file_reserved_time: int = whole(72, low=1)  # Hours.
+    tiered_store_file_reserved_time: int = whole(-1, low=-1)  # Hours; -1: for ever. RocketMQ's default is 72.
     tiered_store_delete_file_interval: int = whole(3_600_000, low=1)
 
     # RocketMQ's ways to say which classes do the work, and how to reach a back end that it does not have.
@@ -127,6 +131,8 @@ class TierConfig(Configuration):
                 "read_ahead_cache_size_threshold_rate is a fraction in (0, 1], "
                 f"found {self.read_ahead_cache_size_threshold_rate}"
             )
+        if self.tiered_store_file_reserved_time == 0:
+            raise BadConfig("tiered_store_file_reserved_time is a number of hours, or -1 for ever, found 0")
         if self.tier_max_bytes_per_topic == 0:
             raise BadConfig("tier_max_bytes_per_topic is a number of bytes, or -1 for no limit, found 0")
 
@@ -136,6 +142,13 @@ class TierConfig(Configuration):
         if self.tier_url or not self.tiered_store_file_path:
             return self.tier_url
         return "file://" + quote(os.path.abspath(os.path.expanduser(self.tiered_store_file_path)))
+
+    @property
+    def kept(self) -> Kept:
+        """How long and how much of a topic the tier keeps that has no time and limit of its own."""
+        if not self.tiered_store_delete_file_enable:
+            return KEPT_FOR_EVER
+        return Kept.by(-1, -1, self.tiered_store_file_reserved_time, self.tier_max_bytes_per_topic)
 
     @property
     def root_path(self) -> Path:

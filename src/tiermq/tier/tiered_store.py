@@ -10,7 +10,8 @@ error of the tier is an error, unless the local store can answer. Local files go
 copy. A back end that is down keeps nobody from opening, putting, reading what is local, or closing. A close uploads
 what is not in the tier yet, for up to `tierCloseTimeout`, and returns what is left.
 
-After the loss of the whole disk, `restore=True` rebuilds everything from the tier alone, and numbering goes on behind.
+After the loss of the whole disk, `restore=True` rebuilds what the tier has from the tier alone: messages, numbering,
+retention. A broker's groups, offsets and topic settings are not in it (`restore_report.NOT_IN_THE_TIER`).
 Threads: any thread may call anything but `open` and `close`.
 """
 
@@ -46,7 +47,7 @@ from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.index.index_follower import IndexFollower
 from tiermq.tier.metadata.manifest_policy import ManifestCause
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.metadata.metadata_values import TopicStatus
+from tiermq.tier.metadata.metadata_values import UNLIMITED, TopicStatus
 from tiermq.tier.metadata.restore import restore as restore_metadata
 from tiermq.tier.metadata.restore_report import Finding, RestoreReport
 from tiermq.tier.retention import RetentionReport
@@ -354,14 +355,25 @@ class TieredStore(TieredReading):
         return report
 
     def set_retention(self, topic: str, hours: int = -1, max_bytes: int = -1) -> None:
-        """How long and how much of a topic the tier keeps; -1 for the global setting (RocketMQ's `reserve.time`)."""
+        """How long and how much of a topic the tier keeps; -1 for the setting of all topics (`reserve.time`).
+
+        Raises StaleWriter where a job writes the tier: it decides what goes (`tiermq pipeline expire`).
+        """
         if hours == 0 or hours < -1 or max_bytes == 0 or max_bytes < -1:
             raise BadConfig(f"topic {topic}: hours and bytes to keep are positive or -1, found {hours} and {max_bytes}")
+        self._require_own_tier()
+        if self.own_retention(topic) == (hours, max_bytes):
+            return
         self.tier.metadata.add_topic(topic)
         self.tier.metadata.update_topic(topic, reserve_time_hours=hours, max_bytes=max_bytes)
         for file in self.tier.files:
             if file.queue.topic == topic:
                 self.tier.engine.changed(topic, file.queue.queue_id, ManifestCause.TOPIC_CHANGE)
+
+    def own_retention(self, topic: str) -> tuple[int, int]:
+        """The topic's own hours and bytes, as `set_retention` took them; -1 for none."""
+        known = self.tier.metadata.topic(topic)
+        return (UNLIMITED, UNLIMITED) if known is None else (known.reserve_time_hours, known.max_bytes)
 
     def delete_topics(self, topics: Iterable[str]) -> int:
         """Delete topics from both stores; how many there were. Nobody should put to them meanwhile.

@@ -5,6 +5,7 @@
 * segments follow each other, and have the sizes and checksums that manifests (and the broker's metadata) know
 * manifests, leases and companions can be read; time indexes are true
 * index files are whole, and every item leads to a message that has such a key
+* every message with keys in what the index covers has an item of each (`verify_keys`)
 
 Only the tier is needed; the metadata of a broker adds what it knows. Nothing is written. A writer may be at work: what
 it adds or expires meanwhile is a note, not a problem.
@@ -25,11 +26,12 @@ from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.names import SegmentKey
 from tiermq.tier.tier_listing import TierScope
 from tiermq.tier.verify_index import IndexVerifier
+from tiermq.tier.verify_keys import KeyRange, KeySum, MissingKeysTask, find_missing, unequal
 from tiermq.tier.verify_plan import plan_verify
 from tiermq.tier.verify_queue import QueueVerifier
-from tiermq.tier.verify_report import VerifyReport
+from tiermq.tier.verify_report import Problem, VerifyReport
 from tiermq.tier.verify_split import TASK_BYTES
-from tiermq.tier.verify_task import QueueTask, VerifyPlan, VerifyResult, VerifyTask
+from tiermq.tier.verify_task import IndexTask, QueueTask, VerifyPlan, VerifyResult, VerifyTask
 
 Progress = Callable[[int, int], None]
 """Told (bytes read since the last time, bytes in all)."""
@@ -69,12 +71,17 @@ def verify_plan(
         progress(done, total)
 
     with ThreadPoolExecutor(max_workers=max(1, threads), thread_name_prefix="tier-verify") as pool:
-        jobs = [pool.submit(run_verify_task, driver, task, told) for task in plan.tasks]
-        try:
-            results = [job.result() for job in jobs]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+
+        def run(tasks: Iterable[VerifyTask]) -> list[VerifyResult]:
+            jobs = [pool.submit(run_verify_task, driver, task, told) for task in tasks]
+            try:
+                return [job.result() for job in jobs]
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+        results = run(plan.tasks)
+        results += run(missing_keys_tasks(plan, results))
     return join_verify(plan, results)
 
 
@@ -88,7 +95,47 @@ def run_verify_task(
     report = VerifyReport(driver.url)
     if isinstance(task, QueueTask):
         return QueueVerifier(driver, task, report, progress).run()
+    if isinstance(task, MissingKeysTask):
+        return _missing_keys(driver, task, report)
     return IndexVerifier(driver, task, report, progress).run()
+
+
+def _missing_keys(driver: TierDriver, task: MissingKeysTask, report: VerifyReport) -> VerifyResult:
+    found = find_missing(driver, task)
+    if not found.requests:
+        return VerifyResult.of(task.number, report)
+    report.count("missing_items", len(found.requests))
+    first, last = found.requests[0].tier_offset, found.requests[-1].tier_offset
+    behind = last + found.requests[-1].size
+    report.problem(
+        Problem.MISSING_ITEMS,
+        task.key.directory,
+        f"{len(found.requests):,} of {found.keyed_count:,} messages with keys, log offsets {first} to {last}; "
+        "`tiermq tier repair` indexes them",
+    )
+    return VerifyResult.of(task.number, report, lost_keys=(task.range._replace(start=first, stop=behind),))
+
+
+def missing_keys_tasks(plan: VerifyPlan, results: Iterable[VerifyResult]) -> tuple[MissingKeysTask, ...]:
+    """What is to be looked at once more when the tasks of a plan have been run: numbered behind them."""
+    by_number = {result.task: result for result in results}
+    queues = [task for task in plan.tasks if isinstance(task, QueueTask)]
+    files = [task for task in plan.tasks if isinstance(task, IndexTask)]
+
+    def sums(tasks: Iterable[VerifyTask]) -> Iterable[KeySum]:
+        return (each for task in tasks if task.number in by_number for each in by_number[task.number].key_sums)
+
+    wanted = unequal(sums(queues), sums(files))
+    owners = {each: task for task in queues for each in task.key_ranges}
+    return tuple(
+        missing_keys_task(number, each, owners[each], files) for number, each in enumerate(wanted, len(plan.tasks))
+    )
+
+
+def missing_keys_task(number: int, wanted: KeyRange, owner: QueueTask, files: Iterable[IndexTask]) -> MissingKeysTask:
+    home = (wanted.queue.cluster, wanted.queue.broker)
+    index = tuple(task.info for task in files if (task.key.cluster, task.key.broker) == home)
+    return MissingKeysTask(number, wanted, owner.logs, tuple(owner.unit_ranges()), index)
 
 
 def join_verify(plan: VerifyPlan, results: Iterable[VerifyResult]) -> VerifyReport:
@@ -97,15 +144,17 @@ def join_verify(plan: VerifyPlan, results: Iterable[VerifyResult]) -> VerifyRepo
     Checksums that cover several tasks are compared here. Raises TierError when a task's result is missing.
     """
     by_task = {result.task: result for result in results}
-    missing = [task.number for task in plan.tasks if task.number not in by_task]
+    again = missing_keys_tasks(plan, by_task.values())
+    missing = [task.number for task in (*plan.tasks, *again) if task.number not in by_task]
     if missing:
         raise TierError(
-            f"{plan.url}: expected a result for each of {len(plan.tasks)} tasks, found none for {missing[:10]}; "
-            "run those tasks again and join then"
+            f"{plan.url}: expected a result for each of {len(plan.tasks) + len(again)} tasks, found none for "
+            f"{missing[:10]}; run those tasks again and join then"
         )
     report = VerifyReport(plan.url)
-    for result in (plan.found, *(by_task[task.number] for task in plan.tasks)):
+    for result in (plan.found, *(by_task[task.number] for task in (*plan.tasks, *again))):
         report.add(result.counts, result.problems, result.problem_count, result.notes, result.note_count)
+        report.lost_keys += result.lost_keys
     _compare_pieces(plan, by_task.values(), report)
     return report
 

@@ -31,6 +31,7 @@ from tiermq.tier.index.index_item import (
     index_hash,
 )
 from tiermq.tier.names import QueueKey
+from tiermq.tier.verify_keys import KeySums
 from tiermq.tier.verify_report import Problem, VerifyReport
 from tiermq.tier.verify_task import IndexTask, VerifyResult
 
@@ -53,12 +54,14 @@ class IndexVerifier:
         self._segment = CheckedSegment(driver, task.info, task.rows, report, progress)
         self._begin_ms = 0
         self._newest_ms = 0
+        self._key_sums: dict[QueueKey, KeySums] = {}
 
     def run(self) -> VerifyResult:
         self._report.count("index_files")
         if self._info.size > 0:  # RocketMQ uploads nothing of a file without items.
             self._check()
-        return VerifyResult.of(self._number, self._report)
+        sums = [each for sums in self._key_sums.values() for each in sums.found()]
+        return VerifyResult.of(self._number, self._report, key_sums=sums)
 
     def _check(self) -> None:
         try:
@@ -145,6 +148,10 @@ class IndexVerifier:
         if stale:
             self._report.count("stale_items", stale)
         packed = memoryview(b"".join(ITEM.pack(*item) for item in items[stale:]))
+        queue = logs[0].key.queue
+        if queue in self._places.key_ranges:
+            sums = self._key_sums.setdefault(queue, KeySums(self._places.key_ranges[queue]))
+            sums.add_items(items[stale:], packed)
         window, start, done = memoryview(b""), 0, stale
         while done < len(items):
             item = items[done]

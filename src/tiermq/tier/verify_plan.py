@@ -19,19 +19,20 @@ from tiermq.tier.metadata.document import CorruptManifest
 from tiermq.tier.metadata.manifest import QueueManifest, decode_manifest, queue_of_manifest
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import Gap, Segment
-from tiermq.tier.names import INDEX_TOPIC, OBJECT_SUFFIX, QueueKey, SegmentType, segment_at
+from tiermq.tier.names import INDEX_TOPIC, OBJECT_SUFFIX, QueueKey, SegmentKey, SegmentType, index_queue, segment_at
 from tiermq.tier.tier_listing import TierScope, list_tier
 from tiermq.tier.unit_cursor import UnitRow
+from tiermq.tier.verify_keys import KeyRange, covered_ranges
 from tiermq.tier.verify_layout import check_layout
 from tiermq.tier.verify_report import Note, Problem, VerifyReport
 from tiermq.tier.verify_split import TASK_BYTES, cuts_of
 from tiermq.tier.verify_task import (
     IndexTask,
     LogPlaces,
+    PlannedTask,
     QueueTask,
     VerifyPlan,
     VerifyResult,
-    VerifyTask,
     log_segments,
     unit_segments,
 )
@@ -70,6 +71,8 @@ class _Planner:
         self._listing = list_tier(driver, scope)
         self._with_index = with_index and scope.topic is None
         self._manifests: dict[QueueKey, QueueManifest] = {}
+        self._companions: dict[SegmentKey, CoverageRecord] = {}
+        self._key_ranges: dict[QueueKey, list[KeyRange]] = {}
         self._infos: dict[QueueKey, list[SegmentInfo]] = defaultdict(list)
         for info in self._listing.segments:
             self._infos[info.key.queue].append(info)
@@ -77,8 +80,9 @@ class _Planner:
     def plan(self) -> VerifyPlan:
         for name in self._listing.objects:
             self._read_object(name)
-        tasks: list[VerifyTask] = []
-        for key in sorted(self._known_queues()):
+        tasks: list[PlannedTask] = []
+        queues = sorted(self._known_queues(), key=lambda key: (key.topic == INDEX_TOPIC, key))
+        for key in queues:  # An index comes behind the queues whose messages its items lead to.
             if key.topic != INDEX_TOPIC:
                 tasks += self._queue_tasks(key)
             elif self._with_index:
@@ -109,7 +113,7 @@ class _Planner:
                     raise CorruptManifest(f"expected the manifest of {key.directory}, found that of {manifest.key}")
                 self._manifests[key] = manifest
             elif segment is not None:
-                CoverageRecord.decode(stored.data, name)
+                self._companions[segment] = CoverageRecord.decode(stored.data, name)
             elif name in self._lease_names():
                 decode_lease(stored.data, name)
         except (CorruptManifest, FutureManifest, StoreDamaged) as error:
@@ -151,6 +155,8 @@ class _Planner:
 
     def _piece(self, whole: QueueTask, *bounds: int, then: UnitRow | None) -> QueueTask:
         log_from, log_to, unit_from, unit_to = bounds
+        ranges = self._covered(whole.key, whole.logs, log_from, log_to)
+        self._key_ranges.setdefault(whole.key, []).extend(ranges)
         return replace(
             whole,
             log_from=log_from,
@@ -160,7 +166,23 @@ class _Planner:
             then=then,
             gaps=tuple(gap for gap in whole.gaps if gap.from_offset < unit_to and gap.to_offset > unit_from),
             time_entries=tuple(entry for entry in whole.time_entries if unit_from <= entry.queue_offset < unit_to),
+            key_ranges=tuple(ranges),
         )
+
+    def _covered(self, key: QueueKey, logs: Sequence[SegmentInfo], log_from: int, log_to: int) -> list[KeyRange]:
+        """What of a part of the log the uploaded index covers, as its newest file says; nothing without an index."""
+        home = index_queue(key.cluster, key.broker)
+        files = [info for info in self._infos.get(home, ()) if info.size > 0 and info.key in self._companions]
+        if not self._with_index or not files or not logs:
+            return []
+        record = self._companions[max(files, key=lambda info: info.key.base).key].coverage()
+        manifest = self._manifests.get(key)
+        topic = self._metadata.topic(key.topic) if self._metadata is not None else None
+        topic_id = topic.id if topic is not None else manifest.topic_id if manifest is not None else -1
+        if topic_id < 0 or not record.is_base_known:
+            return []
+        begin, end = max(log_from, logs[0].key.base), min(log_to, logs[-1].key.base + logs[-1].size)
+        return covered_ranges(key, record.queues.get((key.topic, key.queue_id)), topic_id, begin, end)
 
     def _rows(self, key: QueueKey) -> tuple[Sequence[Segment], Sequence[Gap]]:
         """What the broker's metadata knows of a queue."""
@@ -212,4 +234,4 @@ class _Planner:
         if self._metadata is not None:
             topics |= {topic.id & 0xFFFFFFFF: topic.name for topic in self._metadata.topics()}
         logs = {key: log_segments(infos) for key, infos in self._infos.items() if (key.cluster, key.broker) == home}
-        return LogPlaces(topics, logs)
+        return LogPlaces(topics, logs, {key: self._key_ranges[key] for key in logs if self._key_ranges.get(key)})

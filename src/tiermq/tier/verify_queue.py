@@ -29,6 +29,7 @@ from tiermq.tier.driver.contract import SegmentInfo, TierDriver
 from tiermq.tier.metadata.metadata_values import Segment
 from tiermq.tier.metadata.record_peek import UnitPlace, peek_store_ms
 from tiermq.tier.unit_cursor import UnitCursor, UnitRow
+from tiermq.tier.verify_keys import KeySums
 from tiermq.tier.verify_report import Note, Problem, VerifyReport
 from tiermq.tier.verify_task import QueueTask, VerifyResult
 
@@ -57,6 +58,7 @@ class QueueVerifier:
         self._unreferenced = 0
         # The queue offset of the last unit whose record was looked for ahead, and found.
         self._found_true = task.then.queue_offset if task.then is not None else -1
+        self._key_sums = KeySums(task.key_ranges) if task.key_ranges else None
         units = (self._open(*cut) for cut in task.unit_ranges())
         self._cursor = UnitCursor(units, self._blank, task.then)
 
@@ -68,7 +70,9 @@ class QueueVerifier:
         self._pass_rest()
         self._report.count("units", self._cursor.passed)
         pieces = [piece for segment in self._opened for piece in segment.pieces]
-        return VerifyResult.of(self._task.number, self._report, pieces, self._times)
+        sums = self._key_sums.found() if self._key_sums is not None else ()
+        self._report.count("keys", sum(each.count for each in sums))
+        return VerifyResult.of(self._task.number, self._report, pieces, self._times, sums)
 
     def _open(self, info: SegmentInfo, start: int, stop: int) -> CheckedSegment:
         rows = [row for row in self._task.rows if row.key == info.key]
@@ -120,6 +124,8 @@ class QueueVerifier:
             before = self._times or (oldest_ms, newest_ms)
             self._times = min(before[0], oldest_ms), max(before[1], newest_ms)
             self._report.count("records", good)
+            if self._key_sums is not None:
+                self._key_sums.add_records(units[: good * UNIT_BYTES], window[:size], first.queue_offset)
             self._cursor.advance(good)
             return size
         if ended is Disagreement.ROOM:
@@ -127,6 +133,8 @@ class QueueVerifier:
         if check_window(units[:UNIT_BYTES], window, at, first.queue_offset) == 0:
             return self._look(first, window, at)
         self._check_identity(first, window)
+        if self._key_sums is not None:
+            self._key_sums.add_records(units[:UNIT_BYTES], window[: first.size], first.queue_offset)
         self._report.count("records")
         self._cursor.advance(1)
         return first.size

@@ -6,12 +6,15 @@ import enum
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from tiermq.tier.verify_keys import KeyRange
 
 FINDINGS_KEPT_MAX = 1_000
 COUNTS = (
     "queues", "segments", "bytes", "records", "units", "blank_units", "expired_units", "index_files", "index_items",
-    "stale_items", "timer_objects", "timers",
+    "stale_items", "keys", "missing_items", "timer_objects", "timers",
 )  # fmt: skip
 
 
@@ -36,6 +39,7 @@ class Problem(enum.Enum):
     MANIFEST = "a manifest, lease or companion that cannot be read"
     INDEX_STRUCTURE = "an index file that contradicts itself"
     INDEX_ITEM = "an index item that does not lead to a message with such a key"
+    MISSING_ITEMS = "messages whose keys the index covers and has no items of; queries by key do not find them"
     DAMAGED_TIMERS = "timers that cannot be read, so that their messages cannot be delivered"
     MISSING_TIMERS = "timers that are known and not there"
 
@@ -72,6 +76,7 @@ class VerifyReport:
     notes: list[Finding] = field(default_factory=list)
     problem_count: int = 0
     note_count: int = 0
+    lost_keys: list[KeyRange] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property

@@ -3,7 +3,8 @@
     plan_verify ──► VerifyPlan(tasks) ──► run_verify_task, anywhere, in any order ──► join_verify ──► VerifyReport
 
 A queue is one task, or several that share nothing: each has a range of the commit log and exactly the units of its
-records. They are cut between two records that both agree with their units. An index file is one task.
+records. They are cut between two records that both agree with their units. An index file is one task. Where what those
+two found does not fit together, a third sort looks at a range of messages and the items of their keys (`verify_keys`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tiermq.tier.driver.contract import SegmentInfo
 from tiermq.tier.metadata.metadata_values import Gap, Segment, TimeEntry
 from tiermq.tier.names import QueueKey, SegmentType
 from tiermq.tier.unit_cursor import UnitRow
+from tiermq.tier.verify_keys import KeyRange, KeySum, MissingKeysTask
 from tiermq.tier.verify_report import Finding, VerifyReport
 
 END = (1 << 63) - 1
@@ -45,6 +47,7 @@ class QueueTask:
     unit_from: int = 0
     unit_to: int = END
     then: UnitRow | None = None
+    key_ranges: tuple[KeyRange, ...] = ()  # What of it the key index covers.
 
     @property
     def is_first(self) -> bool:
@@ -78,13 +81,22 @@ def _ranges(infos: Sequence[SegmentInfo], begin: int, end: int) -> list[tuple[Se
 
 
 class LogPlaces:
-    """Where the commit logs of one broker lie: topics by the low 32 bits of their ids, segments by queue."""
+    """Where the commit logs of one broker lie: topics by the low 32 bits of their ids, segments by queue.
 
-    __slots__ = ("_logs", "_topics")
+    `key_ranges`: what of each queue the key index covers, as its tasks have it.
+    """
 
-    def __init__(self, topics: Mapping[int, str], logs: Mapping[QueueKey, Sequence[SegmentInfo]]) -> None:
+    __slots__ = ("_logs", "_topics", "key_ranges")
+
+    def __init__(
+        self,
+        topics: Mapping[int, str],
+        logs: Mapping[QueueKey, Sequence[SegmentInfo]],
+        key_ranges: Mapping[QueueKey, Sequence[KeyRange]] | None = None,
+    ) -> None:
         self._topics = dict(topics)
         self._logs = dict(logs)
+        self.key_ranges = dict(key_ranges or {})
 
     def __repr__(self) -> str:
         return f"LogPlaces({self._topics!r}, {self._logs!r})"
@@ -115,7 +127,8 @@ class IndexTask:
         return self.info.size
 
 
-VerifyTask: TypeAlias = QueueTask | IndexTask
+PlannedTask: TypeAlias = QueueTask | IndexTask
+VerifyTask: TypeAlias = PlannedTask | MissingKeysTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +142,8 @@ class VerifyResult:
     problem_count: int = 0
     note_count: int = 0
     pieces: tuple[CrcPiece, ...] = ()
+    key_sums: tuple[KeySum, ...] = ()  # Of the records of a queue's task, of the items of an index file's.
+    lost_keys: tuple[KeyRange, ...] = ()  # Ranges with messages that lack items.
     oldest_ms: int | None = None  # Store times of the records that were checked.
     newest_ms: int | None = None
 
@@ -139,6 +154,8 @@ class VerifyResult:
         report: VerifyReport,
         pieces: Sequence[CrcPiece] = (),
         times: tuple[int, int] | None = None,
+        key_sums: Sequence[KeySum] = (),
+        lost_keys: Sequence[KeyRange] = (),
     ) -> VerifyResult:
         counts = {what: amount for what, amount in report.counts.items() if amount}
         oldest_ms, newest_ms = times or (None, None)
@@ -150,6 +167,8 @@ class VerifyResult:
             report.problem_count,
             report.note_count,
             tuple(pieces),
+            tuple(key_sums),
+            tuple(lost_keys),
             oldest_ms,
             newest_ms,
         )
@@ -160,7 +179,7 @@ class VerifyPlan:
     """The tasks of a verification, by number, and what planning it found already. Small, and can be sent anywhere."""
 
     url: str
-    tasks: tuple[VerifyTask, ...]
+    tasks: tuple[PlannedTask, ...]
     found: VerifyResult
 
     @property

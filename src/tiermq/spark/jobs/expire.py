@@ -39,9 +39,6 @@ from tiermq.tier.tier_config import TierConfig
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FOR_EVER_HOURS = 1 << 31
-"""Longer than anything was kept: a quarter of a million years."""
-
 
 def expire(
     spark: SparkSession | None = None,
@@ -73,7 +70,7 @@ def expire(
     driver = driver_of(tier)
     report = JobReport("expire", driver.url, dry_run, JobTasks(spark, "expire").master)
     config = TierConfig(
-        tiered_store_file_reserved_time=min(keep_hours or FOR_EVER_HOURS, FOR_EVER_HOURS - 1),
+        tiered_store_file_reserved_time=-1 if keep_hours is None else keep_hours,
         tier_max_bytes_per_topic=max_bytes_per_topic,
     )
     with report.timed():
@@ -181,18 +178,13 @@ class _BucketIndex:
 
     def _expired(self) -> Iterator[Segment]:
         held = self._held
-        known = {topic.id & 0xFFFFFFFF for topic in held.metadata.topics()}
         for segment in live_segments(held.metadata, held.home.index):
-            facts = CompactedIndex(held.driver, segment).facts()
-            ids = facts.topic_ids if facts is not None else None
-            if held.home.store is None and any(topic_id & 0xFFFFFFFF not in known for topic_id in ids or ()):
-                ids = None  # Of a deleted topic, or of one whose manifests are lost: then it may still be there.
-            kept_ms = self.retention.kept_ms_of_ids(ids)
-            if segment.end_ms < held.clock.now_ms() - kept_ms:
+            remote = CompactedIndex(held.driver, segment)
+            if self.retention.is_unneeded(remote, knows_all_topics=held.home.store is not None):
                 yield segment
 
     def leaving(self) -> list[Leaving]:
-        reason = "an index file of messages that no topic in it keeps any longer"
+        reason = "an index file that leads to no message any more"
         return [Leaving(segment.key.path, segment.size, reason) for segment in self._expired()]
 
     def expire(self) -> int:

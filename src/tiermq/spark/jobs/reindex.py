@@ -1,5 +1,6 @@
 """reindex: the key index of history that has none, or one that RocketMQ wrote and may have dropped keys of.
 
+    with `check`: what is covered and lacks items (tier.verify_keys), which reads all messages
     what is not covered (reindex_plan) ─► keys (tasks) ─► places by their numbers ─► index files (tasks) ─► registered
 
 Registration, so that nobody is ever told of more than is there:
@@ -43,6 +44,7 @@ from tiermq.spark.jobs.reindex_plan import (
     coverage_of,
     grouped,
     in_both,
+    joined,
     stretches,
     uncovered,
     with_queues,
@@ -59,6 +61,7 @@ from tiermq.spark.jobs.reindex_task import (
     run_key_task,
 )
 from tiermq.spark.jobs.task_runner import Progress
+from tiermq.spark.jobs.verify import VerifyBundle, run_verify_bundle
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.index.index_coverage import CoverageRecord, QueueName, sealed_text
 from tiermq.tier.index.index_item import SLOTS_DEFAULT, is_merged
@@ -67,6 +70,9 @@ from tiermq.tier.index.index_write_file import FileFacts
 from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus
 from tiermq.tier.names import INDEX_TOPIC, QueueKey, SegmentKey, SegmentType
 from tiermq.tier.tier_listing import TierScope, list_tier
+from tiermq.tier.verify import missing_keys_tasks
+from tiermq.tier.verify_plan import plan_verify
+from tiermq.tier.verify_task import VerifyResult, VerifyTask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,6 +90,7 @@ class ReindexOptions:
     slots: int | None = None
     items_max: int = ITEMS_MAX_DEFAULT
     stretch_bytes: int = STRETCH_BYTES
+    check: bool = False
     step: Callable[[str], None] = field(default=lambda _name: None)
 
     def __post_init__(self) -> None:
@@ -108,7 +115,8 @@ def reindex(
 
     `topics`: only these. `store`: the directory of one broker; what its own index covers is not built again, and its
     record follows. Further options are ReindexOptions': `slots` (tieredStoreIndexFileMaxHashSlotNum; default: as in the
-    index files that are there, else 5,000,000), `items_max` of a file, `stretch_bytes` read at a time.
+    index files that are there, else 5,000,000), `items_max` of a file, `stretch_bytes` read at a time, `check`: also
+    read everything that is covered, and index the messages that have no items all the same.
     Raises BadConfig, FutureManifest, LeaseHeld, StoreLocked, TierError; a queue that cannot be read is a problem in the
     report.
     """
@@ -171,7 +179,7 @@ class _Reindex:
         except StoreDamaged as error:
             report.problems.append(f"the index of {held.home} is left as it is: {error}")
             return
-        queues = list(self._queues(files, uploaded))
+        queues = list(self._queues(files, uploaded, self._lost() if self.options.check else {}))
         missing = [queue for queue in queues if queue.missing]
         works = [work for queue in missing for work in self._works(queue)]
         report.planned["queues"] += len(missing)
@@ -211,7 +219,26 @@ class _Reindex:
 
     # What is missing
 
-    def _queues(self, files: IndexFiles, uploaded: CoverageRecord) -> Iterator[_Queue]:
+    def _lost(self) -> dict[QueueKey, list[LogRange]]:
+        """Ranges of each queue with messages whose keys are covered and have no items."""
+        home, found = self.held.home, dict[QueueKey, list[LogRange]]()
+        plan = plan_verify(self.held.driver, TierScope(home.cluster, home.broker), metadata=self.held.metadata)
+        results = self._verified(plan.tasks)
+        results += self._verified(missing_keys_tasks(plan, results))
+        for each in (lost for result in results for lost in result.lost_keys):
+            found.setdefault(each.queue, []).append((each.start, each.stop))
+        return found
+
+    def _verified(self, tasks: Sequence[VerifyTask]) -> list[VerifyResult]:
+        if not tasks:
+            return []
+        bundles = self.tasks.bundles(tasks, lambda task: task.size_bytes, BUNDLE_BYTES)
+        sent = [VerifyBundle(self.tier, bundle) for bundle in bundles]
+        return [result for some in self.tasks.run(run_verify_bundle, sent) for result in some]
+
+    def _queues(
+        self, files: IndexFiles, uploaded: CoverageRecord, lost: dict[QueueKey, list[LogRange]]
+    ) -> Iterator[_Queue]:
         in_bucket = uploaded.coverage()
         local = files.local_record.coverage() if files.local_record is not None else None
         metadata, unsure = self.held.metadata, set[str]()
@@ -229,6 +256,7 @@ class _Reindex:
             missing = uncovered(in_bucket.queues.get(name), topic.id, log)
             if local is not None and local.is_base_known:
                 missing = in_both(missing, uncovered(local.queues.get(name), topic.id, log))
+            missing = joined([*missing, *lost.get(key, ())])
             yield _Queue(key, topic.id, log, (max(0, queue.min_offset), queue.max_offset), missing)
         self.report.problems += [
             f"topic {name} of {self.held.home}: no manifest tells its id, which every index item carries; import or "

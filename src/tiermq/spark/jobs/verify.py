@@ -37,7 +37,7 @@ from tiermq.tier.repair.repair_plan import lost_manifests, plan_repair
 from tiermq.tier.repair.repair_report import RepairAction, RepairKind, RepairOutcome
 from tiermq.tier.tier_config import TierConfig
 from tiermq.tier.tier_listing import TierScope, list_tier
-from tiermq.tier.verify import join_verify, run_verify_task
+from tiermq.tier.verify import join_verify, missing_keys_tasks, run_verify_task
 from tiermq.tier.verify_plan import plan_verify
 from tiermq.tier.verify_report import VerifyReport
 from tiermq.tier.verify_split import TASK_BYTES
@@ -185,13 +185,19 @@ class _Verify:
         )
 
     def _verified(self, plan: VerifyPlan) -> tuple[list[VerifyResult], VerifyReport]:
-        bundles = self._tasks.bundles(plan.tasks, lambda task: task.size_bytes, BUNDLE_BYTES)
-        sent = [VerifyBundle(self._tier, bundle) for bundle in bundles]
-        results = [result for some in self._tasks.run(run_verify_bundle, sent) for result in some]
+        results = self._results(plan.tasks)
+        results += self._results(missing_keys_tasks(plan, results))
         found = join_verify(plan, results)
         for survey in survey_timers(self._driver, self.scope):
             verify_timers(self._driver, survey, found)
         return results, found
+
+    def _results(self, tasks: Sequence[VerifyTask]) -> list[VerifyResult]:
+        if not tasks:
+            return []
+        bundles = self._tasks.bundles(tasks, lambda task: task.size_bytes, BUNDLE_BYTES)
+        sent = [VerifyBundle(self._tier, bundle) for bundle in bundles]
+        return [result for some in self._tasks.run(run_verify_bundle, sent) for result in some]
 
     # Mending
 

@@ -35,7 +35,7 @@ def queue_rows(plan: VerifyPlan, results: Iterable[VerifyResult]) -> list[Row]:
     """One row for each queue of the plan, the key index among them. Without results: what would be read."""
     keys = {task.number: task.key for task in plan.tasks}
     counts: defaultdict[QueueKey, Counter[str]] = defaultdict(Counter)
-    for result in {result.task: result for result in results}.values():
+    for result in {result.task: result for result in results if result.task in keys}.values():
         counts[keys[result.task]].update(result.counts)
     rows = []
     for key in sorted(set(keys.values())):

@@ -39,6 +39,7 @@ from tiermq.tier.index.index_table import IndexTable
 from tiermq.tier.index.index_upkeep import (
     HOUR_MS,
     IndexUpkeep,
+    IsUnneeded,
     Rebuild,
     RetentionMs,
     UpkeepCounts,
@@ -94,11 +95,13 @@ class IndexStore:
         rebuild: Rebuild = nothing_to_rebuild,
         fetch_keys: FetchKeys | None = None,
         retention_ms: RetentionMs = three_days,
+        is_unneeded: IsUnneeded | None = None,
         is_delete_enabled: Callable[[], bool] = lambda: True,
         may_write: Callable[[], bool] = lambda: True,
     ) -> None:
         """`root` is the store's root directory; files lie in its `tiered_index_file`.
 
+        `is_unneeded` decides which uploaded files go; without it, the age of their newest message by `retention_ms`.
         `may_write` says whether the broker's tier is this process's: if not, nothing is uploaded or deleted in it.
         """
         self._settings = settings or IndexSettings()
@@ -123,8 +126,8 @@ class IndexStore:
         )  # fmt: skip
         self._upkeep = IndexUpkeep(
             self._table, uploader, access, self._directory, driver, rows, self._queue, self._clock,
-            rebuild=rebuild, retention_ms=retention_ms, is_delete_enabled=is_delete_enabled,
-            rules=self._settings.rules,
+            rebuild=rebuild, retention_ms=retention_ms, is_unneeded=is_unneeded,
+            is_delete_enabled=is_delete_enabled, rules=self._settings.rules,
         )  # fmt: skip
 
     # Life

@@ -42,6 +42,9 @@ Rebuild = Callable[[QueueKey, int], Iterator[IndexRequest]]
 RetentionMs = Callable[[frozenset[int] | None], int]
 """For how long messages of these topic ids are kept, the longest of them; None: of any topic that there is."""
 
+IsUnneeded = Callable[[CompactedIndex], bool]
+"""Whether no message is left to which an uploaded file leads. May raise TierError."""
+
 HOUR_MS = 3_600_000
 
 
@@ -88,6 +91,7 @@ class IndexUpkeep:
         *,
         rebuild: Rebuild,
         retention_ms: RetentionMs,
+        is_unneeded: IsUnneeded | None,
         is_delete_enabled: Callable[[], bool],
         rules: UpkeepRules,
     ) -> None:
@@ -101,6 +105,7 @@ class IndexUpkeep:
         self._clock = clock
         self._rebuild = rebuild
         self._retention_ms = retention_ms
+        self._is_unneeded = is_unneeded
         self._is_delete_enabled = is_delete_enabled
         self._rules = rules
         self._sync_lock = threading.Lock()
@@ -274,6 +279,8 @@ class IndexUpkeep:
     def _is_expired(self, entry: IndexEntry) -> bool:
         if entry.state is not IndexState.UPLOAD or entry.remote is None:
             return False
+        if self._is_unneeded is not None:
+            return self._is_unneeded(entry.remote)
         facts = entry.remote.facts()
         kept_ms = self._retention_ms(facts.topic_ids if facts is not None else None)
         return entry.remote.segment.end_ms < self._clock.now_ms() - kept_ms

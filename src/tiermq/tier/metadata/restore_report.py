@@ -31,6 +31,13 @@ class Finding(enum.Enum):
     UNKNOWN_TOPIC_IN_INDEX = "index entries with the id of no known topic; key queries will not find their messages"
 
 
+NOT_IN_THE_TIER = (
+    "consumer groups, their settings and their offsets",
+    "numbers of queues (a topic gets as many as have messages in the tier)",
+    "permissions, order and attributes of topics, except how long they are kept",
+)
+"""What a broker's `config` directory has and no tier: a restore does not bring it back. Keep copies of it."""
+
 HARMLESS = frozenset({Finding.BEYOND_MANIFEST, Finding.RECORDS_WITHOUT_UNITS})
 """What an ordinary crash or an ordinary lag leaves behind."""
 

@@ -26,9 +26,10 @@ from tiermq.tier.metadata.metadata_values import Gap, Segment, SegmentStatus
 from tiermq.tier.metadata.unit_walk import runs
 from tiermq.tier.names import SegmentKey
 from tiermq.tier.repair import log_repair, manifest_repair, unit_repair
-from tiermq.tier.repair.index_file_repair import CannotIndex, rebuild_index, write_index
+from tiermq.tier.repair.index_file_repair import CannotIndex, RebuiltIndex, rebuild_index, write_index
 from tiermq.tier.repair.log_repair import RecordSource
 from tiermq.tier.repair.log_survey import survey_log
+from tiermq.tier.repair.missing_items import build_missing, missing_requests, write_missing
 from tiermq.tier.repair.queue_facts import QueueFacts, read_facts
 from tiermq.tier.repair.repair_plan import lost_manifests, plan_repair
 from tiermq.tier.repair.repair_report import RepairAction, RepairKind, RepairOutcome, RepairReport
@@ -176,14 +177,36 @@ def _mend_index(
     if context.is_dry_run:
         return
     kept += write_index(context.driver, made, context.aside)
+    kept += _register_index(context, action, made)
+
+
+def _mend_keys(
+    context: RepairContext, action: RepairAction, changes: list[str], kept: list[str], failed: list[str]
+) -> None:
+    requests = missing_requests(context.driver, action.queue, action.key_ranges, context.metadata)
+    if not requests:
+        return
+    try:
+        made = build_missing(context.driver, action.queue, requests, context.clock)
+    except CannotIndex as error:
+        failed.append(f"{action.queue.directory}: {error}")
+        return
+    changes.append(f"{made.key.path}: {made.facts.item_count:,} items of {len(requests):,} messages that had none")
+    if not context.is_dry_run:
+        write_missing(context.driver, made)
+        kept += _register_index(context, action, made)
+
+
+def _register_index(context: RepairContext, action: RepairAction, made: RebuiltIndex) -> list[str]:
+    """Let the broker's metadata and the index's manifest, where there are any, know the file. What was kept aside."""
     facts = read_facts(context.driver, action.queue, context.metadata)
     now_ms, file = context.clock.now_ms(), made.facts
     row = Segment(made.key, len(made.data), SegmentStatus.SEALED, now_ms, file.begin_ms, file.newest_ms, now_ms)
     if context.metadata is not None:
         context.metadata.put_segment(row)
-    if facts.manifest is not None:
-        manifest = manifest_repair.with_row(facts.manifest, row)
-        kept += _write_manifest(context, facts, manifest)
+    if facts.manifest is None:
+        return []
+    return _write_manifest(context, facts, manifest_repair.with_row(facts.manifest, row))
 
 
 def _is_sound_index(context: RepairContext, key: SegmentKey) -> bool:
@@ -210,6 +233,7 @@ _WORK: dict[RepairKind, _Work] = {
     RepairKind.UNITS: _mend_units,
     RepairKind.MANIFEST: _mend_manifest,
     RepairKind.INDEX: _mend_index,
+    RepairKind.KEYS: _mend_keys,
     RepairKind.NONE: _mend_nothing,
 }
 

@@ -4,6 +4,7 @@
     about its units                                    UNITS, MANIFEST
     about its manifest, its time index, its offsets    MANIFEST
     about an index file                                INDEX
+    about messages without items                       KEYS, once for a broker's index
     about anything else                                NONE
     a queue without a manifest, beside others          MANIFEST (`lost_manifests`)
 
@@ -25,13 +26,22 @@ from tiermq.tier.names import (
     SegmentKey,
     SegmentType,
     cluster_directory,
+    index_queue,
     segment_at,
 )
 from tiermq.tier.repair.repair_report import RepairAction, RepairKind
+from tiermq.tier.verify_keys import KeyRange
 from tiermq.tier.verify_report import Finding, Note, Problem, VerifyReport
 from tiermq.tier.verify_task import QueueTask, VerifyPlan
 
-_KINDS_IN_ORDER = (RepairKind.LOG, RepairKind.UNITS, RepairKind.MANIFEST, RepairKind.INDEX, RepairKind.NONE)
+_KINDS_IN_ORDER = (
+    RepairKind.LOG,
+    RepairKind.UNITS,
+    RepairKind.MANIFEST,
+    RepairKind.INDEX,
+    RepairKind.KEYS,
+    RepairKind.NONE,
+)
 _OF_UNITS = {
     problem.name.lower()
     for problem in (
@@ -49,6 +59,8 @@ def plan_repair(report: VerifyReport) -> list[RepairAction]:
     reasons: defaultdict[tuple[RepairKind, QueueKey, SegmentKey | None], set[str]] = defaultdict(set)
     lost: list[RepairAction] = []
     for finding in report.problems:
+        if finding.kind == Problem.MISSING_ITEMS.name.lower():
+            continue
         found = list(_actions_for(finding))
         for kind, queue, segment in found:
             reasons[kind, queue, segment].add(finding.kind)
@@ -58,9 +70,19 @@ def plan_repair(report: VerifyReport) -> list[RepairAction]:
     actions = [
         RepairAction(kind, queue, segment, tuple(sorted(why))) for (kind, queue, segment), why in reasons.items()
     ]
+    actions += _keys_actions(report)
     order = {kind: number for number, kind in enumerate(_KINDS_IN_ORDER)}
     actions.sort(key=lambda action: (order[action.kind], action.queue, action.segment.base if action.segment else 0))
     return actions + lost
+
+
+def _keys_actions(report: VerifyReport) -> list[RepairAction]:
+    """One for each broker: its missing items go into one new index file."""
+    homes: defaultdict[QueueKey, list[KeyRange]] = defaultdict(list)
+    for each in report.lost_keys:
+        homes[index_queue(each.queue.cluster, each.queue.broker)].append(each)
+    reason = (Problem.MISSING_ITEMS.name.lower(),)
+    return [RepairAction(RepairKind.KEYS, index, None, reason, tuple(some)) for index, some in sorted(homes.items())]
 
 
 def lost_manifests(plan: VerifyPlan, found: VerifyReport) -> list[RepairAction]:

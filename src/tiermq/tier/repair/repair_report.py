@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tiermq.tier.names import QueueKey, SegmentKey
+from tiermq.tier.verify_keys import KeyRange
 
 
 class RepairKind(enum.Enum):
@@ -16,6 +17,7 @@ class RepairKind(enum.Enum):
     UNITS = "a consume queue, from the records of its commit log"
     MANIFEST = "a manifest, from the segments of its queue"
     INDEX = "an index file, from the keys of the messages that it covers"
+    KEYS = "items of the key index that are missing, from the messages that lack them"
     NONE = "nothing that could be rebuilt from anything"
 
 
@@ -37,6 +39,7 @@ class RepairAction:
     queue: QueueKey
     segment: SegmentKey | None = None  # Of an index file.
     reasons: tuple[str, ...] = ()
+    key_ranges: tuple[KeyRange, ...] = ()  # Where messages lack items.
 
     @property
     def where(self) -> str:
