@@ -346,3 +346,22 @@ def test_too_many_cold_pulls_are_told_to_come_back(tmp_path: Path) -> None:
         assert peer.pull(0).code == ResponseCode.FLOW_CONTROL
         on_loop(broker, setattr, pulling, "_cold_waiting", 0)
         assert peer.pull(0).code == 0
+
+
+def test_a_pull_of_what_is_damaged_in_the_tier_is_an_error_with_words_and_moves_no_consumer(tmp_path: Path) -> None:
+    with tiered(tmp_path) as broker, Peer(broker) as peer:
+        peer.join()
+        broker.parts.offsets.commit("G", "T", 0, 0)
+        log = next(path for path in (tmp_path / "tier").rglob("T/0/COMMIT_LOG/*") if path.suffix == "")
+        data = bytearray(log.read_bytes())
+        data[500] ^= 1
+        log.write_bytes(data)
+        for offset in (0, 3):
+            answer = peer.pull(offset, sysFlag=1, commitOffset=0)
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert "nextBeginOffset" not in answer.ext
+            assert "not those that were written" in (answer.remark or "")
+        assert broker.parts.offsets.query("G", "T", 0) == 0
+        data[500] ^= 1
+        log.write_bytes(data)
+        assert first_words(peer.pull(0))[0] == "0"

@@ -30,7 +30,7 @@ def work(world: BrokerWorld) -> None:
         continue
 
 
-def test_assembling_asks_the_tier_nothing(world: BrokerWorld) -> None:
+def test_opening_asks_the_tier_only_how_far_it_reaches(world: BrokerWorld) -> None:
     world.open()
     world.put(5)
     assert world.store.tier_now()
@@ -38,7 +38,7 @@ def test_assembling_asks_the_tier_nothing(world: BrokerWorld) -> None:
     world.driver.plan = Down()
     world.driver.injected.clear()
     world.open()
-    assert world.driver.injected == []
+    assert [operation for operation, _ in world.driver.injected] == ["list_segments"]
 
 
 def test_settings_reach_the_parts(tmp_path: Path) -> None:

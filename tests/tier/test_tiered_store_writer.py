@@ -15,6 +15,7 @@ from tiermq.errors import (
     StaleWriter,
     StoreDamaged,
 )
+from tiermq.tier.driver.faulty import Down
 from tiermq.tier.names import QueueKey
 
 T = "orders"
@@ -38,8 +39,13 @@ def test_a_lost_disk_that_is_not_restored_is_noticed_and_nothing_in_the_tier_is_
     assert world.store.tier_now()
     before = {info.key: info.size for info in world.driver.list_segments()}
     world.erase_disk()
-    world.open()
+    with pytest.raises(StoreDamaged, match="tiermq tier restore"):
+        world.open()
+    world.driver.plan = Down()
+    world.open()  # A tier that is out of reach cannot say what it has.
     world.store.put(Message(T, b"too early"))
+    world.driver.plan = None
+    world.clock.advance_ms(120_000)
     assert not world.store.tier_now()
     tier: Any = world.store.status()["tier"]
     assert "tiermq tier restore" in tier["troubles"]["orders-0"]
@@ -58,9 +64,11 @@ def test_a_start_before_the_restore_does_no_harm_when_nothing_was_put(world: Bro
     world.put(50)
     assert world.store.tier_now()
     world.erase_disk()
+    world.driver.plan = Down()
     world.open()
     world.store.set_retention(T, hours=5)
     world.close()
+    world.driver.plan = None
     world.open(restore=True)
     assert world.store.restored is not None
     assert bodies(world) == sent(world)
@@ -85,7 +93,9 @@ def test_a_second_broker_of_the_same_name_is_refused_with_the_first_ones_name(
     world.open()
     world.put(5)
     assert world.store.tier_now()
-    with opened(tmp_path / "second", driver=world.driver, clock=world.clock) as second:
+    with pytest.raises(StoreDamaged, match="another brokerName"):
+        opened(tmp_path / "second", driver=world.driver, clock=world.clock)
+    with opened(tmp_path / "second", driver=world.driver, clock=world.clock, restore=True) as second:
         assert second.put(Message(T, b"other")).ok
         assert not second.tier_now()
         tier: Any = second.status()["tier"]
@@ -95,7 +105,7 @@ def test_a_second_broker_of_the_same_name_is_refused_with_the_first_ones_name(
             second.delete_topics([T])
         with pytest.raises(StaleWriter):
             second.expire_now()
-        assert second.get(T, 0, 0).count == 1
+        assert second.get(T, 0, 5).count == 1
     assert bodies(world) == sent(world)
 
 

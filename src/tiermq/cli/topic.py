@@ -155,7 +155,7 @@ def alter(access: Access, name: str, as_json: bool, **options: Any) -> None:
                 masters[broker],
                 RequestCode.UPDATE_AND_CREATE_TOPIC,
                 topic=name,
-                defaultTopic=DEFAULT_TOPIC,
+                defaultTopic=AUTO_CREATE_TOPIC,
                 readQueueNums=known["readQueueNums"],
                 writeQueueNums=known["writeQueueNums"],
                 perm=known["perm"],

@@ -133,7 +133,7 @@ class TieredStore(TieredReading):
             known = tier_config.metadata_path
             is_lost = around.put_away_damaged_metadata(known, tier_config.root_path, may_replace=lock is not None)
             metadata = around.open_metadata(known, clock)
-            if not is_lost and not (restore and metadata.is_empty()):
+            if not is_lost and (not restore or _knows_segments(metadata)):
                 is_lost = _is_behind(tier_config, local, around, driver, metadata, follows=lock is None)
                 metadata = around.open_metadata(known, clock) if is_lost else metadata
             unfinished = undo.enter_context(ExitStack())  # Left behind the metadata, and only when opening fails.
@@ -537,7 +537,7 @@ def _is_behind(
         ahead = ask_ahead(driver, metadata, local.max_offset, *place, timeout_s)
         if not ahead:
             return False
-        if follows or (next(iter(metadata.all_segments()), None) is None and not local.topics()):
+        if follows or not (_knows_segments(metadata) or local.topics()):
             raise refusal(config.root_path, driver.url, ahead, follows=follows)
     except BaseException:
         metadata.close()
@@ -551,9 +551,13 @@ def _is_behind(
     return True
 
 
+def _knows_segments(metadata: MetadataStore) -> bool:
+    return next(iter(metadata.all_segments()), None) is not None
+
+
 def _is_new(metadata: MetadataStore) -> bool:
     """Whether the metadata knows nothing of a tier; what a start before the restore left in it is put away."""
-    if next(iter(metadata.all_segments()), None) is not None:
+    if _knows_segments(metadata):
         return False
     for topic in {topic.name for topic in metadata.topics()} | {queue.key.topic for queue in metadata.queues()}:
         metadata.delete_topic(topic)

@@ -22,6 +22,7 @@ from tiermq.errors import (
     SegmentMissing,
     SegmentSealed,
 )
+from tiermq.message.crc import crc32
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.names import QueueKey, SegmentKey, SegmentType, broker_directory
 
@@ -169,6 +170,32 @@ class SegmentConformance:
                 any_driver.trim(key, 20)
         [info] = driver.list_segments(key.queue.directory)
         assert (info.key, info.size, info.sealed, info.part_count, info.damage) == (key, 60, True, 0, None)
+
+    @pytest.mark.parametrize("is_sealed", [False, True])
+    def test_a_damaged_range_is_written_again_in_place(self, place: Place, is_sealed: bool) -> None:
+        key, data = fresh_segment(), pattern(100)
+        driver = place.open()
+        for start, stop in [(0, 30), (30, 31), (31, 100)]:
+            driver.write(key, start, [data[start:stop]])
+        if is_sealed:
+            driver.seal(key, crc32=crc32(data))
+        wrong = bytes(byte ^ 0xFF for byte in data[25:60])
+        driver.rewrite(key, 25, wrong)
+        for reader in (driver, place.open()):
+            assert reader.reread(key, 0, 100) == data[:25] + wrong + data[60:]
+        driver.rewrite(key, 25, data[25:60])
+        for reader in (driver, place.open()):
+            assert reader.reread(key, 0, 100) == data
+            assert reader.read(key, 10, 80) == data[10:90]
+            assert (reader.size(key), reader.is_sealed(key)) == (100, is_sealed)
+        for position, length in [(90, 11), (100, 1), (-1, 2)]:
+            with pytest.raises(IllegalRange):
+                driver.rewrite(key, position, bytes(length))
+        with pytest.raises(SegmentMissing):
+            driver.rewrite(fresh_segment(), 0, b"x")
+        if not is_sealed:
+            driver.write(key, 100, [b"more"])
+            assert driver.reread(key, 98, 6) == data[98:] + b"more"
 
     def test_a_segment_of_one_write_is_sealed_too(self, place: Place, driver: TierDriver) -> None:
         key = fresh_segment(segment_type=SegmentType.INDEX)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Iterable
 
 import pytest
 from obstore.store import MemoryStore
 
 from tier.driver.conformance import fresh_segment, pattern
-from tier.driver.objects import TestRequests, objects_driver, paths_in
+from tier.driver.objects import URL, TestRequests, objects_driver, paths_in
 from tiermq.errors import (
     CorruptSegment,
     IllegalRange,
@@ -17,7 +18,9 @@ from tiermq.errors import (
     SegmentSealed,
     TierUnavailable,
 )
+from tiermq.message.crc import crc32
 from tiermq.tier.driver.object_errors import PastTheEnd
+from tiermq.tier.driver.object_requests import MultipartTag, is_md5_of
 from tiermq.tier.driver.object_store import READ_CHUNK_BYTES, ObjectStoreDriver
 from tiermq.tier.driver.part_log import part_path
 
@@ -351,3 +354,66 @@ def test_a_closed_driver_says_so() -> None:
     driver.close()
     with pytest.raises(TierUnavailable, match="closed"):
         driver.read(KEY, 0, 60)
+
+
+class _Spoiling(TestRequests):
+    """A store that keeps another bit of the merged object than it was sent, and says that all is well."""
+
+    def upload(self, path: str, chunks: Iterable[memoryview]) -> None:
+        data = bytearray(b"".join(chunks))
+        data[len(data) // 2] ^= 1
+        super().upload(path, [memoryview(data)])
+
+    def copy(self, source: str, target: str) -> bool:
+        found = self.fetch(source)
+        assert found is not None
+        self.upload(target, [found.data])
+        return True
+
+
+@pytest.mark.parametrize("step", [20, 60])
+@pytest.mark.parametrize("known", [True, False])
+def test_parts_stay_when_the_merged_object_is_not_equal(step: int, known: bool) -> None:
+    store = MemoryStore()
+    written(store, step=step)
+    crc = crc32(DATA) if known else None
+    with pytest.raises(CorruptSegment, match="No part was deleted"):
+        ObjectStoreDriver(_Spoiling(store), URL).seal(KEY, crc32=crc)
+    assert KEY.path not in paths_in(store)
+    healthy = objects_driver(store)
+    assert healthy.read(KEY, 0, 60) == DATA
+    healthy.seal(KEY, crc32=crc)
+    assert paths_in(store) == [KEY.path, part_path(KEY.path, 60)]
+    assert store.get(KEY.path).bytes() == DATA
+
+
+def test_a_merge_of_parts_that_rotted_is_refused_and_nothing_goes() -> None:
+    store = MemoryStore()
+    written(store)
+    store.put(part_path(KEY.path, 20), b"?" * 20)
+    with pytest.raises(CorruptSegment):
+        objects_driver(store).seal(KEY, crc32=crc32(DATA))
+    assert part_path(KEY.path, 20) in paths_in(store)
+
+
+def test_a_seal_that_died_before_it_compared_compares_before_the_parts_go() -> None:
+    store = MemoryStore()
+    written(store)
+    store.put(part_path(KEY.path, 60), b"")  # The mark, and an object that is not what the parts were.
+    store.put(KEY.path, b"?" * 60)
+    with pytest.raises(CorruptSegment):
+        objects_driver(store).seal(KEY, crc32=crc32(DATA))
+    objects_driver(store).seal(KEY, crc32=crc32(DATA))
+    assert store.get(KEY.path).bytes() == DATA
+
+
+def test_an_entity_tag_is_a_checksum_only_where_it_is_the_md5_of_the_bytes() -> None:
+    digits = hashlib.md5(DATA, usedforsecurity=False).hexdigest()
+    assert is_md5_of(f'"{digits}"', DATA)
+    for tag in ("", '"0x8DCAFE"', f'"{digits[:-1]}0"' if digits[-1] != "0" else f'"{digits[:-1]}1"', f'"{digits}-2"'):
+        assert not is_md5_of(tag, DATA)
+    tag = MultipartTag()
+    for start in range(0, len(DATA), 7):
+        tag.add(memoryview(DATA)[start : start + 7])
+    whole = hashlib.md5(hashlib.md5(DATA, usedforsecurity=False).digest(), usedforsecurity=False).hexdigest()
+    assert tag.matches(f'"{whole}-1"')

@@ -109,19 +109,19 @@ def compact(
 
 @dataclass(frozen=True, slots=True)
 class SealTask:
-    """Segments that are to become one object each."""
+    """Segments that are to become one object each, and the checksum of each, as far as it is known."""
 
     tier: str
-    keys: tuple[SegmentKey, ...]
+    keys: tuple[tuple[SegmentKey, int | None], ...]
 
 
 def run_seal_task(task: SealTask) -> tuple[SegmentKey, ...]:
     """Seal them; those that are there. May be run again, or twice at once."""
     driver = driver_of(task.tier)
     sealed = []
-    for key in task.keys:
+    for key, crc32 in task.keys:
         try:
-            driver.seal(key)
+            driver.seal(key, crc32=crc32)
         except SegmentMissing:
             continue  # Expired since it was listed.
         sealed.append(key)
@@ -150,7 +150,7 @@ class _Sealing:
             return
         self.options.step("seal")
         bundles = self.tasks.bundles(wanted, lambda info: info.size, SEAL_BUNDLE_BYTES)
-        sent = [SealTask(self.tier, tuple(info.key for info in bundle)) for bundle in bundles]
+        sent = [SealTask(self.tier, tuple((info.key, self._crc_of(info)) for info in bundle)) for bundle in bundles]
         sealed = [key for keys in self.tasks.run(run_seal_task, sent) for key in keys]
         held.check()
         self.options.step("rows")
@@ -166,6 +166,10 @@ class _Sealing:
             self._tell(queue)
         sizes = {info.key: info.size for info in wanted}
         report.add(segments=len(sealed), bytes=sum(sizes[key] for key in sealed))
+
+    def _crc_of(self, info: SegmentInfo) -> int | None:
+        row = self.held.metadata.segment(info.key)
+        return row.crc32 if row is not None and row.size == info.size else None
 
     def _tell(self, queue: QueueKey) -> None:
         try:

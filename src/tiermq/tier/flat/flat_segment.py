@@ -18,6 +18,7 @@ from __future__ import annotations
 import enum
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from tiermq.errors import CorruptSegment, IllegalRange, TierUnavailable
@@ -202,15 +203,16 @@ class FlatSegment:
         self.commit_position = self.append_position = size
 
     def complete_sums(self) -> None:
-        """Sum up what a recovery found, so that what is written behind it is covered. Raises what a read raises.
+        """Sum up what a recovery found, so that what is written behind it is covered. Raises TierUnavailable.
 
         Not where much is missing: a segment of RocketMQ's, or of a TierMQ that had no sums, is as it is until it ends.
+        Nor where a block that has a sum is damaged: it keeps its own, and what is behind it has none.
         """
         missing = self.commit_position - self.sums.size
         if 0 < missing <= SUMS_READ_MAX:
             whole = self.sums.cut(self.sums.size // self.sums.block_bytes * self.sums.block_bytes)
-            tail = self.read(whole.size, self.commit_position - whole.size)
-            self.sums = whole.extended(tail)
+            with suppress(CorruptSegment):
+                self.sums = whole.extended(self.read(whole.size, self.commit_position - whole.size))
 
     def take_row(self, row: Segment) -> bool:
         """Be as long as the metadata says, by whoever wrote the rest; False when it says less than is known here."""
