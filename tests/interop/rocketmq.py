@@ -20,7 +20,7 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -105,7 +105,7 @@ def fetch(version: str = VERSION) -> Distribution:
     root = cache_directory() / f"rocketmq-{version}"
     lib = root / "lib"
     if not lib.is_dir():
-        copy_jars(root, lib, _pom(version), f"RocketMQ {version}")
+        copy_jars(root, lib, pom_of_all(ARTIFACTS, version), f"RocketMQ {version}")
     return Distribution(version, lib, _compile_client(root, lib))
 
 
@@ -126,8 +126,9 @@ def copy_jars(root: Path, lib: Path, pom: str, what: str) -> None:
     partial.rename(lib)
 
 
-def _pom(version: str) -> str:
-    return pom_of("\n".join(_dependency(artifact, version) for artifact in ARTIFACTS))
+def pom_of_all(artifacts: Iterable[str], version: str) -> str:
+    """Jars with all that they depend on."""
+    return pom_of("\n".join(_dependency(artifact, version) for artifact in artifacts))
 
 
 def _dependency(artifact: str, version: str, inside: str = "") -> str:
@@ -177,10 +178,11 @@ def _compile_client(root: Path, lib: Path) -> Path:
 
 
 class Server:
-    """One JVM whose output is kept in a file, started when it says "boot success"."""
+    """One JVM whose output is kept in a file, started when it says `boot_line`."""
 
-    def __init__(self, command: list[str], log: Path) -> None:
+    def __init__(self, command: list[str], log: Path, boot_line: str = BOOT_LINE) -> None:
         self._log = log
+        self._boot_line = boot_line
         self._booted = threading.Event()
         self._ended = threading.Event()
         self.process = subprocess.Popen(
@@ -200,7 +202,7 @@ class Server:
             for line in self.process.stdout:
                 log.write(line)
                 log.flush()
-                if BOOT_LINE in line:
+                if self._boot_line in line:
                     self._booted.set()
         self._ended.set()
         self._booted.set()
@@ -209,7 +211,9 @@ class Server:
         booted = self._booted.wait(BOOT_TIMEOUT_S)
         if not booted or self._ended.is_set():
             self.kill()
-            raise AssertionError(f"no {BOOT_LINE!r} from the server; its output was:\n{self._log.read_text()[-4000:]}")
+            raise AssertionError(
+                f"no {self._boot_line!r} from the server; its output was:\n{self._log.read_text()[-4000:]}"
+            )
 
     def stop(self) -> None:
         """A clean shutdown: the termination signal, then waiting until the process is gone."""

@@ -1,0 +1,91 @@
+"""gRPC clients behind RocketMQ's own proxy, which has our broker in the place of RocketMQ's.
+
+The proxy makes receipts of nine words, pops with attempt ids, and asks for all that a simple consumer needs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clients.environments import ForeignClient
+from clients.environments import Unavailable as NoClient
+from interop.proxy import Proxy, fetch_proxy
+from interop.rocketmq import Unavailable
+from servers.serving import Serving
+from tiermq.remoting.client import BlockingClient
+from tiermq.remoting.codes import RequestCode
+from tiermq.remoting.command import RemotingCommand
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+
+BODIES = [f"order {number}" for number in range(10)]
+
+
+def _with_dependencies(packages: tuple[str, ...], target: Path) -> list[str]:
+    return [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(target), *packages]
+
+
+CLIENT = ForeignClient(
+    "rocketmq-python-client",
+    ("rocketmq-python-client==5.1.2",),
+    "grpc_rocketmq.py",
+    _with_dependencies,
+    {"PYTHONPATH": "{home}"},
+)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    with Serving(tmp_path_factory.mktemp("behind-a-proxy") / "store") as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def endpoints(broker: Serving, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    try:
+        distribution = fetch_proxy()
+        CLIENT.prepare()
+    except (Unavailable, NoClient) as reason:
+        pytest.skip(f"no proxy or no gRPC client here: {reason}")
+    with Proxy(distribution, broker.name_server, tmp_path_factory.mktemp("proxy")) as proxy:
+        yield proxy.endpoints
+
+
+def make(broker: Serving, topic: str, group: str, *, is_ordered: bool) -> None:
+    kind = "FIFO" if is_ordered else "NORMAL"
+    fields = {"defaultTopic": "TBW102", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6", "order": "false"}
+    fields |= {"topic": topic, "topicFilterType": "SINGLE_TAG", "attributes": f"+message.type={kind}"}
+    body = b'{"groupName":"%b","consumeMessageOrderly":%b}' % (group.encode(), str(is_ordered).lower().encode())
+    host, _, port = broker.address.rpartition(":")
+    with BlockingClient(host, int(port), timeout_s=60) as client:
+        made = RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, ext=fields)
+        assert client.request(made).code == 0
+        made = RemotingCommand(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+        assert client.request(made).code == 0
+
+
+def received(events: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    return [(event["received"]["body"], event["received"]["attempt"]) for event in events]
+
+
+def test_a_simple_consumer_acknowledges_and_asks_for_another_time(
+    broker: Serving, endpoints: str, tmp_path: Path
+) -> None:
+    make(broker, "normal", "simple", is_ordered=False)
+    place = {"endpoints": endpoints, "topic": "normal", "group": "simple"}
+    assert len(CLIENT.run(tmp_path, **place, bodies=BODIES)) == len(BODIES)
+    got = received(CLIENT.run(tmp_path, **place, receive=len(BODIES), again=[BODIES[3]]))
+    assert sorted(got) == sorted([*((body, 1) for body in BODIES), (BODIES[3], 2)])
+
+
+def test_a_simple_consumer_keeps_the_order_of_a_message_group(broker: Serving, endpoints: str, tmp_path: Path) -> None:
+    make(broker, "fifo", "ordered", is_ordered=True)
+    place = {"endpoints": endpoints, "topic": "fifo", "group": "ordered"}
+    assert len(CLIENT.run(tmp_path, **place, bodies=BODIES, messageGroup="one")) == len(BODIES)
+    got = received(CLIENT.run(tmp_path, **place, receive=len(BODIES)))
+    assert got == [(body, 1) for body in BODIES]
