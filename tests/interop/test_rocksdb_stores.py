@@ -17,6 +17,7 @@ from tiermq.errors import StoreDamaged
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.json_dialect import encode_body
 
 pytestmark = pytest.mark.interop
 
@@ -25,7 +26,9 @@ TABLES = {"topics": "topics", "subscriptionGroups": "subscriptionGroup", "consum
 
 def commit(address: tuple[str, int], group: str, offset: int) -> None:
     fields = {"consumerGroup": group, "topic": "orders", "queueId": "0", "commitOffset": str(offset)}
+    made = RemotingCommand(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=encode_body({"groupName": group}))
     with BlockingClient(*address, timeout_s=60) as client:
+        assert client.request(made).code == 0
         assert client.request(RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, ext=fields)).code == 0
 
 
