@@ -22,12 +22,16 @@ from tiermq.broker.settings_file import FileSettings, read_settings_file
 from tiermq.cli.end_signals import EndSignals
 from tiermq.cli.heap_limits import limit_heaps
 from tiermq.cli.server_security import SecurityOptions, reload_security, security_options
+from tiermq.cli.tier_trouble_filter import TierTroubleFilter
 from tiermq.config import StoreConfig
-from tiermq.errors import BadConfig, RemotingError, TierMQError
+from tiermq.errors import BadConfig, RemotingError, TierMQError, TierUnavailable
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.remoting.server import RemotingServer
 from tiermq.remoting.tls import TlsMode, TlsSettings
+from tiermq.tier.driver.retrying import REFUSALS
+from tiermq.tier.driver.tier_url import check_tier
+from tiermq.tier.metadata.broker_lease import lease_name
 from tiermq.tier.tier_config import TierConfig
 
 _log = logging.getLogger(__name__)
@@ -82,6 +86,8 @@ def serve(security: SecurityOptions, **options: Any) -> None:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(TierTroubleFilter())
     limit_heaps()
     # Signals first, so that one that comes while it starts is not lost.
     with EndSignals() as ending, ExitStack() as running:
@@ -112,6 +118,8 @@ def _start(
             f"{options['config_file']} asks for what is not provided: {'; '.join(weaker)}. "
             "To start without it: --accept-weaker"
         )
+    if tier and not options["tier_later"]:
+        _check_tier(tier, TierConfig(**file.tier), config)
     tls, acl = security.tls(), security.acl()
     servers: list[RemotingServer] = []
     named_by = config.namesrv_addr
@@ -156,6 +164,16 @@ def _start(
         "unknown": list(file.unknown),
         "weaker": weaker,
     }, lambda: reload_security(servers, acl)
+
+
+def _check_tier(url: str, tier: TierConfig, config: BrokerConfig) -> None:
+    """A tier that refuses ends the start; one that does not answer now may do so later. Raises TierError."""
+    try:
+        check_tier(url, lease_name(config.broker_cluster_name, config.broker_name), writes=tier.tier_dispatch_enable)
+    except TierUnavailable as error:
+        _log.warning("the tier does not answer, so uploads wait: %s", error)
+    except REFUSALS as error:
+        raise type(error)(f"{error} To start without it: --tier-later") from error
 
 
 def _kept(security: SecurityOptions, tier: str | None, name_servers: str) -> set[str]:

@@ -42,6 +42,7 @@ from tiermq.tier.driver.object_store import ObjectStoreDriver
 from tiermq.tier.driver.posix import LOCK_NAME, PosixDriver
 from tiermq.tier.driver.posix_calls import locked
 from tiermq.tier.driver.retrying import RetryingDriver, RetryPolicy
+from tiermq.tier.names import OBJECT_SUFFIX
 
 if TYPE_CHECKING:
     from tiermq.tier.driver.object_requests import Store
@@ -119,6 +120,23 @@ def open_driver(
     if retry is not None:
         driver = RetryingDriver(driver, retry, clock=clock, chance=chance)
     return driver
+
+
+def check_tier(url: str, name: str, *, writes: bool, environment: Mapping[str, str] | None = None) -> None:
+    """Ask the back end once: read the small object `name`, and write and delete one beside it unless it is only read.
+
+    Three requests, none repeated. Raises TierUnavailable when it does not answer now, BadTierUrl and TierCredentials
+    when it refuses: no such bucket, a bad signature, no permission.
+    """
+    driver = bare_driver(url, os.environ if environment is None else environment)
+    try:
+        driver.get_object(name)
+        if writes:
+            probe = f"{name.removesuffix(OBJECT_SUFFIX)}.check-{os.getpid()}{OBJECT_SUFFIX}"
+            driver.put_object(probe, b"{}")
+            driver.delete_object(probe)
+    finally:
+        driver.close()
 
 
 def bare_driver(url: str, environment: Mapping[str, str]) -> TierDriver:
