@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
+
 import click
 
 from tiermq import __version__
 from tiermq.cli.lazy_group import Entry, LazyGroup
+from tiermq.cli.say_event import drop_stdout
 
 COMMANDS = {
     "demo": Entry(
@@ -57,4 +62,15 @@ def cli() -> None:
 
 
 def main() -> None:
-    cli(prog_name="tiermq")
+    """A stdout that is closed, that has no reader or no room gets no traceback."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # Closed by the shell: `tiermq … >&-`.
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for as long as the process
+    try:
+        cli(prog_name="tiermq")
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
+            raise
+        drop_stdout()
+        click.echo(f"Error: cannot write: {os.strerror(error.errno)}", err=True)
+        sys.exit(1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gc
-import json
 import logging
 import os
 import sys
@@ -21,6 +20,7 @@ from tiermq.broker.rocketmq_settings import ACL, CERTIFICATE, ENDPOINT, ENFORCIN
 from tiermq.broker.settings_file import FileSettings, read_settings_file
 from tiermq.cli.end_signals import EndSignals
 from tiermq.cli.heap_limits import limit_heaps
+from tiermq.cli.say_event import say_event
 from tiermq.cli.server_security import SecurityOptions, reload_security, security_options
 from tiermq.cli.tier_trouble_filter import TierTroubleFilter
 from tiermq.config import StoreConfig
@@ -98,10 +98,10 @@ def serve(security: SecurityOptions, **options: Any) -> None:
         for name, words in _REPORTED.items():
             if ready[name]:
                 click.echo(f"tiermq serve: {words}: {', '.join(ready[name])}", err=True)
-        _say(as_json, _ready_line(ready), event="ready", **ready)
+        say_event(as_json, _ready_line(ready), event="ready", **ready)
         ending.wait(on_hangup=reload)
-        _say(as_json, "broker ending", event="ending")
-    _say(as_json, "broker ended", event="ended")
+        say_event(as_json, "broker ending", event="ending")
+    say_event(as_json, "broker ended", event="ended")
 
 
 def _start(
@@ -243,11 +243,6 @@ def _ready_line(ready: dict[str, Any]) -> str:
     if ready["open"]:
         parts.append("open to every machine that reaches it (no --acl)")
     return ", ".join(parts)
-
-
-def _say(as_json: bool, text: str, **values: object) -> None:
-    click.echo(json.dumps(values) if as_json else text)
-    sys.stdout.flush()
 
 
 def _give_up(error: Exception) -> NoReturn:
