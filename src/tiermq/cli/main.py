@@ -10,7 +10,6 @@ import click
 
 from tiermq import __version__
 from tiermq.cli.lazy_group import Entry, LazyGroup
-from tiermq.cli.say_event import drop_stdout
 
 COMMANDS = {
     "demo": Entry(
@@ -71,6 +70,8 @@ def main() -> None:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
             raise
+        from tiermq.cli.say_event import drop_stdout
+
         drop_stdout()
         click.echo(f"Error: cannot write: {os.strerror(error.errno)}", err=True)
         sys.exit(1)
