@@ -17,15 +17,18 @@ from tiermq.errors import StoreDamaged
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.json_dialect import encode_body
 
 pytestmark = pytest.mark.interop
 
-TABLES = {"topics": "topics", "subscriptionGroups": "subscriptionGroup", "consumerOffsets": "consumerOffset"}
+TABLES = ("topics", "subscriptionGroups", "consumerOffsets")
 
 
 def commit(address: tuple[str, int], group: str, offset: int) -> None:
     fields = {"consumerGroup": group, "topic": "orders", "queueId": "0", "commitOffset": str(offset)}
+    made = RemotingCommand(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=encode_body({"groupName": group}))
     with BlockingClient(*address, timeout_s=60) as client:
+        assert client.request(made).code == 0
         assert client.request(RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, ext=fields)).code == 0
 
 
@@ -40,17 +43,14 @@ def test_a_rocksdb_store_is_refused_and_complete_once_rocketmq_converted_it(
             peer.send({"topic": "orders", "queue": 0, "body": f"order {number}".encode()})
     host, _, port = cluster.broker_address.rpartition(":")
     commit((host, int(port)), "audit", 3)
+    words = ("rocksDBConfigToJson", "-b", cluster.broker_address)
+    mqadmin = distribution.java(tmp_path / "home", "org.apache.rocketmq.tools.command.MQAdminStartup", *words)
+    subprocess.run(mqadmin, check=True, capture_output=True)
     cluster.stop()
     settings = python_names(SMALL_FILES)
     with pytest.raises(StoreDamaged, match="config/consumerOffsets"):
         LocalStore.open(store, **settings)
-    for table, file in TABLES.items():
-        words = ("rocksDBConfigToJson", "-p", f"{store}/config", "-t", table, "-e", f"{store}/config/{file}.json")
-        subprocess.run(
-            distribution.java(tmp_path / "home", "org.apache.rocketmq.tools.command.MQAdminStartup", *words),
-            check=True,
-            capture_output=True,
-        )
+    for table in TABLES:
         (store / "config" / table).rename(tmp_path / table)
     (store / "consumequeue").rename(tmp_path / "consumequeue")
     (store / "abort").touch()

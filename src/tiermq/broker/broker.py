@@ -51,6 +51,7 @@ from tiermq.remoting.server import AccessCheck, RemotingServer
 from tiermq.remoting.tls import TlsSettings
 from tiermq.store.local_store import LocalStore
 from tiermq.store.topic_attributes import ATTRIBUTE as QUEUE_TYPE
+from tiermq.tier.driver.retrying import REFUSALS
 
 if TYPE_CHECKING:
     from tiermq.broker.parts import Store
@@ -309,7 +310,7 @@ class Broker:
         return told({} if self.store.running else {"store": "expected it open, found it closed"})
 
     def _ready_page(self) -> Answer:
-        return told(self.problems())
+        return told(self.problems(), self.warnings())
 
     def problems(self) -> dict[str, str]:
         """What keeps clients from being sent here; nothing when all is well."""
@@ -321,7 +322,15 @@ class Broker:
         if states and not any(each.is_registered for each in states):
             reasons = "; ".join(f"{each.address}: {each.last_error or 'no answer yet'}" for each in states)
             found["name servers"] = f"expected to be registered at one, found none: {reasons}"
+        trouble = None if self.parts.tiered is None else self.parts.tiered.trouble
+        if isinstance(trouble, REFUSALS):
+            found["tier"] = str(trouble)
         return found
+
+    def warnings(self) -> dict[str, str]:
+        """What is wrong and keeps clients from nothing: a tier that does not answer, whose uploads wait."""
+        trouble = None if self.parts.tiered is None else self.parts.tiered.trouble
+        return {} if trouble is None or isinstance(trouble, REFUSALS) else {"tier": str(trouble)}
 
     def stop(self, drain_s: float = DRAIN_S) -> None:
         """Leave the name servers, answer what was asked, close the store. Twice does no harm."""

@@ -58,9 +58,11 @@ class Answer(NamedTuple):
 Page = Callable[[], Answer]
 
 
-def told(problems: Mapping[str, str]) -> Answer:
-    """200 without problems, else 503 with them."""
+def told(problems: Mapping[str, str], warnings: Mapping[str, str] | None = None) -> Answer:
+    """200 without problems, else 503 with them; warnings change nothing but the text."""
     body = {"status": "up" if not problems else "down", "problems": dict(problems)}
+    if warnings:
+        body["warnings"] = dict(warnings)
     return Answer(503 if problems else 200, JSON_TYPE, json.dumps(body).encode() + b"\n")
 
 

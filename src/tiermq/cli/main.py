@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
+
 import click
 
 from tiermq import __version__
@@ -57,4 +61,17 @@ def cli() -> None:
 
 
 def main() -> None:
-    cli(prog_name="tiermq")
+    """A stdout that is closed, that has no reader or no room gets no traceback."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # Closed by the shell: `tiermq … >&-`.
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for as long as the process
+    try:
+        cli(prog_name="tiermq")
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
+            raise
+        from tiermq.cli.say_event import drop_stdout
+
+        drop_stdout()
+        click.echo(f"Error: cannot write: {os.strerror(error.errno)}", err=True)
+        sys.exit(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -10,6 +9,7 @@ from typing import NoReturn
 import click
 
 from tiermq.cli.end_signals import EndSignals
+from tiermq.cli.say_event import say_event
 from tiermq.cli.server_security import SecurityOptions, reload_security, security_options
 from tiermq.errors import BadConfig, TierMQError
 from tiermq.namesrv.name_server import NameServer
@@ -61,7 +61,7 @@ def namesrv(
         if weaker := unkept_in_file(str(config_file), provided):
             _give_up(f"{config_file} asks for what is not provided: {'; '.join(weaker)}. To start: --accept-weaker")
     if ignored:
-        _say(
+        say_event(
             as_json,
             f"settings that a name server here does not have: {', '.join(ignored)}",
             event="ignored",
@@ -76,7 +76,7 @@ def namesrv(
         except (OSError, TierMQError) as error:
             _give_up(f"cannot start at {config.bind_address}:{config.listen_port}: {error}")
         kept = config.kv_config_path or "nowhere"
-        _say(
+        say_event(
             as_json,
             f"name server ready at {config.bind_address}:{server.port}, settings kept in {kept}",
             event="ready",
@@ -86,7 +86,7 @@ def namesrv(
         )
         ending.wait(on_hangup=lambda: reload_security([server.server], acl))
         server.stop()
-    _say(as_json, "name server ended", event="ended")
+    say_event(as_json, "name server ended", event="ended")
 
 
 def _configured(port: int | None, bind: str | None, config_file: Path | None) -> tuple[NameServerConfig, list[str]]:
@@ -99,11 +99,6 @@ def _configured(port: int | None, bind: str | None, config_file: Path | None) ->
         return config.with_settings(**{name: each for name, each in wanted.items() if each is not None}), ignored
     except (BadConfig, OSError, UnicodeDecodeError) as error:
         _give_up(str(error))
-
-
-def _say(as_json: bool, text: str, **values: object) -> None:
-    click.echo(json.dumps(values) if as_json else text)
-    sys.stdout.flush()
 
 
 def _give_up(text: str) -> NoReturn:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import errno
 import gc
-import json
 import logging
 import os
 import secrets
@@ -23,15 +22,20 @@ from tiermq.broker.rocketmq_settings import ACL, CERTIFICATE, ENDPOINT, ENFORCIN
 from tiermq.broker.settings_file import FileSettings, read_settings_file
 from tiermq.cli.end_signals import EndSignals
 from tiermq.cli.heap_limits import limit_heaps
+from tiermq.cli.say_event import say_event
 from tiermq.cli.server_security import SecurityOptions, reload_security, security_options
+from tiermq.cli.tier_trouble_filter import TierTroubleFilter
 from tiermq.config import StoreConfig
-from tiermq.errors import BadConfig, RemotingError, TierMQError
+from tiermq.errors import BadConfig, RemotingError, TierMQError, TierUnavailable
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.remoting.acl import Credentials
 from tiermq.remoting.permissions import Account
 from tiermq.remoting.server import RemotingServer
 from tiermq.remoting.tls import TlsMode
+from tiermq.tier.driver.retrying import REFUSALS
+from tiermq.tier.driver.tier_url import check_tier
+from tiermq.tier.metadata.broker_lease import lease_name
 from tiermq.tier.retention_plan import Kept
 from tiermq.tier.tier_config import TierConfig
 
@@ -88,6 +92,8 @@ def serve(security: SecurityOptions, **options: Any) -> None:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(TierTroubleFilter())
     limit_heaps()
     left: dict[str, Any] = {}
     # Signals first, so that one that comes while it starts is not lost.
@@ -99,10 +105,10 @@ def serve(security: SecurityOptions, **options: Any) -> None:
         for name, words in _REPORTED.items():
             if ready[name]:
                 click.echo(f"tiermq serve: {words}: {', '.join(ready[name])}", err=True)
-        _say(as_json, _ready_line(ready), event="ready", **ready)
+        say_event(as_json, _ready_line(ready), event="ready", **ready)
         ending.wait(on_hangup=reload)
-        _say(as_json, "broker ending", event="ending")
-    _say(as_json, f"broker ended{_left_words(left)}", event="ended", **left)
+        say_event(as_json, "broker ending", event="ending")
+    say_event(as_json, f"broker ended{_left_words(left)}", event="ended", **left)
 
 
 def _start(
@@ -122,6 +128,8 @@ def _start(
             f"{options['config_file']} asks for what is not provided: {'; '.join(weaker)}. "
             "To start without it: --accept-weaker"
         )
+    if tier and not options["tier_later"]:
+        _check_tier(tier, TierConfig(**file.tier), config)
     named_by = config.namesrv_addr
     own = None if named_by else _own_account()
     tls, acl = security.tls(), security.acl(also=own)
@@ -174,6 +182,16 @@ def _start(
         "unknown": list(file.unknown),
         "weaker": weaker,
     }, lambda: reload_security(servers, acl)
+
+
+def _check_tier(url: str, tier: TierConfig, config: BrokerConfig) -> None:
+    """A tier that refuses ends the start; one that does not answer now may do so later. Raises TierError."""
+    try:
+        check_tier(url, lease_name(config.broker_cluster_name, config.broker_name), writes=tier.tier_dispatch_enable)
+    except TierUnavailable as error:
+        _log.warning("the tier does not answer, so uploads wait: %s", error)
+    except REFUSALS as error:
+        raise type(error)(f"{error} To start without it: --tier-later") from error
 
 
 def _kept(security: SecurityOptions, tier: str | None, name_servers: str) -> set[str]:
@@ -268,11 +286,6 @@ def _left_words(left: dict[str, Any]) -> str:
     if not found["messages"]:
         return ""
     return f", {found['messages']:,} messages of {found['queues']:,} queues are only in the store, not in the tier"
-
-
-def _say(as_json: bool, text: str, **values: object) -> None:
-    click.echo(json.dumps(values) if as_json else text)
-    sys.stdout.flush()
 
 
 def _give_up(error: Exception) -> NoReturn:

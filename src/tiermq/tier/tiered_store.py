@@ -43,6 +43,7 @@ from tiermq.store.local_store import LocalStore
 from tiermq.store.store_life import DEFAULT_HOST
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.metered import ProviderMetrics
+from tiermq.tier.driver.retrying import RetryingDriver
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.index.index_follower import IndexFollower
 from tiermq.tier.metadata.manifest_policy import ManifestCause
@@ -288,6 +289,12 @@ class TieredStore(TieredReading):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def trouble(self) -> TierError | None:
+        """Why the tier's back end could not be used last; None when it could."""
+        driver = self.tier.driver
+        return driver.trouble if isinstance(driver, RetryingDriver) else None
 
     # Putting: `put` and `put_many` are the local store's
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import http.server
+import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -99,11 +103,78 @@ def test_credentials_in_a_url_are_refused_and_not_repeated() -> None:
     assert SECRET not in str(caught.value)
 
 
-def test_missing_credentials_are_named_before_any_request() -> None:
-    with pytest.raises(TierCredentials, match="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
-        open_driver("s3://bucket", environment={"AWS_ENDPOINT_URL": "http://127.0.0.1:1"})
-    with pytest.raises(TierCredentials, match="Set AZURE_STORAGE_ACCOUNT_NAME"):
-        open_driver("az://container", environment={})
+class Asked(http.server.ThreadingHTTPServer):
+    """A server on this machine that keeps the requests it was sent, and answers none of them well."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        self.requests: list[str] = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def answer(handler) -> None:  # noqa: N805
+                self.requests.append(f"{handler.command} {handler.path}")
+                handler.send_error(404)
+
+            do_GET = do_PUT = do_HEAD = do_POST = answer  # noqa: N815
+
+            def log_message(self, *_words: object) -> None:
+                """Not printed."""
+
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
+    """Stands for every metadata address and for the endpoint, so that no test can reach the real ones."""
+    for name in [name for name in os.environ if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))]:
+        monkeypatch.delenv(name)
+    with Asked() as server:
+        monkeypatch.setenv("AWS_METADATA_ENDPOINT", server.address)
+        monkeypatch.setenv("GCE_METADATA_HOST", server.address.removeprefix("http://"))
+        monkeypatch.setenv("HOME", "/nonexistent")
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("url", "environment", "named"),
+    [
+        ("s3://bucket", {}, "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+        ("s3://bucket", {"AWS_ACCESS_KEY_ID": "k"}, "AWS_SECRET_ACCESS_KEY"),
+        ("s3://bucket", {"AWS_WEB_IDENTITY_TOKEN_FILE": "/f"}, "AWS_ROLE_ARN"),
+        ("s3://bucket", {"AWS_SKIP_SIGNATURE": "false"}, "AWS_SKIP_SIGNATURE"),
+        ("s3://bucket", {"AWS_ENDPOINT_URL": "here"}, "AWS_ACCESS_KEY_ID"),
+        ("gs://bucket", {}, "GOOGLE_APPLICATION_CREDENTIALS"),
+        ("az://container", {}, "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
+        ("az://container", {"AZURE_STORAGE_ACCOUNT_NAME": "a"}, "AZURE_STORAGE_ACCOUNT_KEY"),
+    ],
+)
+def test_without_credentials_a_tier_is_refused_and_nothing_is_asked_for_them(
+    asked: Asked, url: str, environment: dict[str, str], named: str
+) -> None:
+    environment = {name: asked.address if value == "here" else value for name, value in environment.items()}
+    with pytest.raises(TierCredentials, match="found none. Set ") as refused:
+        open_driver(url, environment=environment)
+    assert named in str(refused.value)
+    assert f"{url}?identity=instance" in str(refused.value)
+    assert asked.requests == []
+
+
+def test_the_machine_s_identity_is_asked_for_only_where_the_url_says_so(asked: Asked) -> None:
+    environment = {"AWS_REGION": "r", "AWS_ENDPOINT_URL": asked.address}
+    driver = open_driver("s3://bucket/prefix?identity=instance", environment=environment, retry=None)
+    with pytest.raises(TierError):
+        driver.get_object("a.tiermq.json")
+    driver.close()
+    assert driver.url == "s3://bucket/prefix"
+    assert asked.requests
+    assert all("/latest/" in request for request in asked.requests)
 
 
 def test_messages_do_not_travel_in_the_clear_by_accident() -> None:

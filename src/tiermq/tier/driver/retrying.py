@@ -17,12 +17,14 @@ from functools import partial
 from typing import TypeVar
 
 from tiermq.clock import Clock, SystemClock
-from tiermq.errors import TierError, TierUnavailable
+from tiermq.errors import BadTierUrl, TierCredentials, TierError, TierUnavailable
 from tiermq.tier.driver.circuit_breaker import BreakerState, CircuitBreaker
 from tiermq.tier.driver.contract import ANY, Buffer, Expected, SegmentInfo, StoredObject, TierDriver
 from tiermq.tier.names import SegmentKey
 
 Result = TypeVar("Result")
+REFUSALS = (TierCredentials, BadTierUrl)
+"""What does not pass by itself: no such bucket, no permission, a bad signature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class RetryingDriver:
     ) -> None:
         self.inner = inner
         self._policy = policy or RetryPolicy()
+        self.trouble: TierError | None = None
+        """Why the back end could not be used by the last call that ended; None when it could."""
         self.breaker = CircuitBreaker(self._policy.failures_max, self._policy.rest_ms, clock or SystemClock())
         self._chance = chance
         self._closed = threading.Event()
@@ -75,13 +79,15 @@ class RetryingDriver:
                 )
             try:
                 result = call()
-            except TierUnavailable:
+            except TierUnavailable as error:
+                self.trouble = error
                 self.breaker.failed(permission)
                 failed_tries += 1
                 exhausted = failed_tries >= self._policy.tries_max or self._closed.is_set()
                 if exhausted or self.breaker.state is not BreakerState.CLOSED:
                     raise
-            except TierError:
+            except TierError as error:
+                self.trouble = error if isinstance(error, REFUSALS) else None
                 self.breaker.answered(permission)
                 raise
             except BaseException:
@@ -89,6 +95,7 @@ class RetryingDriver:
                 self.breaker.failed(permission)
                 raise
             else:
+                self.trouble = None
                 self.breaker.answered(permission)
                 return result
             self._wait(self._policy.wait_ms(failed_tries, self._chance()) / 1000)

@@ -8,8 +8,10 @@
     memory://name                 MemoryDriver        shared within the process
     file:///dir?driver=object     the object driver over a directory: for tests, because nothing is fsynced
     memory://name?driver=object   the object driver over memory: for tests
+    s3://bucket/prefix?identity=instance              credentials of the machine itself; also for gs:// and az://
 
-Credentials come from the environment, never from the URL: URLs end up in logs, process lists and manifests.
+Credentials come from the environment, never from the URL: URLs end up in logs, process lists and manifests. Without any
+the tier is refused before a request is sent; the cloud's metadata address is asked only with `identity=instance`.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from tiermq.tier.driver.object_store import ObjectStoreDriver
 from tiermq.tier.driver.posix import LOCK_NAME, PosixDriver
 from tiermq.tier.driver.posix_calls import locked
 from tiermq.tier.driver.retrying import RetryingDriver, RetryPolicy
+from tiermq.tier.names import OBJECT_SUFFIX
 
 if TYPE_CHECKING:
     from tiermq.tier.driver.object_requests import Store
@@ -48,12 +51,37 @@ SCHEMES = ("file", "s3", "gs", "az", "memory")
 REQUEST_TIMEOUT_S = 60  # For a whole request: so no write should be much larger than 100 MiB.
 CONNECT_TIMEOUT_S = 5
 _LOOPBACK = re.compile(r"^http://(127\.|localhost\b|\[::1\])")
-_S3_CREDENTIALS = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SKIP_SIGNATURE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
+_CREDENTIALS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "s3": (
+        ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+        ("AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN"),
+        ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",),
+        ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"),
+        ("AWS_SKIP_SIGNATURE",),
+    ),
+    "gs": (
+        ("GOOGLE_APPLICATION_CREDENTIALS",),
+        ("GOOGLE_SERVICE_ACCOUNT",),
+        ("GOOGLE_SERVICE_ACCOUNT_PATH",),
+        ("GOOGLE_SERVICE_ACCOUNT_KEY",),
+        ("GOOGLE_SKIP_SIGNATURE",),
+    ),
+    "az": (
+        ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"),
+        ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCESS_KEY"),
+        ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_SAS_KEY"),
+        ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_SAS_TOKEN"),
+        ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_TOKEN"),
+        ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_TENANT_ID"),
+        ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_FEDERATED_TOKEN_FILE"),
+        ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_SKIP_SIGNATURE"),
+        ("AZURE_STORAGE_USE_EMULATOR",),
+    ),
+}
+"""Variables that are credentials, each line enough by itself. With none of them the client of each cloud would ask the
+metadata address of the machine, and that of GCS read a file in the home directory first."""
+_SWITCHES = frozenset(
+    ("AWS_SKIP_SIGNATURE", "GOOGLE_SKIP_SIGNATURE", "AZURE_SKIP_SIGNATURE", "AZURE_STORAGE_USE_EMULATOR")
 )
 _S3_SETTINGS = {
     "AWS_ACCESS_KEY_ID": "access_key_id",
@@ -94,10 +122,28 @@ def open_driver(
     return driver
 
 
+def check_tier(url: str, name: str, *, writes: bool, environment: Mapping[str, str] | None = None) -> None:
+    """Ask the back end once: read the small object `name`, and write and delete one beside it unless it is only read.
+
+    Three requests, none repeated. Raises TierUnavailable when it does not answer now, BadTierUrl and TierCredentials
+    when it refuses: no such bucket, a bad signature, no permission.
+    """
+    driver = bare_driver(url, os.environ if environment is None else environment)
+    try:
+        driver.get_object(name)
+        if writes:
+            probe = f"{name.removesuffix(OBJECT_SUFFIX)}.check-{os.getpid()}{OBJECT_SUFFIX}"
+            driver.put_object(probe, b"{}")
+            driver.delete_object(probe)
+    finally:
+        driver.close()
+
+
 def bare_driver(url: str, environment: Mapping[str, str]) -> TierDriver:
     """The back end alone, without wrappers."""
     parts = _split(url)
-    over_objects = _wants_object_driver(parts)
+    setting = _setting(parts)
+    over_objects = setting == _OVER_OBJECTS
     if parts.scheme == "memory":
         return _object_driver(_memory_store(parts.netloc), url) if over_objects else MemoryDriver(parts.netloc)
     if parts.scheme == "file":
@@ -107,6 +153,8 @@ def bare_driver(url: str, environment: Mapping[str, str]) -> TierDriver:
         raise BadTierUrl(f"expected {parts.scheme}://<bucket>/<prefix>, found no bucket in {url!r}")
     prefix = unquote(parts.path).strip("/")
     shown = f"{parts.scheme}://{parts.netloc}" + (f"/{prefix}" if prefix else "")
+    if setting != _INSTANCE:
+        _require_credentials(parts.scheme, shown, environment)
     makers: dict[str, Callable[[str, str | None, Mapping[str, str]], Store]]
     makers = {"s3": _s3_store, "gs": _gcs_store, "az": _azure_store}
     try:
@@ -139,16 +187,35 @@ def _split(url: str) -> SplitResult:
     return parts
 
 
-def _wants_object_driver(parts: SplitResult) -> bool:
+_OVER_OBJECTS = ("driver", "object")
+_INSTANCE = ("identity", "instance")
+
+
+def _setting(parts: SplitResult) -> tuple[str, str] | None:
+    """The one setting that a URL may have. Raises BadTierUrl for others."""
     settings = parse_qsl(parts.query, keep_blank_values=True)
-    if not settings:
-        return False
-    if parts.scheme in ("file", "memory") and settings == [("driver", "object")]:
-        return True
-    names = ", ".join(name for name, _ in settings)
-    raise BadTierUrl(
-        f"expected no settings in a {parts.scheme}:// URL but '?driver=object' for file and memory, found {names}"
-    )
+    allowed = _OVER_OBJECTS if parts.scheme in ("file", "memory") else _INSTANCE
+    if settings not in ([], [allowed]):
+        names = ", ".join(name for name, _ in settings)
+        raise BadTierUrl(
+            f"expected no settings in a {parts.scheme}:// URL but '?{allowed[0]}={allowed[1]}', found {names}"
+        )
+    return allowed if settings else None
+
+
+def _require_credentials(scheme: str, shown: str, environment: Mapping[str, str]) -> None:
+    """Raises TierCredentials, which lists the variables, before any request is sent."""
+
+    def is_set(name: str) -> bool:
+        value = environment.get(name, "").strip()
+        return value.lower() in ("1", "true") if name in _SWITCHES else bool(value)
+
+    if not any(all(map(is_set, names)) for names in _CREDENTIALS[scheme]):
+        ways = ", or ".join(" and ".join(names) for names in _CREDENTIALS[scheme])
+        raise TierCredentials(
+            f"{shown}: expected credentials in the environment, found none. Set {ways}; or let the machine's own "
+            f"identity be asked for with {shown}?identity=instance"
+        )
 
 
 def _directory(parts: SplitResult, url: str) -> Path:
@@ -178,12 +245,6 @@ def _memory_store(name: str) -> MemoryStore:
 def _s3_store(bucket: str, prefix: str | None, environment: Mapping[str, str]) -> S3Store:
     endpoint = environment.get("AWS_ENDPOINT_URL") or environment.get("AWS_ENDPOINT")
     allow_http = _allow_http("AWS", endpoint, environment)
-    if endpoint and not any(environment.get(name) for name in _S3_CREDENTIALS):
-        # Without this the client would ask Amazon's instance metadata service, and a server of one's own has none.
-        raise TierCredentials(
-            f"s3://{bucket}: expected credentials for the endpoint {cleaned(endpoint)} in the environment, found none. "
-            "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
-        )
     config: dict[str, Any] = _settings(_S3_SETTINGS, environment)
     if endpoint:
         config["endpoint"] = endpoint
@@ -197,11 +258,6 @@ def _gcs_store(bucket: str, prefix: str | None, _environment: Mapping[str, str])
 def _azure_store(container: str, prefix: str | None, environment: Mapping[str, str]) -> AzureStore:
     endpoint = environment.get("AZURE_STORAGE_ENDPOINT")
     allow_http = _allow_http("AZURE", endpoint, environment)
-    if not any(environment.get(name) for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_USE_EMULATOR")):
-        raise TierCredentials(
-            f"az://{container}: expected the storage account in the environment, found none. "
-            "Set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY."
-        )
     config: dict[str, Any] = _settings(_AZURE_SETTINGS, environment)
     return AzureStore(container, prefix=prefix, config=config, **_client(allow_http))  # type: ignore[arg-type]
 
