@@ -35,6 +35,7 @@ from tiermq.broker.listening import bound_socket, store_host
 from tiermq.broker.parts import BrokerParts, config_directory
 from tiermq.broker.processors import PROCESSORS, Processor
 from tiermq.broker.registration import BrokerIdentity, BrokerRegistration
+from tiermq.broker.table_file import FLUSH_PERIOD_S
 from tiermq.broker.topics import TopicTable
 from tiermq.clock import Clock, SystemClock
 from tiermq.consumequeue.queue_table import QueueType
@@ -113,6 +114,8 @@ class Broker:
             ask_name_server=functools.partial(BlockingClient, tls=name_server_tls, credentials=credentials),
             settings_file=settings_file,
         )
+        self.parts.periodic.append((FLUSH_PERIOD_S, self._flush_tables))
+        self.parts.on_stop.append(self._last_flush)
         register_broker_metrics(self.parts)
         topics.listeners.append(self._tell_queue_types)
         self.processors: list[Processor] = [kind(self.parts) for kind in PROCESSORS]
@@ -256,6 +259,15 @@ class Broker:
             except (StoreError, ValueError) as error:
                 _log.error("topic %s: the store does not keep such queues for it: %s", name, error)
 
+    def _flush_tables(self) -> None:
+        """On the loop: let the pool write what the journals of topics and groups have."""
+        if self.parts.topics.is_behind or self.parts.groups.is_behind:
+            self.parts.server.run_in_pool(self._last_flush, _note_flush)
+
+    def _last_flush(self) -> None:
+        self.parts.topics.flush()
+        self.parts.groups.flush()
+
     # What watchers ask.
 
     @property
@@ -326,3 +338,8 @@ class Broker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _note_flush(_result: object, failure: Exception | None) -> None:
+    if failure is not None:
+        _log.error("topics or groups could not be written, trying again; the journal has them: %s", failure)
