@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from broker.brokers import Producer
 from broker.consuming import Peer, bodies_of, on_loop, part, put, running
+from tiermq import Message
 from tiermq.broker.broker import Broker
 from tiermq.broker.delivering import DeliveryProcessor
 from tiermq.broker.runtime_info import RuntimeProcessor, _bytes_text, _duration
 from tiermq.clock import ManualClock
+from tiermq.message.client_batch import BatchElement, encode_client_batch
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.json_dialect import decode_body
 
@@ -59,6 +62,24 @@ def test_figures_are_those_of_the_store(broker: Broker, peer: Peer, manual_clock
     assert found["earliestMessageTimeStamp"] == str(stored_ms)
     assert int(found["commitLogMaxOffset"]) == broker.parts.local.max_physical_offset > 0
     assert found["runtime"] == "[ 1 days, 1 hours, 1 minutes, 1 seconds ]"
+
+
+def test_failed_puts_are_counted_of_sends_batches_and_a_store_that_is_shut(broker: Broker, peer: Peer) -> None:
+    assert table(peer)["putMessageFailedTimes"] == "0"
+    local = broker.parts.local
+    with Producer(broker) as producer:
+        assert producer.send().code == 0
+        assert not local.put(Message("T", bytes(5 << 20))).ok
+        assert table(peer)["putMessageFailedTimes"] == "1"
+        local._parts.log.set_writeable(False)
+        assert producer.send().code != 0
+        local._parts.log.set_writeable(True)
+        assert table(peer)["putMessageFailedTimes"] == "2"
+    body = encode_client_batch([BatchElement(0, b"a", b""), BatchElement(0, b"b", b"")])
+    batch = Message("T", body, 0, properties={"DELAY": "3"})
+    assert not local.put_batch(batch)[0].ok
+    assert table(peer)["putMessageFailedTimes"] == "4"
+    assert "tiermq_store_put_failures_total 4" in broker.render_metrics()
 
 
 def test_rates_are_of_ten_sixty_and_six_hundred_seconds(broker: Broker, peer: Peer, manual_clock: ManualClock) -> None:

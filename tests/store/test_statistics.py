@@ -142,6 +142,6 @@ def test_no_count_is_lost_between_threads(manual_clock: ManualClock) -> None:
 
 def test_failures_are_counted_apart(manual_clock: ManualClock) -> None:
     statistics = StoreStatistics(manual_clock)
-    statistics.record_put_failure()
+    statistics.record_put_failures()
     assert statistics.snapshot()["put_failures"] == 1
     assert statistics.snapshot()["put_messages"] == 0

@@ -27,7 +27,7 @@ from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import bool_field, int32_field, text_field
-from tiermq.remoting.json_dialect import ObjectKeyed, encode_body
+from tiermq.remoting.json_dialect import ObjectKeyed, encode_body, quoted
 
 _log = logging.getLogger(__name__)
 
@@ -139,15 +139,15 @@ class TopicAdminProcessor:
 
     @serves(RequestCode.GET_ALL_TOPIC_CONFIG, access=ADMINISTRATOR, in_pool=True)
     def all_settings(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        told = self._parts.topics.registration_snapshot()
-        body = {
-            "dataVersion": told.data_version.to_json(),
-            "mappingDataVersion": NO_VERSION.to_json(),
-            "topicConfigTable": {name: each.to_json() for name, each in told.topics.items()},
-            "topicQueueMappingDetailMap": {},
-            "topicQueueMappingInfoMap": {},
-        }
-        return command.respond(body=encode_body(body))
+        topics = self._parts.topics
+        version, table = topics.data_version, topics.table
+        told = ",".join(f"{quoted(name)}:{each.encode()}" for name, each in table.items())
+        body = (
+            f'{{"dataVersion":{encode_body(version.to_json()).decode()},'
+            f'"mappingDataVersion":{encode_body(NO_VERSION.to_json()).decode()},'
+            f'"topicConfigTable":{{{told}}},"topicQueueMappingDetailMap":{{}},"topicQueueMappingInfoMap":{{}}}}'
+        )
+        return command.respond(body=body.encode())
 
     @serves(RequestCode.GET_TOPIC_STATS_INFO, access=knows("topic"), in_pool=True)
     def stats(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:

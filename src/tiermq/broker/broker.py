@@ -36,6 +36,7 @@ from tiermq.broker.listening import bound_socket, store_host
 from tiermq.broker.parts import BrokerParts, config_directory
 from tiermq.broker.processors import PROCESSORS
 from tiermq.broker.registration import BrokerIdentity, BrokerRegistration
+from tiermq.broker.table_file import FLUSH_PERIOD_S
 from tiermq.broker.topic_attributes_text import RETENTION, retention_of, with_retention
 from tiermq.broker.topics import TopicTable
 from tiermq.clock import Clock, SystemClock
@@ -119,6 +120,8 @@ class Broker:
             ask_name_server=functools.partial(BlockingClient, tls=name_server_tls, credentials=credentials),
             settings_file=settings_file,
         )
+        self.parts.periodic.append((FLUSH_PERIOD_S, self._flush_tables))
+        self.parts.on_stop.append(self._last_flush)
         register_broker_metrics(self.parts)
         topics.listeners.append(self._tell_queue_types)
         self._apply_retention()
@@ -286,6 +289,15 @@ class Broker:
         if learned:
             self.parts.topics.put_all(learned)
 
+    def _flush_tables(self) -> None:
+        """On the loop: let the pool write what the journals of topics and groups have."""
+        if self.parts.topics.is_behind or self.parts.groups.is_behind:
+            self.parts.server.run_in_pool(self._last_flush, _note_flush)
+
+    def _last_flush(self) -> None:
+        self.parts.topics.flush()
+        self.parts.groups.flush()
+
     # What watchers ask.
 
     @property
@@ -373,3 +385,8 @@ class Broker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _note_flush(_result: object, failure: Exception | None) -> None:
+    if failure is not None:
+        _log.error("topics or groups could not be written, trying again; the journal has them: %s", failure)

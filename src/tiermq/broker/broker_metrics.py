@@ -16,8 +16,8 @@ def register_broker_metrics(parts: BrokerParts) -> None:
     node = (config.broker_cluster_name, "broker", config.broker_name)
     gauges = {
         "rocketmq_broker_permission": ("4 read, 2 write", lambda: config.broker_permission),
-        "rocketmq_topic_number": ("topics, the system's too", lambda: len(parts.topics.table)),
-        "rocketmq_consumer_group_number": ("consumer groups", lambda: len(parts.groups.table)),
+        "rocketmq_topic_number": ("topics, the system's too", lambda: len(parts.topics)),
+        "rocketmq_consumer_group_number": ("consumer groups", lambda: len(parts.groups)),
         "tiermq_connections": ("peers that are connected", lambda: len(server.connections)),
     }
     counters = {

@@ -3,8 +3,10 @@
     {"dataVersion":{"counter":3,"stateVersion":0,"timestamp":…},"forbiddenTable":{"CG":{"orders":4}},
      "subscriptionGroupTable":{"CG":{"attributes":{},"brokerId":0,"consumeEnable":true,…}}}
 
-Invariants: a group that a change returned from is on disk; readers see tables that never change, so they need no lock;
-each change makes a new data version. The groups that RocketMQ's own tools use always exist.
+How a change reaches the disk is in `table_file`: its cost does not grow with the number of groups.
+
+Invariants: a group that a change returned from is on disk; readers need no lock; each change makes a new data version.
+The groups that RocketMQ's own tools use always exist.
 """
 
 from __future__ import annotations
@@ -12,14 +14,14 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from tiermq.broker.broker_config import BrokerConfig
+from tiermq.broker.table_file import TableFile, version_after
 from tiermq.clock import Clock
 from tiermq.errors import RequestRefused
-from tiermq.files.os_file_access import OsFileAccess
 from tiermq.message.topic_name import PREDEFINED_GROUPS, is_broker_group
 from tiermq.namesrv.topic_config import NO_VERSION, DataVersion, int32_in, int64_in, object_in, text_in, text_map_in
 from tiermq.remoting.codes import ResponseCode
@@ -111,13 +113,14 @@ class GroupTable:
         self.path = os.path.join(directory, FILE)
         self.config = config
         self._clock = clock
-        self._access = OsFileAccess()
+        self._file = TableFile(self.path)
         self._lock = threading.Lock()
         self._table: dict[str, SubscriptionGroup] = {}
         self._forbidden: dict[str, dict[str, int]] = {}
         self.data_version = NO_VERSION
-        if (found := self._access.read_config(self.path, decode_groups)) is not None:
+        if (found := self._file.read(decode_groups)) is not None:
             self._table, self._forbidden, self.data_version = found
+            self._replay()
         missing = [SubscriptionGroup(name) for name in PREDEFINED_GROUPS if name not in self._table]
         if missing:
             self.put_all(missing)
@@ -129,8 +132,11 @@ class GroupTable:
 
     @property
     def table(self) -> Mapping[str, SubscriptionGroup]:
-        """All of them; this map is never changed."""
-        return self._table
+        """All of them, as they are now."""
+        return self._table.copy()
+
+    def __len__(self) -> int:
+        return len(self._table)
 
     @property
     def forbidden_table(self) -> Forbidden:
@@ -155,11 +161,10 @@ class GroupTable:
                 name: SubscriptionGroup(name) for name in wanted if name not in self._table and self._may_make(name)
             }
             if made:
-                self._replace({**self._table, **made}, self._forbidden)
-            table = self._table
+                self._change(made)
         for name in made:
             _log.info("consumer group %s: created", name)
-        return [table[name] for name in wanted if name in table]
+        return [found for name in wanted if (found := self._table.get(name)) is not None]
 
     def _may_make(self, name: str) -> bool:
         wanted = self.config.auto_create_subscription_group or is_broker_group(name)
@@ -171,7 +176,7 @@ class GroupTable:
 
     def put_all(self, groups: Iterable[SubscriptionGroup]) -> None:
         with self._lock:
-            self._replace({**self._table, **{each.name: each for each in groups}}, self._forbidden)
+            self._change({each.name: each for each in groups})
 
     def set_forbidden(self, name: str, topic: str, permission: int) -> None:
         """Which permission bits a group lacks for a topic; 0 lifts it. Durable when it returns."""
@@ -182,22 +187,61 @@ class GroupTable:
             forbidden = {**self._forbidden, name: topics}
             if not topics:
                 del forbidden[name]
-            self._replace(self._table, forbidden)
+            self._write(forbidden)
 
     def delete(self, name: str) -> bool:
         """Drop a group and what was forbidden to it; says whether there was one."""
         with self._lock:
             if name not in self._table:
                 return False
-            table = {each: value for each, value in self._table.items() if each != name}
-            self._replace(table, {each: value for each, value in self._forbidden.items() if each != name})
+            self._change({}, (name,))
+            if name in self._forbidden:
+                self._write({each: value for each, value in self._forbidden.items() if each != name})
         return True
 
-    def _replace(self, table: dict[str, SubscriptionGroup], forbidden: dict[str, dict[str, int]]) -> None:
+    @property
+    def is_behind(self) -> bool:
+        """Whether the file lacks changes that are in the journal."""
+        return self._file.is_behind
+
+    def flush(self) -> bool:
+        """Write the file whole where it is behind; whether it was. Raises OSError."""
+        with self._lock:
+            if not self._file.is_behind:
+                return False
+            self._file.write(self.data_version, encode_groups(self._table, self._forbidden, self.data_version))
+        return True
+
+    def _change(self, put: Mapping[str, SubscriptionGroup], gone: Collection[str] = ()) -> None:
+        """Durable first, then visible."""
         version = self.data_version.next(self._clock.now_ms())
-        self._access.make_directories(os.path.dirname(self.path))
-        self._access.write_config(self.path, encode_groups(table, forbidden, version))
-        self._table, self._forbidden, self.data_version = table, forbidden, version
+
+        def whole() -> bytes:
+            table = {**self._table, **put}
+            kept = {name: each for name, each in table.items() if name not in gone}
+            return encode_groups(kept, self._forbidden, version)
+
+        self._file.save(version, {name: each.to_json() for name, each in put.items()}, gone, whole)
+        self._table.update(put)
+        for name in gone:
+            self._table.pop(name, None)
+        self.data_version = version
+
+    def _write(self, forbidden: dict[str, dict[str, int]]) -> None:
+        """The journal does not know what is forbidden: that is rare, and writes the file."""
+        version = self.data_version.next(self._clock.now_ms())
+        self._file.write(version, encode_groups(self._table, forbidden, version))
+        self._forbidden, self.data_version = forbidden, version
+
+    def _replay(self) -> None:
+        """Take over what a broker that was killed had left in the journal."""
+        changes = self._file.changes_since(self.data_version, self._table.__contains__)
+        if changes.put or changes.gone:
+            for name in changes.gone:
+                self._table.pop(name, None)
+            self._table.update({name: SubscriptionGroup.from_json(each, name) for name, each in changes.put.items()})
+            self.data_version = version_after(changes, self.data_version, self._clock.now_ms())
+            self._file.write(self.data_version, encode_groups(self._table, self._forbidden, self.data_version))
 
 
 def groups_document(

@@ -40,12 +40,15 @@ _log = logging.getLogger(__name__)
 PERIOD_S = 30.0
 TIMEOUT_S = 6.0
 REST_FIRST_S = 1.0
+PART_TOPICS = 5_000
+"""Topics of one request."""
 OrderTopics = Callable[[Mapping[str, str]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSnapshot:
-    """The whole topic table at one moment, and the version that belongs to it."""
+    """The whole topic table, and a version: what it shows is of that version or newer. It may change while it is read,
+    so it is read with single calls."""
 
     topics: Mapping[str, TopicConfig]
     data_version: DataVersion
@@ -265,17 +268,30 @@ class _Session:
         changed, self._changed = self._changed, set()
         noted = self._noted
         snapshot = self._owner.source.registration_snapshot()
-        if changed and self._is_registered and changed <= snapshot.topics.keys():
-            some = [snapshot.topics[name] for name in sorted(changed)]
-            answer = await self._send(some, snapshot.data_version)
-            if answer.code == ResponseCode.SUCCESS:
-                self._succeeded(noted)
-                return
-        answer = await self._send(snapshot.topics.values(), snapshot.data_version)
-        if answer.code != ResponseCode.SUCCESS:
-            raise RequestRefused(f"{self}: refused the registration with {int(answer.code)}: {answer.remark}")
+        if changed and self._is_registered and len(changed) <= PART_TOPICS:
+            some = [topic for name in sorted(changed) if (topic := snapshot.topics.get(name)) is not None]
+            if len(some) == len(changed):
+                answer = await self._send(some, snapshot.data_version)
+                if answer.code == ResponseCode.SUCCESS:
+                    self._succeeded(noted)
+                    return
+        answer = await self._send_whole(list(snapshot.topics.values()), snapshot.data_version)
         self._succeeded(noted)
         self._owner.accepted(answer)
+
+    async def _send_whole(self, topics: list[TopicConfig], version: DataVersion) -> RemotingCommand:
+        """In parts: fifty thousand topics at once would hold a name server up, and exceed a frame before long. What
+        comes behind the first part is a change to it. A lone topic could not be told from a change, and joins the part
+        before it.
+        """
+        begins = list(range(0, max(1, len(topics) - 1), PART_TOPICS))
+        answer: RemotingCommand | None = None
+        for begin, end in zip(begins, [*begins[1:], len(topics)], strict=True):
+            answer = await self._send(topics[begin:end], version)
+            if answer.code != ResponseCode.SUCCESS:
+                raise RequestRefused(f"{self}: refused the registration with {int(answer.code)}: {answer.remark}")
+        assert answer is not None
+        return answer
 
     async def _send(self, topics: Iterable[TopicConfig], version: DataVersion) -> RemotingCommand:
         client = await self._connected()

@@ -1,10 +1,12 @@
-"""TopicTable: the topics of this broker, kept in RocketMQ's `topics.json`.
+"""TopicTable: the topics of this broker, kept in RocketMQ's `topics.json` and a journal beside it.
 
     {"dataVersion":{"counter":3,"stateVersion":0,"timestamp":…},
      "topicConfigTable":{"orders":{"attributes":{},"order":false,"perm":6,…}}}
 
-Invariants: a topic that a change returned from is on disk; readers see a table that never changes, so they need no
-lock; each change makes a new data version and tells every listener the names that changed, in the thread of the change.
+How a change reaches the disk is in `table_file`: its cost does not grow with the number of topics.
+
+Invariants: a topic that a change returned from is on disk; readers need no lock; each change makes a new data version
+and tells every listener the names that changed, in the thread of the change.
 System topics always exist and are never deleted; those named after the cluster and the broker belong to them.
 """
 
@@ -14,13 +16,14 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.registration import TopicSnapshot
+from tiermq.broker.table_file import TableFile, version_after
 from tiermq.clock import Clock
-from tiermq.errors import RequestRefused
-from tiermq.files.os_file_access import OsFileAccess
+from tiermq.errors import RequestRefused, TierMQError
 from tiermq.message.topic_name import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
@@ -47,7 +50,7 @@ from tiermq.namesrv.topic_config import (
     object_in,
 )
 from tiermq.remoting.codes import ResponseCode
-from tiermq.remoting.json_dialect import decode_object, encode_body
+from tiermq.remoting.json_dialect import decode_object, encode_body, quoted
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +59,16 @@ READ_WRITE = PERM_READ | PERM_WRITE
 SYS_FLAG_UNIT = 1
 SYS_FLAG_UNIT_SUBSCRIPTION = 2
 TopicListener = Callable[[Collection[str]], None]
+
+
+@dataclass(slots=True)
+class _Asked:
+    """Topics that a thread wants made, and what became of it."""
+
+    topics: list[TopicConfig]
+    made: list[str] = field(default_factory=list)
+    is_done: bool = False
+    failure: OSError | TierMQError | None = None
 
 
 class TopicTable:
@@ -73,14 +86,17 @@ class TopicTable:
         self.config = config
         self.listeners: list[TopicListener] = []
         self._clock = clock
-        self._access = OsFileAccess()
+        self._file = TableFile(self.path)
         self._lock = threading.Lock()
+        self._asked_lock = threading.Lock()
+        self._asked: list[_Asked] = []
         self._table: dict[str, TopicConfig] = {}
         self._own_names = frozenset(each.name for each in system_topics(config))
         self.data_version = NO_VERSION
         held = held or {}
-        if (found := self._access.read_config(self.path, decode_topics)) is not None:
+        if (found := self._file.read(decode_topics)) is not None:
             self._table, self.data_version = found
+            self._replay()
             held = {}
         missing = [each for each in system_topics(config) if each.name not in self._table]
         missing += [
@@ -98,16 +114,20 @@ class TopicTable:
 
     @property
     def table(self) -> Mapping[str, TopicConfig]:
-        """All of them; this map is never changed."""
-        return self._table
+        """All of them, as they are now."""
+        return self._table.copy()
+
+    def __len__(self) -> int:
+        return len(self._table)
 
     def is_system(self, name: str) -> bool:
         """Whether a topic is one of those that every broker has, or the system's by its name."""
         return name in self._own_names or is_system_topic(name)
 
     def registration_snapshot(self) -> TopicSnapshot:
-        with self._lock:
-            return TopicSnapshot(self._table, self.data_version)
+        """A view that costs nothing. It may show changes that are newer than its version, never older ones."""
+        version = self.data_version
+        return TopicSnapshot(MappingProxyType(self._table), version)
 
     # Changing.
 
@@ -118,7 +138,7 @@ class TopicTable:
     def put_all(self, topics: Iterable[TopicConfig]) -> None:
         with self._lock:
             changed = {each.name: each for each in topics}
-            self._replace({**self._table, **changed})
+            self._change(changed)
         self._tell(changed)
 
     def delete(self, names: Collection[str]) -> list[str]:
@@ -126,7 +146,7 @@ class TopicTable:
         with self._lock:
             gone = [name for name in names if name in self._table and not self.is_system(name)]
             if gone:
-                self._replace({name: each for name, each in self._table.items() if name not in gone})
+                self._change({}, gone)
         if gone:
             self._tell(gone)
         return gone
@@ -155,31 +175,85 @@ class TopicTable:
         return self._table.get(name, wanted)
 
     def make_all(self, topics: Iterable[TopicConfig]) -> None:
-        """Make those that there are none of; all of them cost one write to the disk."""
+        """Make those that there are none of. All of them, with those that other threads ask for, cost one write."""
+        asked = _Asked(list(topics))
+        if all(each.name in self._table for each in asked.topics):
+            return
+        with self._asked_lock:
+            self._asked.append(asked)
         with self._lock:
-            made = {each.name: each for each in topics if each.name not in self._table}
-            if not made:
-                return
-            self._replace({**self._table, **made})
+            if not asked.is_done:
+                self._make_asked()
+        if asked.failure is not None:
+            raise asked.failure
+        self._tell(asked.made)
+
+    def _make_asked(self) -> None:
+        """What threads that wait for the lock ask for, together: a sync for each would be slow."""
+        with self._asked_lock:
+            waiting, self._asked = self._asked, []
+        made: dict[str, TopicConfig] = {}
+        for asked in waiting:
+            new = {each.name: each for each in asked.topics if each.name not in self._table and each.name not in made}
+            asked.made = list(new)
+            made.update(new)
+        try:
+            if made:
+                self._change(made)
+        except (OSError, TierMQError) as error:
+            for asked in waiting:
+                asked.failure = error
+        for asked in waiting:
+            asked.is_done = True
         for each in made.values():
             _log.info("topic %s: created with %d queues", each.name, each.write_queues)
-        self._tell(made)
 
     def set_order(self, orderly: Mapping[str, str]) -> None:
         """Which topics are ordered, as a name server tells: those and no others."""
         changed = [
             replace(each, order=each.name in orderly)
-            for each in self._table.values()
+            for each in list(self._table.values())
             if each.order != (each.name in orderly)
         ]
         if changed:
             self.put_all(changed)
 
-    def _replace(self, table: dict[str, TopicConfig]) -> None:
+    @property
+    def is_behind(self) -> bool:
+        """Whether the file lacks changes that are in the journal."""
+        return self._file.is_behind
+
+    def flush(self) -> bool:
+        """Write the file whole where it is behind; whether it was. Raises OSError."""
+        with self._lock:
+            if not self._file.is_behind:
+                return False
+            self._file.write(self.data_version, encode_topics(self._table, self.data_version))
+        return True
+
+    def _change(self, put: Mapping[str, TopicConfig], gone: Collection[str] = ()) -> None:
+        """Durable first, then visible."""
         version = self.data_version.next(self._clock.now_ms())
-        self._access.make_directories(os.path.dirname(self.path))
-        self._access.write_config(self.path, encode_topics(table, version))
-        self._table, self.data_version = table, version
+
+        def whole() -> bytes:
+            table = {**self._table, **put}
+            return encode_topics({name: each for name, each in table.items() if name not in gone}, version)
+
+        self._file.save(version, {name: each.to_json() for name, each in put.items()}, gone, whole)
+        self._table.update(put)
+        for name in gone:
+            self._table.pop(name, None)
+        self.data_version = version
+
+    def _replay(self) -> None:
+        """Take over what a broker that was killed had left in the journal."""
+        changes = self._file.changes_since(self.data_version, self._table.__contains__)
+        if changes.put or changes.gone:
+            for name in changes.gone:
+                self._table.pop(name, None)
+            self._table.update({name: TopicConfig.from_json(each, name) for name, each in changes.put.items()})
+            self.data_version = version_after(changes, self.data_version, self._clock.now_ms())
+            self._file.write(self.data_version, encode_topics(self._table, self.data_version))
 
     def _tell(self, names: Collection[str]) -> None:
         for listener in self.listeners:
@@ -187,12 +261,8 @@ class TopicTable:
 
 
 def encode_topics(table: Mapping[str, TopicConfig], version: DataVersion) -> bytes:
-    return encode_body(
-        {
-            "dataVersion": version.to_json(),
-            "topicConfigTable": {name: each.to_json() for name, each in sorted(table.items())},
-        }
-    )
+    topics = ",".join(f"{quoted(name)}:{table[name].encode()}" for name in sorted(table))
+    return b'{"dataVersion":%b,"topicConfigTable":{%b}}' % (encode_body(version.to_json()), topics.encode())
 
 
 def decode_topics(data: bytes) -> tuple[dict[str, TopicConfig], DataVersion]:

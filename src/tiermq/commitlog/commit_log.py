@@ -54,6 +54,7 @@ class CommitLog:
         first_offset_of: Callable[[str, int], int] = lambda _topic, _queue_id: 0,
         is_batch_queue: Callable[[str], bool] = lambda _topic: False,
         note_latency: Callable[[float], None] = lambda _milliseconds: None,
+        note_failure: Callable[[int], None] = lambda _messages: None,
     ) -> None:
         self.files = files
         self.on_disk_full: Callable[[DiskFull], None] = lambda _error: None
@@ -61,6 +62,7 @@ class CommitLog:
         self._first_offset_of = first_offset_of
         self._is_batch_queue = is_batch_queue
         self._note_latency = note_latency
+        self._note_failure = note_failure
         self._room = threading.Lock()
         self._bind_lock = threading.Lock()
         self._light_lock = threading.Lock()
@@ -166,6 +168,7 @@ class CommitLog:
             else:
                 status = _STATUS_OF[outcome]
             if status is not PutStatus.PUT_OK:
+                self._note_failure(len(messages))
                 return status
 
     def _put_measured(self, message: Message) -> PutResult:
@@ -178,9 +181,15 @@ class CommitLog:
     def _put_slowly(self, message: Message, refusal: Refusal) -> PutResult:
         """What the appender could not do at once. Ends with a stored record or with a status and nothing written."""
         if refusal is Refusal.SPECIAL:
-            return self._put_special(message)
-        status = self._remedy(message, refusal)
-        return self.appender.put(message) if status is PutStatus.PUT_OK else PutResult(status)
+            result = self._put_special(message)
+        else:
+            status = self._remedy(message, refusal)
+            if status is PutStatus.PUT_OK:
+                return self.appender.put(message)  # It comes back here, and is counted then, if it is refused again.
+            result = PutResult(status)
+        if result.status is not PutStatus.PUT_OK:
+            self._note_failure(1)
+        return result
 
     def _remedy(self, message: Message, refusal: Refusal) -> PutStatus:
         """Remove what stood in the way of a put: PUT_OK when it is worth another try."""

@@ -36,7 +36,7 @@ from tiermq.namesrv.topic_config import (
     text_in,
     text_map_in,
 )
-from tiermq.remoting.json_dialect import decode_body, decode_object, encode_body
+from tiermq.remoting.json_dialect import decode_body, decode_object, encode_body, quoted
 
 VERSION_WITH_WRAPPER = 37
 """V3_0_11: from here on a body has a wrapper and filter servers."""
@@ -63,18 +63,13 @@ def body_checksum(body: bytes | memoryview) -> int:
 
 def encode_register_body(topics: Iterable[TopicConfig], data_version: DataVersion) -> bytes:
     """The plain form, as a 5.x broker writes it."""
-    return encode_body(
-        {
-            "filterServerList": [],
-            "topicConfigSerializeWrapper": {
-                "dataVersion": data_version.to_json(),
-                "mappingDataVersion": DataVersion(timestamp=data_version.timestamp).to_json(),
-                "topicConfigTable": {topic.name: topic.to_json() for topic in topics},
-                "topicQueueMappingDetailMap": {},
-                "topicQueueMappingInfoMap": {},
-            },
-        }
-    )
+    table = ",".join(f"{quoted(topic.name)}:{topic.encode()}" for topic in sorted(topics, key=lambda each: each.name))
+    version = encode_body(data_version.to_json()).decode()
+    mapping = encode_body(DataVersion(timestamp=data_version.timestamp).to_json()).decode()
+    return (
+        f'{{"filterServerList":[],"topicConfigSerializeWrapper":{{"dataVersion":{version},"mappingDataVersion":{mapping},'
+        f'"topicConfigTable":{{{table}}},"topicQueueMappingDetailMap":{{}},"topicQueueMappingInfoMap":{{}}}}}}'
+    ).encode()
 
 
 def decode_register_body(body: bytes | memoryview, *, compressed: bool, version: int) -> RegisterBody:

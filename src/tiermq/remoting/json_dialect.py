@@ -122,9 +122,9 @@ def as_name(value: Any, names: type[E], default: E) -> E:
 
 def _write(value: Any, parts: list[str]) -> None:
     if isinstance(value, enum.Enum):
-        parts.append(_quoted(value.name))
+        parts.append(quoted(value.name))
     elif isinstance(value, str):
-        parts.append(_quoted(value))
+        parts.append(quoted(value))
     elif isinstance(value, Mapping):
         _write_object({_key(name): each for name, each in value.items()}, parts)
     elif is_dataclass(value) and not isinstance(value, type):
@@ -152,7 +152,7 @@ def _write_object(values: dict[str, Any], parts: list[str]) -> None:
     first = True
     for name in sorted(values):
         if values[name] is not None:
-            parts.append(f"{'' if first else ','}{_quoted(name)}:")
+            parts.append(f"{'' if first else ','}{quoted(name)}:")
             _write(values[name], parts)
             first = False
     parts.append("}")
@@ -162,7 +162,8 @@ def _key(name: object) -> str:
     return name.name if isinstance(name, enum.Enum) else str(name)
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """Text as JSON has it."""
     return json.dumps(text, ensure_ascii=False)
 
 

@@ -93,11 +93,11 @@ def assemble(
         first_offset_of=lambda topic, queue_id: _first_offset(queues, topic, queue_id),
         is_batch_queue=attributes.is_batch_queue,
         note_latency=statistics.record_latency,
+        note_failure=statistics.record_put_failures,
     )
     checkpoint = Checkpoint(access, os.path.join(root, "checkpoint"))
-    index = None
-    if config.message_index_enable:
-        index = _index_service(config, access, clock, checkpoint, root, background)
+    is_indexed = config.message_index_enable
+    index = _index_service(config, access, clock, checkpoint, root, background) if is_indexed else None
     dispatch = Dispatch(config, log, queues, index)
     flags = RunningFlags(lambda writeable: _set_gate(box[0], writeable))
     cleaner = Cleaner(config, access, log, queues, index, flags, clock)

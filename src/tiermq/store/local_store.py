@@ -120,6 +120,7 @@ class LocalStore(StoreLife):
             or get_property(envelope.encoded_properties, DELAY.encode()) not in (None, b"0")
         )
         if illegal or any(message.special for message in messages):
+            self._parts.statistics.record_put_failures(len(messages))
             return PutResults.refused(PutStatus.MESSAGE_ILLEGAL, len(messages))
         outcome = self._parts.log.put_together(messages)
         return PutResults.refused(outcome, len(messages)) if isinstance(outcome, PutStatus) else outcome

@@ -107,9 +107,15 @@ class StoreStatistics:
         self._put_messages += messages
         self._put_bytes += size_bytes
 
-    def record_put_failure(self) -> None:
+    def record_put_failures(self, messages: int = 1) -> None:
+        """Count messages that the log refused."""
         with self._lock:
-            self._put_failures += 1
+            self._put_failures += messages
+
+    @property
+    def put_failures(self) -> int:
+        """Messages that the log refused since the store was opened."""
+        return self._put_failures
 
     def record_get(self, messages: int) -> None:
         """Count one get call: found when it returned messages, missed when it returned none."""

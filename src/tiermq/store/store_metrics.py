@@ -17,6 +17,7 @@ def register_metrics(registry: Registry, parts: Parts) -> None:
         "rocketmq_storage_dispatch_behind_bytes": ("bytes not dispatched yet", parts.reput.behind_bytes),
         "tiermq_store_puts_total": ("records put since the store was opened", lambda: parts.log.appender.puts),
         "tiermq_store_put_bytes_total": ("bytes put since the opening", lambda: parts.log.appender.stored_bytes),
+        "tiermq_store_put_failures_total": ("messages that the log refused", lambda: parts.statistics.put_failures),
         "tiermq_store_flushes_total": ("flushes of the commit log", lambda: parts.flusher.flush_count),
         "tiermq_store_queue_gaps_total": ("queues found with lost messages", lambda: parts.dispatch.gap_count),
         "tiermq_store_writeable": ("1 when puts are accepted", lambda: float(parts.flags.writeable)),

@@ -5,11 +5,13 @@ RocketMQ keeps topic attributes in `config/topics.json`; a store that is opened 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from tiermq.consumequeue.queue_table import QueueType
 from tiermq.files.file_access import FileAccess
 from tiermq.store.lenient_json import decode_lenient_json
+from tiermq.store.table_journal import TableJournal, Version
 
 ATTRIBUTE = "queue.type"
 
@@ -32,12 +34,30 @@ class TopicAttributes:
 
     @classmethod
     def read(cls, access: FileAccess, root: str) -> TopicAttributes:
-        """From `config/topics.json`, or its backup; nothing when there is neither."""
-        return cls(access.read_config(f"{root}/config/topics.json", _types_in) or {})
+        """From `config/topics.json`, or its backup, and the journal beside it; nothing when there is neither."""
+        path = f"{root}/config/topics.json"
+        found = access.read_config(path, _decoded)
+        if found is None:
+            return cls()
+        types, names, version = found
+        changes = TableJournal(path, access).read(version, names.__contains__)
+        for name in changes.gone:
+            types.pop(name, None)
+        for name, config in changes.put.items():
+            types.pop(name, None)
+            types.update(_types_in({name: config}))
+        return cls(types)
 
 
-def _types_in(data: bytes) -> dict[str, QueueType]:
-    table: dict[str, dict[str, Any]] = decode_lenient_json(data, "topics.json")["topicConfigTable"]
+def _decoded(data: bytes) -> tuple[dict[str, QueueType], Collection[str], Version]:
+    document: dict[str, Any] = decode_lenient_json(data, "topics.json")
+    table: dict[str, dict[str, Any]] = document["topicConfigTable"]
+    version = document.get("dataVersion") or {}
+    numbers = (version.get("timestamp", 0), version.get("counter", 0), version.get("stateVersion", 0))
+    return _types_in(table), table.keys(), numbers
+
+
+def _types_in(table: Mapping[str, dict[str, Any]]) -> dict[str, QueueType]:
     found = {}
     for topic, config in table.items():
         value = (config.get("attributes") or {}).get(ATTRIBUTE)
