@@ -7,7 +7,9 @@ from pathlib import Path
 from broker.consuming import Peer, bodies_of, messages_of, put, running
 from tiermq.clock import ManualClock
 from tiermq.message.ids import decode_message_id
+from tiermq.message.java_hash import java_hash
 from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.json_dialect import decode_body
 
 ALWAYS = {"beginTimestamp": 0, "endTimestamp": 2**63 - 1}
 
@@ -70,3 +72,25 @@ def test_many_large_messages_fit_a_frame_the_newest_of_them(tmp_path: Path) -> N
         put(broker, *(f"{number}" * 3_000_000 for number in range(8)), keys=["k"])
         answer = peer.ask(RequestCode.QUERY_MESSAGE, topic="T", key="k", maxNum=32, **ALWAYS)
         assert [body[0] for body in bodies_of(answer)] == ["3", "4", "5", "6", "7"]
+
+
+def test_the_units_of_a_consume_queue_are_told(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        put(broker, "a", "b", "c", tags="TagA")
+        code = RequestCode.QUERY_CONSUME_QUEUE
+        asked = {"topic": "T", "queueId": 0, "index": 1, "count": 5}
+        told = decode_body(peer.ask(code, **asked, consumerGroup="G").body)
+        assert (told["minQueueIndex"], told["maxQueueIndex"]) == (0, 3)
+        assert told["filterData"] == "G@T is not online!"
+        peer.join("G", "TagA")
+        online = decode_body(peer.ask(code, **asked, consumerGroup="G").body)
+        assert (online["subscriptionData"]["subString"], online["filterData"]) == ("TagA", "TagA")
+        pulled = messages_of(peer.pull(1))
+        expected = [(each.physical_offset, each.size, java_hash("TagA")) for each in pulled]
+        assert [(unit["physicOffset"], unit["physicSize"], unit["tagsCode"]) for unit in told["queueData"]] == expected
+        assert len(decode_body(peer.ask(code, **{**asked, "count": 1}).body)["queueData"]) == 1
+        behind = peer.ask(code, **{**asked, "index": 3})
+        assert (behind.code, behind.remark) == (0, "Index 3 of 0@T is not exist!")
+        assert decode_body(behind.body)["maxQueueIndex"] == 3
+        nowhere = peer.ask(code, **{**asked, "queueId": 9})
+        assert (nowhere.code, nowhere.remark) == (ResponseCode.SYSTEM_ERROR, "9@T is not exist!")

@@ -28,12 +28,14 @@ from typing import TYPE_CHECKING, Any, Self
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.broker_metrics import register_broker_metrics
 from tiermq.broker.clients import ClientTable
+from tiermq.broker.cold_flow import ColdFlow
 from tiermq.broker.consumer_offsets import ConsumerOffsets
 from tiermq.broker.groups import GroupTable
 from tiermq.broker.http_endpoint import METRICS_TYPE, Answer, HttpEndpoint, told
 from tiermq.broker.listening import bound_socket, store_host
 from tiermq.broker.parts import BrokerParts, config_directory
 from tiermq.broker.processors import PROCESSORS, Processor
+from tiermq.broker.rates import Rates
 from tiermq.broker.registration import BrokerIdentity, BrokerRegistration
 from tiermq.broker.topics import TopicTable
 from tiermq.clock import Clock, SystemClock
@@ -110,6 +112,9 @@ class Broker:
             groups=groups,
             offsets=ConsumerOffsets(directory, clock),
             clients=ClientTable(config, clock, topics, groups, server),
+            put_rates=Rates(clock),
+            given_rates=Rates(clock),
+            cold_flow=ColdFlow(clock),
             ask_name_server=functools.partial(BlockingClient, tls=name_server_tls, credentials=credentials),
             settings_file=settings_file,
         )

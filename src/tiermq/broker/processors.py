@@ -14,6 +14,7 @@ from tiermq.broker.assignments import AssignmentProcessor
 from tiermq.broker.broker_settings import SettingsProcessor
 from tiermq.broker.client_relays import RelayProcessor
 from tiermq.broker.client_requests import ClientProcessor
+from tiermq.broker.cold_flow import ColdFlowProcessor
 from tiermq.broker.delivering import DeliveryProcessor
 from tiermq.broker.offset_requests import OffsetProcessor
 from tiermq.broker.ordering import LockProcessor
@@ -27,6 +28,7 @@ from tiermq.broker.retrying import RetryProcessor
 from tiermq.broker.runtime_info import RuntimeProcessor
 from tiermq.broker.sending import SendProcessor
 from tiermq.broker.transacting import TransactionProcessor
+from tiermq.broker.unserved_requests import UnservedProcessor
 from tiermq.remoting.server import RemotingServer
 
 
@@ -39,6 +41,7 @@ class Processor(Protocol):
 PROCESSORS: tuple[Callable[[BrokerParts], Processor], ...] = (
     AssignmentProcessor,
     ClientProcessor,
+    ColdFlowProcessor,
     DeliveryProcessor,
     GroupAdminProcessor,
     LockProcessor,
@@ -56,4 +59,5 @@ PROCESSORS: tuple[Callable[[BrokerParts], Processor], ...] = (
     SettingsProcessor,
     TopicAdminProcessor,
     TransactionProcessor,
+    UnservedProcessor,
 )
