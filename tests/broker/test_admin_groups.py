@@ -135,5 +135,5 @@ def test_producers_of_all_groups_are_told_with_their_clients(broker: Broker, pee
     peer.join(client_id="sender")
     (only,) = decode_body(peer.ask(RequestCode.GET_ALL_PRODUCER_INFO).body)["data"]["P"]
     assert (only["clientId"], only["language"]) == ("sender", "PYTHON")
-    assert only["remoteIP"].startswith("127.0.0.1:")
+    assert only["remoteIP"].startswith("/127.0.0.1:")
     assert abs(only["lastUpdateTimestamp"] - broker.parts.clock.now_ms()) < 60_000

@@ -130,7 +130,7 @@ class GroupAdminProcessor:
                         "clientId": each.client_id,
                         "language": language_of(each.language).name,
                         "lastUpdateTimestamp": each.seen_ms,
-                        "remoteIP": each.address,
+                        "remoteIP": f"/{each.address}",  # As Java prints an address without a name.
                         "version": each.version,
                     }
                     for each in group.clients.values()

@@ -164,7 +164,12 @@ public final class RemoteBroker extends BrokerController {
     private final class RemoteGroups extends SubscriptionGroupManager {
         @Override
         public SubscriptionGroupConfig findSubscriptionGroupConfig(String group) {
-            return asked(() -> admin.examineSubscriptionGroupConfig(getBrokerAddr(), group));
+            SubscriptionGroupConfig found = asked(() -> admin.examineSubscriptionGroupConfig(getBrokerAddr(), group));
+            if (found == null) { // A broker makes a group that is looked for.
+                found = new SubscriptionGroupConfig();
+                found.setGroupName(group);
+            }
+            return found;
         }
 
         @Override
@@ -187,6 +192,14 @@ public final class RemoteBroker extends BrokerController {
                 return admin.getDefaultMQAdminExtImpl().getMqClientInstance().getMQClientAPIImpl()
                     .queryConsumerOffset(getBrokerAddr(), header, PATIENCE_MS);
             });
+        }
+
+        @Override
+        public long queryPullOffset(String group, String topic, int queueId) {
+            MessageQueue queue = new MessageQueue(topic, getBrokerConfig().getBrokerName(), queueId);
+            return asked(() -> admin.getDefaultMQAdminExtImpl().getMqClientInstance().getMQClientAPIImpl()
+                .getConsumeStats(getBrokerAddr(), group, topic, PATIENCE_MS)).getOffsetTable().get(queue)
+                .getPullOffset();
         }
     }
 
