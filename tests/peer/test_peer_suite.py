@@ -114,6 +114,7 @@ NOT_APPLICABLE = {
     "statictopic.StaticTopicIT": "static topics: docs/decisions/019-static-topics.md",
 }
 WITHOUT: dict[str, dict[str, str]] = {
+    "route.CreateAndUpdateTopicIT": {"testStaticTopicNotAffected": "docs/decisions/019-static-topics.md"},
     "grpc.v2.ClusterGrpcIT": {"testSimpleConsumerSendAndRecvPriorityMessage": PRIORITY},
     "offset.OffsetResetForPopIT": dict.fromkeys(
         ("testResetOffsetThenAckOldForPopOrderly", "testRestOffsetToSkipMsgForPopOrderly"),
