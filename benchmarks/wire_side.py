@@ -23,10 +23,12 @@ from typing import Self
 
 from benchmarks.report import Round
 from tiermq.kernel import SendRequest, send_answer
+from tiermq.remoting.access import ANY_ACCOUNT
 from tiermq.remoting.command import HeaderType, RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.frame import encode_frame
 from tiermq.remoting.loop_thread import LoopThread, ServerThread
+from tiermq.remoting.receiving import SEND_CODES
 from tiermq.remoting.server import RemotingServer
 
 WINDOW = 64
@@ -63,8 +65,8 @@ def answer_command(_connection: Connection, command: RemotingCommand) -> Remotin
 def tiermq_server() -> Iterator[int]:
     """The port of a server that answers sends and commands and does nothing else."""
     server = RemotingServer()
-    server.register_send(answer_send)
-    server.register(COMMAND_CODE, answer_command)
+    server.register_send(answer_send, dict.fromkeys(SEND_CODES, ANY_ACCOUNT))
+    server.register(COMMAND_CODE, answer_command, ANY_ACCOUNT)
     with ServerThread(server, "wire-tiermq") as running:
         yield running.port
 

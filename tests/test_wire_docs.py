@@ -7,12 +7,22 @@ from pathlib import Path
 
 import click
 
+from broker.brokers import running
 from tiermq.cli.namesrv import namesrv
+from tiermq.cli.serve import serve
 from tiermq.clock import ManualClock
-from tiermq.namesrv.kv_config import KvConfig
+from tiermq.namesrv.kv_config import (
+    KEYS_MAX,
+    NAME_BYTES_MAX,
+    NAMESPACES_MAX,
+    TABLE_BYTES_MAX,
+    VALUE_BYTES_MAX,
+    KvConfig,
+)
 from tiermq.namesrv.name_processor import NameProcessor
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.namesrv.route_table import RouteTable
+from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.limits import ServerLimits
 from tiermq.remoting.permissions import AccessTable, Permission
 from tiermq.remoting.server import RemotingServer
@@ -32,9 +42,27 @@ def test_every_setting_of_a_name_server_is_in_its_table_with_its_default() -> No
 def test_the_codes_of_the_document_are_those_that_are_served() -> None:
     server = RemotingServer()
     processor = NameProcessor(NameServerConfig(kv_config_path=""), RouteTable(ManualClock()), KvConfig())
-    processor.register(server)
+    server.serve(processor)
     listed = [int(code) for row in re.findall(r"^\| ([\d, ]+) \|", TEXT, re.MULTILINE) for code in row.split(",")]
     assert sorted(listed) == sorted(map(int, server.codes))
+
+
+def table_of(servers: dict[str, RemotingServer]) -> str:
+    """Every request that is served: its number, who may make it, and where it runs."""
+    rows = [
+        f"| `{RequestCode(code).name}` | {code} | {access.text} | {where}{', pool' if in_pool else ''} |"
+        for where, server in servers.items()
+        for code, (access, in_pool) in sorted(server.declared.items())
+    ]
+    return "\n".join(["| request | code | who may make it | served by |", "|---|---|---|---|", *rows])
+
+
+def test_the_table_of_requests_is_what_the_handlers_declare(tmp_path: Path) -> None:
+    names = RemotingServer()
+    names.serve(NameProcessor(NameServerConfig(kv_config_path=""), RouteTable(ManualClock()), KvConfig()))
+    with running(tmp_path) as broker:
+        table = table_of({"broker": broker.parts.server, "name server": names})
+    assert table in TEXT, f"docs/wire.md: expected this table:\n{table}"
 
 
 def test_the_limits_of_the_document_are_those_of_a_server() -> None:
@@ -48,17 +76,24 @@ def test_the_limits_of_the_document_are_those_of_a_server() -> None:
     assert f"at most {limits.frame_bytes_max // MIB} MiB" in TEXT
 
 
+def test_the_bounds_of_key_value_settings_are_those_of_the_document() -> None:
+    assert f"names of {NAME_BYTES_MAX} bytes, values of {VALUE_BYTES_MAX // 1024} KiB, {NAMESPACES_MAX} name" in TEXT
+    assert f"{KEYS_MAX:,} keys, {TABLE_BYTES_MAX // MIB} MiB of all together" in TEXT
+
+
 def test_the_accounts_of_the_document_can_be_read(tmp_path: Path) -> None:
     (fence,) = re.findall(r"^```toml\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
     (tmp_path / "accounts.toml").write_text(fence)
     table = AccessTable.load(tmp_path / "accounts.toml")
     assert table.accounts["operator"].admin
-    assert table.accounts["orders-service"].may("topic", "orders", Permission.PUB)
-    assert not table.accounts["orders-service"].may("topic", "secret", Permission.SUB)
+    assert table.accounts["orders-service"].may_use_topic("orders", Permission.PUB)
+    assert not table.accounts["orders-service"].may_use_topic("secret", Permission.SUB)
 
 
 def test_the_options_and_modules_of_the_document_exist() -> None:
-    options = {word for each in namesrv.params if isinstance(each, click.Option) for word in each.opts}
+    options = {
+        word for each in (*namesrv.params, *serve.params) if isinstance(each, click.Option) for word in each.opts
+    }
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", TEXT)) <= options
     modules = set(re.findall(r"`(tiermq\.\w+\.\w+)`", TEXT))
     assert len(modules) >= 5

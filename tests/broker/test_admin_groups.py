@@ -9,7 +9,8 @@ import pytest
 
 from broker.consuming import Peer, put, running
 from tiermq.broker.broker import Broker
-from tiermq.broker.groups import SYSTEM_GROUPS, GroupTable
+from tiermq.broker.groups import GroupTable
+from tiermq.message.topic_name import PREDEFINED_GROUPS
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.json_dialect import decode_body
 
@@ -70,7 +71,7 @@ def test_a_group_that_may_not_come_by_itself_is_not_there(tmp_path: Path) -> Non
 
 def test_all_groups_are_listed(broker: Broker, peer: Peer) -> None:
     told = decode_body(peer.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body)
-    assert set(told["subscriptionGroupTable"]) == set(SYSTEM_GROUPS)
+    assert set(told["subscriptionGroupTable"]) == set(PREDEFINED_GROUPS)
     assert told["dataVersion"] == broker.parts.groups.data_version.to_json()
 
 

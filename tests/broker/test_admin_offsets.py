@@ -168,3 +168,18 @@ def test_progress_of_all_groups_is_summed(broker: Broker, peer: Peer) -> None:
     ordered = decode_body(peer.ask(RequestCode.GET_BROKER_CONSUME_STATS, isOrder="true").body)
     assert {group for each in ordered["consumeStatsList"] for group, stats in each.items() if stats} == {"H"}
     assert ordered["totalDiff"] == 0
+
+
+@pytest.mark.parametrize("queue_id", [4, 30_000, 2**31 - 1])
+def test_a_queue_that_the_topic_has_not_is_not_reset(broker: Broker, peer: Peer, queue_id: int) -> None:
+    for place in ({"offset": 0, "timestamp": 0}, {"timestamp": 0}, {"timestamp": -1}):
+        answer = peer.ask(222, group="G", topic="T", isForce="true", queueId=queue_id, **place)
+        assert (answer.code, "has 4 queues" in str(answer.remark)) == (ResponseCode.INVALID_PARAMETER, True)
+    assert broker.parts.offsets.snapshot() == {}
+
+
+def test_a_group_that_cannot_be_is_given_no_offsets(broker: Broker, peer: Peer) -> None:
+    broker.parts.offsets.commit("G", "T", 0, 1)
+    answer = peer.ask(RequestCode.CLONE_GROUP_OFFSET, srcGroup="G", destGroup="not@a group", topic="T")
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert broker.parts.offsets.snapshot() == {"T@G": {0: 1}}

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.groups import (
     FILE,
-    SYSTEM_GROUPS,
     GroupTable,
     SubscriptionGroup,
     check_group_name,
@@ -21,6 +20,7 @@ from tiermq.broker.groups import (
 )
 from tiermq.clock import ManualClock
 from tiermq.errors import RequestRefused, StoreDamaged
+from tiermq.message.topic_name import PREDEFINED_GROUPS
 from tiermq.namesrv.topic_config import DataVersion
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "rocketmq-5.3.3-clean" / "store" / "config" / FILE
@@ -61,7 +61,7 @@ def test_a_table_survives_its_file(groups: list[SubscriptionGroup], counter: int
 
 def test_the_file_of_a_real_broker_is_understood() -> None:
     groups, forbidden, version = decode_groups(GOLDEN.read_bytes())
-    assert set(groups) == {*SYSTEM_GROUPS, "interop-reader"}
+    assert set(groups) == {*PREDEFINED_GROUPS, "interop-reader"}
     assert forbidden == {}
     assert version.counter > 0
     assert groups["SELF_TEST_C_GROUP"] == SubscriptionGroup("SELF_TEST_C_GROUP")
@@ -77,7 +77,7 @@ def test_what_was_put_is_there_after_a_restart_and_its_version_has_grown(tmp_pat
     assert again.is_forbidden("g", "t", 4)
     assert not again.is_forbidden("g", "t", 2)
     assert again.data_version.counter == before + 2
-    assert set(again.table) >= set(SYSTEM_GROUPS)
+    assert set(again.table) >= set(PREDEFINED_GROUPS)
 
 
 def test_a_group_is_made_when_it_is_asked_for_if_that_is_allowed(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from broker.consuming import SIZES, Peer, part, put, running, until
 from tiermq.broker.consumer_offsets import FILE, decode_offsets
 from tiermq.broker.offset_requests import OffsetProcessor
 from tiermq.clock import ManualClock
+from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import RequestCode, ResponseCode
 
 QUERY, UPDATE = RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET
@@ -18,6 +19,7 @@ QUERY, UPDATE = RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_O
 def test_what_was_committed_is_answered_and_survives_a_restart(tmp_path: Path) -> None:
     with running(tmp_path) as broker, Peer(broker) as peer:
         peer.join()
+        put(broker, *"1234567", queue_id=1)
         assert peer.ask(UPDATE, consumerGroup="G", topic="T", queueId=1, commitOffset=7).code == 0
         assert peer.ask(QUERY, consumerGroup="G", topic="T", queueId=1).ext == {"offset": "7"}
     with running(tmp_path) as broker, Peer(broker) as peer:
@@ -27,6 +29,7 @@ def test_what_was_committed_is_answered_and_survives_a_restart(tmp_path: Path) -
 def test_commits_are_written_to_disk_now_and_then_without_the_loop_waiting(tmp_path: Path) -> None:
     with running(tmp_path, flush_consumer_offset_interval=20) as broker, Peer(broker) as peer:
         peer.join()
+        put(broker, *"12345")
         peer.ask(UPDATE, consumerGroup="G", topic="T", queueId=0, commitOffset=5)
         offsets = broker.parts.offsets
         until(broker, lambda: offsets.data_version.counter > 0)
@@ -49,6 +52,68 @@ def test_a_commit_of_minus_one_changes_nothing(tmp_path: Path) -> None:
         peer.join()
         assert peer.ask(UPDATE, consumerGroup="G", topic="T", queueId=0, commitOffset=-1).code == 0
         assert broker.parts.offsets.snapshot() == {}
+
+
+@pytest.mark.parametrize("offset", [-2, -(2**63)])
+def test_a_commit_below_minus_one_is_refused(tmp_path: Path, offset: int) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        peer.join()
+        answer = peer.ask(UPDATE, consumerGroup="G", topic="T", queueId=0, commitOffset=offset)
+        assert (answer.code, str(offset) in str(answer.remark)) == (ResponseCode.INVALID_PARAMETER, True)
+        assert peer.pull(0, sysFlag=1, commitOffset=offset).code == ResponseCode.INVALID_PARAMETER
+        assert broker.parts.offsets.snapshot() == {}
+
+
+@pytest.mark.parametrize("offset", [4, 2**63 - 1])
+def test_a_commit_beyond_the_end_is_a_commit_of_the_end(tmp_path: Path, offset: int) -> None:
+    """As of a consumer that is ahead of a broker which lost its tail: what comes next is not skipped."""
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        peer.join()
+        put(broker, "a", "b", "c")
+        answer = peer.ask(UPDATE, consumerGroup="G", topic="T", queueId=0, commitOffset=offset)
+        assert (answer.code, answer.remark) == (0, f"committed 3, the end of the queue, and not {offset}")
+        assert broker.parts.offsets.snapshot() == {"T@G": {0: 3}}
+        peer.ask(UPDATE, consumerGroup="G", topic="T", queueId=0, commitOffset=1)
+        peer.pull(offset, sysFlag=1, commitOffset=offset)
+        assert broker.parts.offsets.snapshot() == {"T@G": {0: 3}}
+
+
+def test_a_commit_for_a_queue_that_the_topic_has_not_is_refused(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        peer.join()
+        put(broker, "a", queue_id=3)
+        for queue_id in (-1, 4, 30_000, 2**31 - 1):
+            answer = peer.ask(UPDATE, consumerGroup="G", topic="T", queueId=queue_id, commitOffset=0)
+            assert (answer.code, "has 4 queues" in str(answer.remark)) == (ResponseCode.INVALID_PARAMETER, True)
+        assert broker.parts.offsets.snapshot() == {}
+        broker.parts.topics.put(TopicConfig("T", 1, 1))
+        answer = peer.ask(UPDATE, consumerGroup="G", topic="T", queueId=3, commitOffset=1)
+        assert answer.code == 0, "the topic had it before it got fewer, and it has a message"
+
+
+@pytest.mark.parametrize("group", ["CID_RMQ_SYS_REVIVE_GROUP", "CID_RMQ_SYS_TRANS", "CID_RMQ_SYS_another"])
+def test_no_request_of_a_client_changes_offsets_of_a_broker_s_own_group(tmp_path: Path, group: str) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        put(broker, "a", "b")
+        peer.join(group)
+        broker.parts.offsets.commit(group, "T", 0, 1)
+        peer.join("G")
+        peer.ask(UPDATE, consumerGroup="G", topic="T", queueId=0, commitOffset=2)
+        before = broker.parts.offsets.snapshot()
+        place = {"consumerGroup": group, "topic": "T", "queueId": 0}
+        pop = {"maxMsgNums": 1, "invisibleTime": 1000, "pollTime": 0, "initMode": 0}
+        reset = {"group": group, "topic": "T", "timestamp": 0, "isForce": "true"}
+        answers = [
+            peer.ask(UPDATE, **place, commitOffset=2),
+            peer.pull(0, sysFlag=1, commitOffset=2, consumerGroup=group),
+            peer.ask(RequestCode.POP_MESSAGE, **place, **pop),
+            peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **reset),
+            peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **reset, queueId=0, offset=2),
+            peer.ask(RequestCode.CLONE_GROUP_OFFSET, srcGroup="G", destGroup=group, topic="T"),
+            peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName=group, cleanOffset="true"),
+        ]
+        assert [answer.code for answer in answers] == [ResponseCode.NO_PERMISSION] * len(answers)
+        assert broker.parts.offsets.snapshot() == before
 
 
 def test_a_commit_in_ignorance_of_a_reset_does_not_undo_it(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from broker.consuming import put, running
 from broker.popping_peer import MINUTE_MS, PopPeer, pops, revive
 from tiermq import Message
 from tiermq.broker.pop_checkpoints import CheckPoint, Popped
-from tiermq.broker.pop_log import REVIVE_GROUP
 from tiermq.clock import ManualClock
 from tiermq.errors import RequestRefused
+from tiermq.message.topic_name import REVIVE_GROUP
 from tiermq.status import PutStatus
 
 REVIVE_TOPIC = "rmq_sys_REVIVE_LOG_DefaultCluster"

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from broker.brokers import running
 from tiermq.broker.processors import PROCESSORS
+from tiermq.remoting.access import declared_by
+from tiermq.remoting.receiving import SEND_CODES
 
 
 def test_processors_stand_in_the_order_of_their_names() -> None:
@@ -13,17 +17,12 @@ def test_processors_stand_in_the_order_of_their_names() -> None:
     assert names == sorted(set(names))
 
 
-def test_a_broker_has_each_of_them_and_no_code_is_served_twice(tmp_path: Path) -> None:
+def test_a_broker_has_each_of_them_and_serves_what_they_declare(tmp_path: Path) -> None:
     with running(tmp_path) as broker:
         assert [type(each) for each in broker.processors] == list(PROCESSORS)
+        declared = {each.code for processor in broker.processors for each, _ in declared_by(processor)}
         server = broker.parts.server
-        served: set[int] = set()
-        taken: list[int] = []
-        for processor in broker.processors:
-            server._handlers.clear()
-            server._blocking.clear()
-            processor.register(server)
-            codes = {*server._handlers, *server._blocking}
-            taken += codes & served
-            served |= codes
-        assert taken == []
+        assert declared <= server.codes
+        assert server.declared.keys() == server.codes | SEND_CODES
+        with pytest.raises(ValueError, match="expected one handler"):
+            server.serve(broker.processors[0])

@@ -90,3 +90,13 @@ def test_a_broker_without_a_wheel_takes_nothing_back(tmp_path: Path) -> None:
         assert recall(producer, "x").code == ResponseCode.SERVICE_NOT_AVAILABLE
         refused = producer.send(properties=properties(60_000, "K"))
         assert refused.code == ResponseCode.SYSTEM_ERROR
+
+
+def test_a_cancellation_names_a_timer_of_the_topic_that_it_is_sent_to(broker: Broker) -> None:
+    """Who may send to one topic takes back nothing of another."""
+    with Producer(broker) as producer:
+        producer.send("U", properties=properties(60_000, "K"))
+        cancels = f"{properties(60_000, 'C')}TIMER_DEL_UNIQKEY\x01U+K\x02"
+        refused = producer.send("T", properties=cancels)
+        assert (refused.code, "expected a timer of T" in str(refused.remark)) == (ResponseCode.MESSAGE_ILLEGAL, True)
+        assert producer.send("U", properties=cancels).code == ResponseCode.SUCCESS

@@ -23,6 +23,7 @@ from tiermq.namesrv.kv_config import ORDER_TOPIC_CONFIG
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.namesrv.topic_config import DataVersion, TopicConfig
+from tiermq.remoting.access import ANY_ACCOUNT
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
@@ -39,8 +40,8 @@ class WatchedNameServer(NameServer):
         super().__init__(NameServerConfig(listen_port=port, bind_address="127.0.0.1", kv_config_path=""))
         self.said: queue.Queue[tuple[set[str], int]] = queue.Queue()
         self.farewells: queue.Queue[str] = queue.Queue()
-        self.server.register(RequestCode.REGISTER_BROKER, self._register)
-        self.server.register(RequestCode.UNREGISTER_BROKER, self._unregister)
+        self.server.register(RequestCode.REGISTER_BROKER, self._register, ANY_ACCOUNT)
+        self.server.register(RequestCode.UNREGISTER_BROKER, self._unregister, ANY_ACCOUNT)
 
     def _register(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         table = json.loads(bytes(request.body))["topicConfigSerializeWrapper"]["topicConfigTable"]

@@ -11,17 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.brokers import broker_config
-from tiermq.broker.topics import (
-    TopicTable,
-    check_topic_name,
-    decode_topics,
-    encode_topics,
-    is_sending_forbidden,
-    is_system_topic,
-    system_topics,
-)
+from tiermq.broker.topics import TopicTable, check_topic_name, decode_topics, encode_topics, system_topics
 from tiermq.clock import ManualClock
 from tiermq.errors import RequestRefused, StoreDamaged
+from tiermq.message.topic_name import is_broker_topic, is_system_topic
 from tiermq.namesrv.topic_config import NO_VERSION, DataVersion, TopicConfig
 from tiermq.remoting.codes import ResponseCode
 
@@ -194,5 +187,5 @@ def test_an_illegal_name_is_an_invalid_parameter(name: str) -> None:
 def test_who_owns_a_topic_is_told_by_its_name() -> None:
     assert is_system_topic("rmq_sys_anything")
     assert not is_system_topic("orders")
-    assert is_sending_forbidden("SCHEDULE_TOPIC_XXXX")
-    assert not is_sending_forbidden("BenchmarkTest")
+    assert is_broker_topic("SCHEDULE_TOPIC_XXXX")
+    assert not is_broker_topic("BenchmarkTest")

@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from broker.brokers import send_command
 from broker.consuming import Peer, bodies_of, messages_of, on_loop, part, running, until
 from broker.transaction_peer import COMMIT, ROLLBACK, UNKNOWN, TransactionPeer, shown
 from tiermq import PutResult
 from tiermq.broker.broker import Broker
 from tiermq.broker.transacting import TransactionProcessor
 from tiermq.clock import ManualClock
+from tiermq.message.record import encode_record
+from tiermq.message.stored_message import StoredMessage
 from tiermq.message.system_flag import TransactionType
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
@@ -299,3 +302,57 @@ def test_a_store_that_is_full_is_told_to_whoever_ends(world: World, monkeypatch:
         assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert world.producer.end(half, COMMIT).code == 0
     assert world.visible() == ["a"]
+
+
+def test_no_half_message_speaks_for_another(world: World) -> None:
+    """What copies of a half name is the broker's to say: a client's own must not end a transaction of others."""
+    mine = world.producer.prepare("mine")
+    theirs = world.producer.prepare("theirs", "TRAN_PREPARED_QUEUE_OFFSET\x010\x02TRANSACTION_CHECK_TIMES\x0114\x02")
+    assert world.producer.end(theirs, ROLLBACK).code == ResponseCode.SUCCESS
+    world.broker.parts.local.dispatch_now()
+    assert world.processor.waiting == 1
+    assert world.producer.end(mine, COMMIT).code == ResponseCode.SUCCESS
+    assert world.visible() == ["mine"]
+
+
+@pytest.mark.parametrize("target", ["T", "rmq_sys_REVIVE_LOG_DefaultCluster"])
+def test_a_record_in_the_body_of_a_message_is_no_half_message(world: World, target: str) -> None:
+    """It has topic, group and offset of a client's choice: it could end any transaction, and be stored anywhere."""
+    mine = world.producer.prepare("mine")
+    local = world.broker.parts.local
+    before = local.max_offset(target, 1)
+
+    def forged(place: int) -> bytes:
+        properties = {
+            "REAL_TOPIC": target,
+            "REAL_QID": "1",
+            "PGROUP": "PG",
+            "UNIQ_KEY": "ID-forged",
+            "TRAN_MSG": "true",
+        }
+        return encode_record(
+            topic="RMQ_SYS_TRANS_HALF_TOPIC",
+            body=b"forged",
+            physical_offset=place,
+            properties=properties,
+            born_timestamp_ms=world.clock.now_ms(),
+        )
+
+    carrier = world.producer.client.request(send_command("T", forged(0)))
+    (stored,) = [each for each in messages_in(world, "T", 0) if each.message_id == carrier.ext["msgId"]]
+    inside = stored.physical_offset + stored.size - len(forged(0)) - len(stored.encoded_properties) - len("T") - 3
+    carrier = world.producer.client.request(send_command("T", forged(inside + stored.size)))
+    place = inside + stored.size
+    assert local.message_at(place) is not None, "it can be read there"
+    answer = world.producer.client.request(
+        world.producer.ending({"tranStateTableOffset": 0, "commitLogOffset": place}, COMMIT)
+    )
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    local.dispatch_now()
+    assert local.max_offset(target, 1) == before
+    assert world.producer.end(mine, COMMIT).code == ResponseCode.SUCCESS
+
+
+def messages_in(world: World, topic: str, queue_id: int) -> list[StoredMessage]:
+    world.broker.parts.local.dispatch_now()
+    return list(world.broker.parts.local.get(topic, queue_id, 0).messages)

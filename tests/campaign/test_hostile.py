@@ -20,6 +20,8 @@ from campaign.hostile.secrets import SecretsPart
 from campaign.hostile.target import Disagreement, Target, by_both
 from tiermq.broker.admin_topics import TopicAdminProcessor
 from tiermq.message import client_batch
+from tiermq.remoting.access import ANY_ACCOUNT, serves
+from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.permissions import AccessTable
 
@@ -100,6 +102,7 @@ def test_senseless_requests_are_answered(tmp_path: Path) -> None:
 
 
 def test_a_handler_that_trips_over_a_request_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @serves(RequestCode.GET_TOPIC_CONFIG, access=ANY_ACCOUNT)
     def settings(_self: object, _connection: object, command: RemotingCommand) -> RemotingCommand:
         return command.respond(remark=command.ext["no such field"])
 
@@ -114,7 +117,7 @@ def test_peers_without_a_right_get_nothing(tmp_path: Path) -> None:
 
 
 def test_a_check_that_lets_everybody_in_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AccessTable, "check", lambda _self, _command, _host: None)
+    monkeypatch.setattr(AccessTable, "signer_of", lambda _self, _command, _host: None)
     found = {finding.found.split(",")[0] for finding in AccessPart().round(1, tmp_path).findings}
     assert len(found) > 20
 

@@ -21,11 +21,20 @@ from broker.brokers import SMALL, send_command
 from servers.loopback import free_ports
 from tiermq import LocalStore
 from tiermq.cli.main import cli
+from tiermq.clock import SystemClock
 from tiermq.errors import RemotingError
+from tiermq.namesrv.kv_config import KvConfig
+from tiermq.namesrv.name_processor import NameProcessor
+from tiermq.namesrv.name_server import NameServer
+from tiermq.namesrv.name_server_config import NameServerConfig
+from tiermq.namesrv.route_table import RouteTable
+from tiermq.remoting.access import ADMINISTRATOR
 from tiermq.remoting.acl import Credentials
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.permissions import AccessFile
+from tiermq.remoting.server import RemotingServer
 from tiermq.remoting.tls import trusting_client_context
 
 SMALL_FILE = "\n".join(f"{name} = {value}" for name, value in SMALL.items())
@@ -126,6 +135,63 @@ def test_a_broker_can_register_elsewhere_and_tls_and_accounts_are_enforced(tmp_p
             with at(first["nameServer"]) as client:
                 info = client.request(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
                 assert b'"b2"' in bytes(info.body)
+
+
+ACCOUNTS = """
+[[accounts]]
+accessKey = "root"
+secretKey = "a long secret"
+admin = true
+[[accounts]]
+accessKey = "user"
+secretKey = "another secret"
+defaultTopicPerm = "PUB|SUB"
+defaultGroupPerm = "SUB"
+"""
+ROOT, USER = Credentials("root", "a long secret"), Credentials("user", "another secret")
+NAMED = {
+    **dict.fromkeys(("topic", "namespace", "key", "value", "cluster", "clusterName"), "TBW102"),
+    "brokerName": "b1",
+    "brokerAddr": "10.9.9.9:1",
+    "brokerId": "0",
+}
+
+
+def test_accounts_protect_the_name_server_beside_the_broker_too(tmp_path: Path) -> None:
+    (tmp_path / "acl.toml").write_text(ACCOUNTS)
+    (tmp_path / "small.toml").write_text(SMALL_FILE)
+    words = (tmp_path / "s", "-c", tmp_path / "small.toml", "--host", "127.0.0.1", *FREE, "--name", "b1")
+    names = RemotingServer()
+    names.serve(NameProcessor(NameServerConfig(kv_config_path=""), RouteTable(SystemClock()), KvConfig()))
+    with serving(*words, "--acl", tmp_path / "acl.toml") as (_, ready), at(ready["nameServer"]) as stranger:
+        for code, (access, _) in names.declared.items():
+            request = RemotingCommand(code, ext=NAMED, body=b"{}")
+            assert stranger.request(request).code == ResponseCode.NO_PERMISSION
+            if access is ADMINISTRATOR:
+                with at(ready["nameServer"], credentials=USER) as user:
+                    assert user.request(RemotingCommand(code, ext=NAMED, body=b"{}")).code == ResponseCode.NO_PERMISSION
+        route = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext={"topic": "TBW102"})
+        with at(ready["nameServer"], credentials=USER) as user:
+            assert ready["address"].encode() in bytes(user.request(route).body)
+        with at(ready["nameServer"], credentials=ROOT) as root:
+            wipe = RemotingCommand(RequestCode.WIPE_WRITE_PERM_OF_BROKER, ext={"brokerName": "b1"})
+            assert root.request(wipe).code == ResponseCode.SUCCESS
+
+
+def test_a_broker_signs_what_it_tells_name_servers_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "acl.toml").write_text(ACCOUNTS)
+    (tmp_path / "small.toml").write_text(SMALL_FILE)
+    accounts = AccessFile(tmp_path / "acl.toml")
+    config = NameServerConfig(bind_address="127.0.0.1", listen_port=0, kv_config_path="")
+    with NameServer(config, acl=accounts) as server:
+        where = f"127.0.0.1:{server.port}"
+        words = (tmp_path / "s", "-c", tmp_path / "small.toml", "--host", "127.0.0.1", "--port", "0", "--name", "b7")
+        with (
+            serving(*words, "--namesrv", where, "--acl", tmp_path / "acl.toml"),
+            at(where, credentials=USER) as client,
+        ):
+            info = client.request(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
+            assert b'"b7"' in bytes(info.body)
 
 
 def refused(*words: str | Path) -> str:

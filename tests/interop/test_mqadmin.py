@@ -155,10 +155,15 @@ def test_mqadmin_administers_through_tls_with_its_signature(
     (tmp_path / "admin" / "conf").mkdir(parents=True)
     (tmp_path / "admin" / "conf" / "tools.yml").write_text(f"accessKey: mqadmin\nsecretKey: {secret}\n")
     tls = TlsSettings(TlsMode.ENFORCING)
-    with NameServer(name_server_config(), tls=tls) as name_server:
+    with NameServer(name_server_config(), tls=tls, acl=accounts) as name_server:
         config = broker_config(name_server)
         opened = Broker.open(
-            tmp_path / "store", config=config, tls=tls, acl=accounts, name_server_tls=trusting_client_context()
+            tmp_path / "store",
+            config=config,
+            tls=tls,
+            acl=accounts,
+            credentials=accounts.administrator(),
+            name_server_tls=trusting_client_context(),
         )
         names = f"127.0.0.1:{name_server.port}"
         with opened as broker, Mqadmin(distribution, tmp_path / "admin", names, "-Dtls.enable=true") as mqadmin:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tiermq.errors import StoreDamaged
-from tiermq.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
+from tiermq.errors import RequestRefused, StoreDamaged
+from tiermq.namesrv import kv_config
+from tiermq.namesrv.kv_config import NAMESPACES_MAX, ORDER_TOPIC_CONFIG, VALUE_BYTES_MAX, KvConfig
 
 
 def test_what_was_put_is_there_after_a_restart_and_what_was_deleted_is_not(tmp_path: Path) -> None:
@@ -63,3 +64,41 @@ def test_without_a_path_everything_is_in_memory() -> None:
     kv = KvConfig()
     kv.put("n", "k", "1")
     assert kv.get("n", "k") == "1"
+
+
+@pytest.mark.parametrize(
+    ("namespace", "key", "value"),
+    [("n" * 256, "k", "v"), ("n", "é" * 128, "v"), ("n", "k", "v" * (VALUE_BYTES_MAX + 1))],
+)
+def test_a_name_or_value_that_is_too_long_is_refused(namespace: str, key: str, value: str) -> None:
+    kv = KvConfig()
+    with pytest.raises(RequestRefused, match="at most"):
+        kv.put(namespace, key, value)
+    assert kv.namespace(namespace) is None
+
+
+@pytest.mark.parametrize(
+    ("bound", "most"), [("NAMESPACES_MAX", 3), ("KEYS_MAX", 3), ("TABLE_BYTES_MAX", 3 * len("n0kv"))]
+)
+def test_settings_do_not_grow_beyond_their_bounds_and_can_still_be_changed(
+    monkeypatch: pytest.MonkeyPatch, bound: str, most: int
+) -> None:
+    monkeypatch.setattr(kv_config, bound, most)
+    kv = KvConfig()
+    for at in range(3):
+        kv.put(f"n{at}", "k", "v")
+    with pytest.raises(RequestRefused, match="at most"):
+        kv.put("n3", "k", "v")
+    kv.put("n0", "k", "w")
+    assert kv.get("n0", "k") == "w"
+    assert kv.namespace("n3") is None
+
+
+def test_a_file_beyond_the_bounds_is_read_and_may_shrink(tmp_path: Path) -> None:
+    path = tmp_path / "kvConfig.json"
+    path.write_text(json.dumps({"configTable": {f"n{at}": {"k": "v"} for at in range(NAMESPACES_MAX + 9)}}))
+    kv = KvConfig(str(path))
+    kv.put("n0", "k", "w")
+    assert kv.delete("n0", "k")
+    with pytest.raises(RequestRefused):
+        kv.put("another", "k", "v")

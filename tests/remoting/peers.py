@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Self
 
+from tiermq.remoting.access import ANY_ACCOUNT
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.frame import decode_frame, encode_frame
@@ -33,10 +34,10 @@ def broken(connection: Connection, command: RemotingCommand) -> RemotingCommand:
 
 def make_server(**options: Any) -> RemotingServer:
     server = RemotingServer(**options)
-    server.register(ECHO, echo)
-    server.register_blocking(ECHO_BLOCKING, echo)
-    server.register(BIG, big)
-    server.register(BROKEN, broken)
+    server.register(ECHO, echo, ANY_ACCOUNT)
+    server.register(ECHO_BLOCKING, echo, ANY_ACCOUNT, in_pool=True)
+    server.register(BIG, big, ANY_ACCOUNT)
+    server.register(BROKEN, broken, ANY_ACCOUNT)
     return server
 
 

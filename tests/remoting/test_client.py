@@ -10,6 +10,7 @@ import pytest
 
 from remoting.peers import ECHO, LATER, make_server, serving
 from tiermq.errors import PeerGone, RequestTimedOut
+from tiermq.remoting.access import ANY_ACCOUNT
 from tiermq.remoting.client import BlockingClient, RemotingClient
 from tiermq.remoting.command import HeaderType, RemotingCommand
 from tiermq.remoting.connection import Connection
@@ -49,7 +50,7 @@ def test_a_client_works_on_the_caller_s_loop() -> None:
 
 def test_an_answer_that_does_not_come_is_an_error_and_the_client_goes_on() -> None:
     server = make_server()
-    server.register(LATER, lambda connection, command: None)
+    server.register(LATER, lambda connection, command: None, ANY_ACCOUNT)
     with serving(server) as running, BlockingClient("127.0.0.1", running.port, timeout_s=60) as client:
         with pytest.raises(RequestTimedOut, match=f"request {LATER}"):
             client.request(RemotingCommand(LATER), timeout_s=0.001)
@@ -58,7 +59,7 @@ def test_an_answer_that_does_not_come_is_an_error_and_the_client_goes_on() -> No
 
 def test_a_server_that_goes_away_ends_what_was_asked() -> None:
     server = make_server()
-    server.register(LATER, lambda connection, command: connection.abort())
+    server.register(LATER, lambda connection, command: connection.abort(), ANY_ACCOUNT)
     with serving(server) as running, BlockingClient("127.0.0.1", running.port, timeout_s=600) as client:
         with pytest.raises(PeerGone):
             client.request(RemotingCommand(LATER))
@@ -74,7 +75,7 @@ def test_notices_reach_their_handler() -> None:
         connection.oneway(RemotingCommand(40, ext={"consumerGroup": "g"}))
         return command.respond(0)
 
-    server.register(LATER, notify)
+    server.register(LATER, notify, ANY_ACCOUNT)
     with serving(server) as running, BlockingClient("127.0.0.1", running.port, timeout_s=60) as client:
         client.on_request(40, lambda command: heard.set())
         client.request(RemotingCommand(LATER))

@@ -13,6 +13,7 @@ import pytest
 
 from remoting.peers import BIG, ECHO, LATER, RawPeer, make_server, serving
 from tiermq.errors import PeerGone, RequestTimedOut
+from tiermq.remoting.access import ANY_ACCOUNT
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.command import FLAG_RESPONSE, RemotingCommand
 from tiermq.remoting.connection import Connection
@@ -39,7 +40,7 @@ def test_a_peer_that_does_not_read_its_answers_is_not_read_from_and_gets_them_al
         most_unsent = max(most_unsent, connection.unsent_bytes)
         return command.respond(0, body=bytes(256 * 1024))
 
-    server.register(LATER, count)
+    server.register(LATER, count, ANY_ACCOUNT)
     with serving(server) as running, RawPeer(running.port, receive_bytes=64 * 1024) as peer:
         peer.send(*(RemotingCommand(LATER, opaque=n) for n in range(200)))
         assert still_serves(running)
@@ -57,7 +58,7 @@ def test_a_peer_that_never_takes_what_is_pushed_to_it_is_closed(caplog: pytest.L
         for _ in range(64):
             connection.oneway(RemotingCommand(40, body=bytes(MIB)))
 
-    server.register(LATER, push)
+    server.register(LATER, push, ANY_ACCOUNT)
     with serving(server) as running, caplog.at_level(logging.WARNING):
         with RawPeer(running.port, receive_bytes=64 * 1024) as peer:
             peer.send(RemotingCommand(LATER))
@@ -153,7 +154,7 @@ def test_a_request_to_a_peer_that_says_nothing_times_out_and_one_to_a_peer_that_
         future.add_done_callback(lambda found: (outcomes.append(found.exception()), done.set()))
         waiting.set()
 
-    server.register(LATER, ask)
+    server.register(LATER, ask, ANY_ACCOUNT)
     with serving(server) as running:
         with RawPeer(running.port) as peer:
             peer.send(RemotingCommand(LATER, ext={"timeout": "0.001"}))
@@ -177,7 +178,7 @@ def test_what_follows_an_end_is_called_once_each_and_a_mistake_there_is_logged(
         connection.on_close += [lambda gone: 1 / 0, lambda gone: ended.set()]
         return command.respond(0, repr(connection))
 
-    server.register(LATER, watch)
+    server.register(LATER, watch, ANY_ACCOUNT)
     with serving(server) as running, caplog.at_level(logging.ERROR):
         with BlockingClient("127.0.0.1", running.port, timeout_s=60) as client:
             assert "127.0.0.1" in (client.request(RemotingCommand(LATER)).remark or "")
@@ -195,7 +196,7 @@ def test_a_closed_connection_takes_no_more_and_asks_nobody() -> None:
         connection.on_close.append(lambda gone: ended.set())
         return command.respond(0)
 
-    server.register(LATER, keep)
+    server.register(LATER, keep, ANY_ACCOUNT)
     with serving(server) as running:
         with BlockingClient("127.0.0.1", running.port, timeout_s=60) as client:
             client.request(RemotingCommand(LATER))
@@ -221,7 +222,7 @@ def test_an_answer_of_many_parts_is_one_frame(size: int, uvloop: str, monkeypatc
         whole = encode_frame(command.respond(0, body=body))
         connection.send_bytes(whole[:10], memoryview(whole)[10:50], whole[50:])
 
-    server.register(LATER, parts)
+    server.register(LATER, parts, ANY_ACCOUNT)
     with serving(server) as running, BlockingClient("127.0.0.1", running.port, timeout_s=60) as client:
         assert client.request(RemotingCommand(LATER)).body == body
         assert len(client.request(RemotingCommand(BIG, ext={"bytes": "7"})).body) == 7

@@ -15,6 +15,7 @@ from remoting.peers import BIG, BROKEN, ECHO, ECHO_BLOCKING, LATER, Gate, RawPee
 from tiermq.clock import ManualClock
 from tiermq.errors import RemotingError, RequestRefused
 from tiermq.kernel import KERNEL, Frame, SendRequest, send_answer
+from tiermq.remoting.access import ANY_ACCOUNT
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, HeaderType, RemotingCommand
@@ -22,6 +23,7 @@ from tiermq.remoting.connection import NOBODY, Connection
 from tiermq.remoting.frame import encode_frame
 from tiermq.remoting.limits import ServerLimits
 from tiermq.remoting.loop_thread import ServerThread
+from tiermq.remoting.receiving import SEND_CODES
 from tiermq.remoting.server import RemotingServer
 
 SEND_EXT = {"a": "g", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
@@ -75,7 +77,7 @@ def test_a_refusal_has_its_code_and_its_remark() -> None:
     def refuse(connection: Connection, command: RemotingCommand) -> RemotingCommand:
         raise RequestRefused("no such topic", ResponseCode.TOPIC_NOT_EXIST)
 
-    server.register(LATER, refuse)
+    server.register(LATER, refuse, ANY_ACCOUNT)
     with serving(server) as started, BlockingClient("127.0.0.1", started.port, timeout_s=60) as client:
         answer = client.request(RemotingCommand(LATER))
     assert (answer.code, answer.remark) == (17, "no such topic")
@@ -88,7 +90,7 @@ def test_a_handler_may_answer_later_and_from_another_thread() -> None:
     def later(connection: Connection, command: RemotingCommand) -> None:
         threading.Thread(target=connection.send_threadsafe, args=(command.respond(0, "later"),)).start()
 
-    server.register(LATER, later)
+    server.register(LATER, later, ANY_ACCOUNT)
     with serving(server) as started, BlockingClient("127.0.0.1", started.port, timeout_s=60) as client:
         assert client.request(RemotingCommand(LATER)).remark == "later"
 
@@ -96,7 +98,7 @@ def test_a_handler_may_answer_later_and_from_another_thread() -> None:
 def test_a_full_line_of_blocking_requests_is_answered_busy() -> None:
     gate = Gate()
     server = make_server(limits=ServerLimits(blocking_threads=1, blocking_line_max=2))
-    server.register_blocking(LATER, gate)
+    server.register(LATER, gate, ANY_ACCOUNT, in_pool=True)
     with serving(server) as started, RawPeer(started.port) as peer:
         peer.send(*(RemotingCommand(LATER, opaque=n) for n in range(3)), RemotingCommand(ECHO, opaque=3))
         busy, echoed = peer.read(), peer.read()
@@ -115,7 +117,7 @@ def test_sends_come_parsed_and_their_answer_goes_out_as_it_is() -> None:
             raise RequestRefused("no", ResponseCode.MESSAGE_ILLEGAL)
         return send_answer(request.header_type, request.opaque, 0, 479, "ID", request.queue_id, 7, "", "R", "true")
 
-    server.register_send(take)
+    server.register_send(take, dict.fromkeys(SEND_CODES, ANY_ACCOUNT))
     with serving(server) as started:
         for header_type in HeaderType:
             with BlockingClient("127.0.0.1", started.port, header_type=header_type, timeout_s=60) as client:
@@ -148,7 +150,7 @@ def test_of_a_read_those_sends_reach_the_handler_that_nobody_took_before() -> No
             server.loop.call_soon(connection.send, RemotingCommand(0, opaque=opaque, flag=1, remark="later"))
         return len(reads[-1][:2])
 
-    server.register_send(take, take_sends=take_two)
+    server.register_send(take, dict.fromkeys(SEND_CODES, ANY_ACCOUNT), take_sends=take_two)
     with serving(server) as started, RawPeer(started.port) as peer:
         peer.send(RemotingCommand(310, ext=SEND_EXT, opaque=1))
         assert (peer.read().opaque, reads) == (1, [])  # Nobody had said yet where its messages are born.
@@ -160,7 +162,7 @@ def test_of_a_read_those_sends_reach_the_handler_that_nobody_took_before() -> No
 
 def test_without_a_handler_for_sends_they_are_commands_like_others() -> None:
     server = make_server()
-    server.register(310, lambda connection, command: command.respond(0, ext={"topic": command.ext["b"]}))
+    server.register(310, lambda connection, command: command.respond(0, ext={"topic": command.ext["b"]}), ANY_ACCOUNT)
     with serving(server) as started, BlockingClient("127.0.0.1", started.port, timeout_s=60) as client:
         assert client.request(RemotingCommand(310, ext=SEND_EXT)).ext == {"topic": "T"}
 
@@ -172,7 +174,7 @@ def test_a_client_can_be_asked_by_the_server() -> None:
         asked = connection.request(RemotingCommand(307, ext={"who": "you"}), timeout_s=30)
         asked.add_done_callback(lambda done: connection.send(command.respond(0, done.result().remark)))
 
-    server.register(LATER, ask_back)
+    server.register(LATER, ask_back, ANY_ACCOUNT)
     with serving(server) as started, BlockingClient("127.0.0.1", started.port, timeout_s=60) as client:
         assert client.request(RemotingCommand(LATER)).remark == "this client does not do that"
         client.on_request(307, lambda command: command.respond(0, command.ext["who"]))
@@ -230,7 +232,7 @@ def test_callbacks_hear_of_every_beginning_and_end() -> None:
 def test_stopping_lets_requests_finish_and_then_closes() -> None:
     gate = Gate()
     server = make_server()
-    server.register_blocking(LATER, gate)
+    server.register(LATER, gate, ANY_ACCOUNT, in_pool=True)
     started = ServerThread(server)
     with RawPeer(started.port) as peer:
         peer.send(RemotingCommand(LATER, opaque=9))
@@ -282,7 +284,9 @@ def test_a_big_answer_arrives_whole(running: ServerThread) -> None:
 def test_what_a_peer_sent_who_was_gone_before_it_was_taken_is_nobody_s_mistake() -> None:
     asked = []
     server = RemotingServer()
-    server.register(RequestCode.GET_BROKER_RUNTIME_INFO, lambda connection, _request: asked.append(connection.peer))
+    server.register(
+        RequestCode.GET_BROKER_RUNTIME_INFO, lambda connection, _request: asked.append(connection.peer), ANY_ACCOUNT
+    )
 
     async def gone() -> None:
         for _ in range(20):

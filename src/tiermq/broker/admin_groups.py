@@ -11,18 +11,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from tiermq.broker.client_commit import require_client_group
 from tiermq.broker.clients import Client
 from tiermq.broker.groups import SubscriptionGroup, check_group_name, groups_document
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.topics import check_topic_name
 from tiermq.errors import RequestRefused
 from tiermq.namesrv.topic_config import PERM_READ, list_in
+from tiermq.remoting.access import ADMINISTRATOR, of_group, reads, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode, language_of
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import bool_field, text_field
 from tiermq.remoting.json_dialect import decode_object, encode_body
-from tiermq.remoting.server import RemotingServer
 
 
 class GroupAdminProcessor:
@@ -31,25 +32,14 @@ class GroupAdminProcessor:
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
 
-    def register(self, server: RemotingServer) -> None:
-        server.register_blocking(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.update)
-        server.register_blocking(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, self.update_all)
-        server.register_blocking(RequestCode.DELETE_SUBSCRIPTIONGROUP, self.delete)
-        server.register_blocking(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, self.forbidden)
-        server.register_blocking(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.all_settings)
-        server.register_blocking(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, self.settings)
-        server.register(RequestCode.GET_CONSUMER_CONNECTION_LIST, self.consumers)
-        server.register(RequestCode.GET_PRODUCER_CONNECTION_LIST, self.producers)
-        server.register(RequestCode.GET_ALL_PRODUCER_INFO, self.all_producers)
-        server.register(RequestCode.QUERY_TOPICS_BY_CONSUMER, self.topics)
-        server.register(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, self.subscription)
-
     # Settings.
 
+    @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, access=ADMINISTRATOR, in_pool=True)
     def update(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         self._put([decode_object(command.body)])
         return command.respond()
 
+    @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, access=ADMINISTRATOR, in_pool=True)
     def update_all(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Checked whole before anything of it is changed; one write to the disk."""
         self._put(list_in(decode_object(command.body), "groupConfigList"))
@@ -63,6 +53,7 @@ class GroupAdminProcessor:
         if changed:
             self._parts.groups.put_all(changed)
 
+    @serves(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, access=ADMINISTRATOR, in_pool=True)
     def forbidden(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Let a group read a topic, or no longer, if that is asked; says whether it may now."""
         groups = self._parts.groups
@@ -76,13 +67,16 @@ class GroupAdminProcessor:
         told = {"group": group, "readable": not groups.is_forbidden(group, topic, PERM_READ), "topic": topic}
         return command.respond(body=encode_body(told))
 
+    @serves(RequestCode.DELETE_SUBSCRIPTIONGROUP, access=ADMINISTRATOR, in_pool=True)
     def delete(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         name = text_field(command, "groupName")
+        require_client_group(name)
         self._parts.groups.delete(name)
         if bool_field(command, "cleanOffset", default=False):
             self._parts.offsets.remove_group(name)
         return command.respond()
 
+    @serves(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, access=of_group("group"), in_pool=True)
     def settings(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Of one group, which is made if groups may come by themselves."""
         name = text_field(command, "group")
@@ -91,6 +85,7 @@ class GroupAdminProcessor:
             raise RequestRefused(f"No group in this broker. group: {name}", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         return command.respond(body=encode_body(found.to_json()))
 
+    @serves(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, access=ADMINISTRATOR, in_pool=True)
     def all_settings(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         groups = self._parts.groups
         return command.respond(
@@ -99,6 +94,7 @@ class GroupAdminProcessor:
 
     # Members.
 
+    @serves(RequestCode.GET_CONSUMER_CONNECTION_LIST, access=of_group("consumerGroup"))
     def consumers(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         name = text_field(command, "consumerGroup")
         group = self._parts.clients.consumers(name)
@@ -113,6 +109,7 @@ class GroupAdminProcessor:
         }
         return command.respond(body=encode_body(body))
 
+    @serves(RequestCode.GET_PRODUCER_CONNECTION_LIST, access=ADMINISTRATOR)
     def producers(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         name = text_field(command, "producerGroup")
         group = self._parts.clients.producers(name)
@@ -120,6 +117,7 @@ class GroupAdminProcessor:
             raise RequestRefused(f"the producer group[{name}] not exist")
         return command.respond(body=encode_body({"connectionSet": [_told(each) for each in group.clients.values()]}))
 
+    @serves(RequestCode.GET_ALL_PRODUCER_INFO, access=ADMINISTRATOR)
     def all_producers(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         clients = self._parts.clients
         found = [group for name in clients.producer_groups if (group := clients.producers(name)) is not None]
@@ -140,12 +138,14 @@ class GroupAdminProcessor:
         }
         return command.respond(body=encode_body(body))
 
+    @serves(RequestCode.QUERY_TOPICS_BY_CONSUMER, access=of_group("group"))
     def topics(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Those that the group has offsets of."""
         found = self._parts.offsets.topics_of(text_field(command, "group"))
         address = f"{self._parts.config.broker_ip1}:{self._parts.server.port}"
         return command.respond(body=encode_body({"brokerAddr": address, "topicList": found}))
 
+    @serves(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, access=of_group("group") & reads("topic"))
     def subscription(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         group, topic = text_field(command, "group"), text_field(command, "topic")
         found = self._parts.clients.subscription(group, topic)

@@ -15,19 +15,21 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tiermq.broker.admin_topics import queue_key
+from tiermq.broker.client_commit import require_client_group, require_queue
 from tiermq.broker.consumer_offsets import encode_offsets
+from tiermq.broker.groups import check_group_name
 from tiermq.broker.parts import BrokerParts, config_directory
 from tiermq.broker.rates import NOTE_PERIOD_S
 from tiermq.delivery.delay_offsets import FILE, decode_delay_offsets, encode_delay_offsets
 from tiermq.errors import RequestRefused
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.namesrv.topic_config import TopicConfig
+from tiermq.remoting.access import ADMINISTRATOR, of_group, reads, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import bool_field, int32_field, int_field, text_field
 from tiermq.remoting.json_dialect import ObjectKeyed, encode_body
-from tiermq.remoting.server import RemotingServer
 
 ALL_QUEUES = -1
 NO_OFFSET = -1
@@ -42,15 +44,6 @@ class OffsetAdminProcessor:
         self._delay_path = f"{config_directory(parts.local.config.root_path)}/{FILE}"
         parts.periodic.append((NOTE_PERIOD_S, self.note_rates))
 
-    def register(self, server: RemotingServer) -> None:
-        server.register_blocking(RequestCode.GET_CONSUME_STATS, self.consume_stats)
-        server.register_blocking(RequestCode.GET_BROKER_CONSUME_STATS, self.all_consume_stats)
-        server.register_blocking(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.reset)
-        server.register_blocking(RequestCode.GET_ALL_CONSUMER_OFFSET, self.all_offsets)
-        server.register_blocking(RequestCode.GET_ALL_DELAY_OFFSET, self.delay_offsets)
-        server.register_blocking(RequestCode.CLONE_GROUP_OFFSET, self.clone)
-        server.register_blocking(RequestCode.QUERY_CONSUME_TIME_SPAN, self.time_span)
-
     def note_rates(self) -> None:
         totals: dict[tuple[str, str], int] = {}
         for given in self._parts.given:
@@ -60,12 +53,14 @@ class OffsetAdminProcessor:
 
     # How far.
 
+    @serves(RequestCode.GET_CONSUME_STATS, access=of_group("consumerGroup"), in_pool=True)
     def consume_stats(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         group = text_field(command, "consumerGroup")
         asked = [*(command.ext.get("topicList") or "").split(TOPIC_SEPARATOR), command.ext.get("topic") or ""]
         names = [name for name in asked if name] or self._parts.offsets.topics_of(group)
         return command.respond(body=encode_body(self._stats(group, list(self._topics_to_tell(group, names)))))
 
+    @serves(RequestCode.GET_BROKER_CONSUME_STATS, access=ADMINISTRATOR, in_pool=True)
     def all_consume_stats(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """One entry for each topic of each group; `isOrder` leaves out topics that are not ordered."""
         ordered_only = bool_field(command, "isOrder", default=False)
@@ -117,6 +112,7 @@ class OffsetAdminProcessor:
             "pullOffset": max(consumed, offsets.query_pulled(group, topic, queue_id)),
         }
 
+    @serves(RequestCode.QUERY_CONSUME_TIME_SPAN, access=of_group("group") & reads("topic"), in_pool=True)
     def time_span(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Times of the oldest and newest message of each queue, and of the last one that the group consumed."""
         topic, group = self._topic(text_field(command, "topic")), text_field(command, "group")
@@ -145,12 +141,16 @@ class OffsetAdminProcessor:
 
     # Elsewhere.
 
+    @serves(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, access=ADMINISTRATOR, in_pool=True)
     def reset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         topic, group = self._topic(text_field(command, "topic")), text_field(command, "group")
+        require_client_group(group)
         self._require_group(group)
         time_ms = int_field(command, "timestamp")
         queue_id = int32_field(command, "queueId", ALL_QUEUES)
         offset = int_field(command, "offset", NO_OFFSET)
+        if queue_id >= 0:
+            require_queue(self._parts, topic, queue_id)
         goals = {}
         for each in range(topic.read_queues) if queue_id < 0 else (queue_id,):
             if queue_id >= 0 and offset != NO_OFFSET:
@@ -176,8 +176,11 @@ class OffsetAdminProcessor:
             raise RequestRefused(f"Target offset {offset} not in consume queue range [{max(0, low)}-{max(0, high)}]")
         return offset
 
+    @serves(RequestCode.CLONE_GROUP_OFFSET, access=ADMINISTRATOR, in_pool=True)
     def clone(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         source, target = text_field(command, "srcGroup"), text_field(command, "destGroup")
+        require_client_group(target)
+        check_group_name(target)
         asked = command.ext.get("topic")
         for topic in [asked] if asked else self._parts.offsets.topics_of(source):
             if self._parts.topics.get(topic) is not None:
@@ -196,10 +199,12 @@ class OffsetAdminProcessor:
 
     # Whole tables, for a broker that follows this one.
 
+    @serves(RequestCode.GET_ALL_CONSUMER_OFFSET, access=ADMINISTRATOR, in_pool=True)
     def all_offsets(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         offsets = self._parts.offsets
         return command.respond(body=encode_offsets(offsets.snapshot(), offsets.data_version))
 
+    @serves(RequestCode.GET_ALL_DELAY_OFFSET, access=ADMINISTRATOR, in_pool=True)
     def delay_offsets(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """As they were written last."""
         found = OsFileAccess().read_config(self._delay_path, decode_delay_offsets)

@@ -26,12 +26,12 @@ from tiermq.broker.topic_attributes_text import altered_attributes, parse_attrib
 from tiermq.broker.topics import check_topic_name
 from tiermq.errors import RequestRefused, TierError
 from tiermq.namesrv.topic_config import FILTER_MULTI_TAG, FILTER_SINGLE_TAG, NO_VERSION, TopicConfig, list_in
+from tiermq.remoting.access import ADMINISTRATOR, ANY_ACCOUNT, knows, reads, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import bool_field, int32_field, text_field
 from tiermq.remoting.json_dialect import ObjectKeyed, decode_object, encode_body
-from tiermq.remoting.server import RemotingServer
 
 _log = logging.getLogger(__name__)
 
@@ -47,22 +47,12 @@ class TopicAdminProcessor:
         self._parts = parts
         parts.periodic.append((NOTE_PERIOD_S, self.note_rates))
 
-    def register(self, server: RemotingServer) -> None:
-        server.register_blocking(RequestCode.UPDATE_AND_CREATE_TOPIC, self.update)
-        server.register_blocking(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, self.update_all)
-        server.register_blocking(RequestCode.DELETE_TOPIC_IN_BROKER, self.delete)
-        server.register_blocking(RequestCode.GET_ALL_TOPIC_CONFIG, self.all_settings)
-        server.register_blocking(RequestCode.GET_TOPIC_STATS_INFO, self.stats)
-        server.register_blocking(RequestCode.CLEAN_UNUSED_TOPIC, self.clean_unused)
-        server.register(RequestCode.GET_TOPIC_CONFIG, self.settings)
-        server.register(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, self.consumed_by)
-        server.register(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system_topics)
-
     def note_rates(self) -> None:
         self._parts.put_rates.note(self._parts.local.put_counts())
 
     # Changing.
 
+    @serves(RequestCode.UPDATE_AND_CREATE_TOPIC, access=ADMINISTRATOR, in_pool=True)
     def update(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         asked = TopicConfig(
             text_field(command, "topic"),
@@ -76,6 +66,7 @@ class TopicAdminProcessor:
         self._put([self._wanted(asked, parse_attributes(command.ext.get("attributes") or ""))])
         return command.respond()
 
+    @serves(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, access=ADMINISTRATOR, in_pool=True)
     def update_all(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Attributes are changes here too: `{"+message.type": "FIFO", "-reserve.time": ""}`."""
         wanted = []
@@ -114,6 +105,7 @@ class TopicAdminProcessor:
         if self._parts.topics.is_system(name):
             raise RequestRefused(f"The topic[{name}] is conflict with system topic.", ResponseCode.INVALID_PARAMETER)
 
+    @serves(RequestCode.DELETE_TOPIC_IN_BROKER, access=ADMINISTRATOR, in_pool=True)
     def delete(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         name = text_field(command, "topic", "")
         if not name.strip():
@@ -137,6 +129,7 @@ class TopicAdminProcessor:
             ) from error
         return command.respond()
 
+    @serves(RequestCode.CLEAN_UNUSED_TOPIC, access=ADMINISTRATOR, in_pool=True)
     def clean_unused(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Delete the queues of topics that are in the store and that no table knows."""
         self._parts.store.clean_unused_topics(self._parts.topics.table)
@@ -144,6 +137,7 @@ class TopicAdminProcessor:
 
     # Telling.
 
+    @serves(RequestCode.GET_TOPIC_CONFIG, access=knows("topic"))
     def settings(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         name = text_field(command, "topic")
         found = self._parts.topics.get(name)
@@ -151,6 +145,7 @@ class TopicAdminProcessor:
             raise RequestRefused(f"No topic in this broker. topic: {name}", ResponseCode.TOPIC_NOT_EXIST)
         return command.respond(body=encode_body(found.to_json()))
 
+    @serves(RequestCode.GET_ALL_TOPIC_CONFIG, access=ADMINISTRATOR, in_pool=True)
     def all_settings(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         told = self._parts.topics.registration_snapshot()
         body = {
@@ -162,6 +157,7 @@ class TopicAdminProcessor:
         }
         return command.respond(body=encode_body(body))
 
+    @serves(RequestCode.GET_TOPIC_STATS_INFO, access=knows("topic"), in_pool=True)
     def stats(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         name = text_field(command, "topic")
         found = self._parts.topics.get(name)
@@ -185,11 +181,13 @@ class TopicAdminProcessor:
             "minOffset": max(0, store.min_offset(topic, queue_id)),
         }
 
+    @serves(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, access=reads("topic"))
     def consumed_by(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         name = text_field(command, "topic")
         groups = {*self._parts.clients.groups_subscribing(name), *self._parts.offsets.groups_of(name)}
         return command.respond(body=encode_body({"groupList": sorted(groups)}))
 
+    @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, access=ANY_ACCOUNT)
     def system_topics(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         topics = self._parts.topics
         return command.respond(body=encode_body({"topicList": sorted(filter(topics.is_system, topics.table))}))

@@ -23,16 +23,17 @@ from typing import Any, NamedTuple
 
 from tiermq.broker.parts import BrokerParts, config_directory
 from tiermq.broker.subscriptions import MessageModel
-from tiermq.broker.topics import RETRY_PREFIX
 from tiermq.errors import RemotingError, RequestRefused
 from tiermq.files.os_file_access import OsFileAccess
+from tiermq.message.topic_name import RETRY_PREFIX
 from tiermq.namesrv.topic_config import PERM_READ, int32_in, object_in, text_in
+from tiermq.remoting.access import ADMINISTRATOR, reaches, require_group, require_topic, serves
 from tiermq.remoting.addresses import parse_name_servers
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.json_dialect import as_name, decode_object, encode_body
-from tiermq.remoting.server import RemotingServer
+from tiermq.remoting.permissions import Permission
 
 _log = logging.getLogger(__name__)
 
@@ -111,15 +112,12 @@ class AssignmentProcessor:
         self._lock = threading.Lock()
         self._modes: dict[tuple[str, str], GroupMode] = self._access.read_config(self._path, decode_modes) or {}
 
-    def register(self, server: RemotingServer) -> None:
-        server.register_blocking(RequestCode.QUERY_ASSIGNMENT, self.query)
-        server.register_blocking(RequestCode.SET_MESSAGE_REQUEST_MODE, self.set_mode)
-
     # Modes.
 
     def mode_of(self, topic: str, group: str) -> GroupMode:
         return self._modes.get((topic, group), GroupMode())
 
+    @serves(RequestCode.SET_MESSAGE_REQUEST_MODE, access=ADMINISTRATOR, in_pool=True)
     def set_mode(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         table = decode_object(command.body)
         topic, group = text_in(table.get("topic"), "topic"), text_in(table.get("consumerGroup"), "consumerGroup")
@@ -136,9 +134,12 @@ class AssignmentProcessor:
 
     # Assignments.
 
+    @serves(RequestCode.QUERY_ASSIGNMENT, access=reaches("SUB of the group, SUB of the topic"), in_pool=True)
     def query(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         table = decode_object(command.body)
         topic, group = text_in(table.get("topic"), "topic"), text_in(table.get("consumerGroup"), "consumerGroup")
+        require_group(command, group)
+        require_topic(command, topic, Permission.SUB)
         client_id = text_in(table.get("clientId"), "clientId")
         strategy = text_in(table.get("strategyName"), "strategyName") or "AVG"
         share = STRATEGIES.get(strategy)

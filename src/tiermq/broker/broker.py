@@ -33,7 +33,7 @@ from tiermq.broker.groups import GroupTable
 from tiermq.broker.http_endpoint import METRICS_TYPE, Answer, HttpEndpoint, told
 from tiermq.broker.listening import BoundSockets, bound_sockets, store_host
 from tiermq.broker.parts import BrokerParts, config_directory
-from tiermq.broker.processors import PROCESSORS, Processor
+from tiermq.broker.processors import PROCESSORS
 from tiermq.broker.rates import Rates
 from tiermq.broker.registration import BrokerIdentity, BrokerRegistration
 from tiermq.broker.topics import TopicTable
@@ -119,9 +119,9 @@ class Broker:
         )
         register_broker_metrics(self.parts)
         topics.listeners.append(self._tell_queue_types)
-        self.processors: list[Processor] = [kind(self.parts) for kind in PROCESSORS]
+        self.processors: list[object] = [kind(self.parts) for kind in PROCESSORS]
         for processor in self.processors:
-            processor.register(server)
+            server.serve(processor)
 
     @classmethod
     def open(

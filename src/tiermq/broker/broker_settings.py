@@ -21,11 +21,11 @@ from tiermq.broker.settings_edit import Change, change_settings_file
 from tiermq.config import StoreConfig
 from tiermq.errors import BadConfig, RequestRefused, TierMQError
 from tiermq.namesrv.topic_config import NO_VERSION
+from tiermq.remoting.access import ADMINISTRATOR, serves
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.json_dialect import encode_body
-from tiermq.remoting.server import RemotingServer
 from tiermq.settings import Configuration, Setting, read_properties, settings_of
 
 _log = logging.getLogger(__name__)
@@ -69,10 +69,7 @@ class SettingsProcessor:
         self._changing = threading.Lock()
         self._version = NO_VERSION.next(parts.clock.now_ms())
 
-    def register(self, server: RemotingServer) -> None:
-        server.register(RequestCode.GET_BROKER_CONFIG, self.get)
-        server.register_blocking(RequestCode.UPDATE_BROKER_CONFIG, self.update)
-
+    @serves(RequestCode.GET_BROKER_CONFIG, access=ADMINISTRATOR)
     def get(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         lines = {line for config in self._configurations() for line in config.to_properties().splitlines()}
         version = encode_body(self._version.to_json()).decode()
@@ -84,6 +81,7 @@ class SettingsProcessor:
             found.append(self._parts.tiered.tier.config)
         return found
 
+    @serves(RequestCode.UPDATE_BROKER_CONFIG, access=ADMINISTRATOR, in_pool=True)
     def update(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         with self._changing:
             try:

@@ -19,12 +19,13 @@ from tiermq.errors import RemotingError, RequestRefused, RequestTimedOut, TierMQ
 from tiermq.message.ids import decode_message_id
 from tiermq.message.record import reencode
 from tiermq.namesrv.topic_config import object_in
+from tiermq.remoting.access import ADMINISTRATOR, of_group, reads, serves
+from tiermq.remoting.acl import SIGNED_FIELDS
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import text_field
 from tiermq.remoting.json_dialect import ObjectKeyed, as_int, decode_object, encode_body
-from tiermq.remoting.server import RemotingServer
 
 _log = logging.getLogger(__name__)
 
@@ -41,17 +42,14 @@ class RelayProcessor:
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
 
-    def register(self, server: RemotingServer) -> None:
-        server.register(RequestCode.GET_CONSUMER_RUNNING_INFO, self.running_info)
-        server.register_blocking(RequestCode.CONSUME_MESSAGE_DIRECTLY, self.consume_directly)
-        server.register(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, self.status)
-
+    @serves(RequestCode.GET_CONSUMER_RUNNING_INFO, access=ADMINISTRATOR)
     def running_info(self, connection: Connection, command: RemotingCommand) -> None:
         client = self._client(command)
         if client.version < RUNNING_INFO_VERSION:
             raise RequestRefused(f"The Consumer <{client.client_id}> Version <{client.version}> too low to finish")
         self._relay(connection, command, client, b"")
 
+    @serves(RequestCode.CONSUME_MESSAGE_DIRECTLY, access=ADMINISTRATOR, in_pool=True)
     def consume_directly(self, connection: Connection, command: RemotingCommand) -> None:
         """In the pool, since the message may have to be read from disk."""
         client = self._client(command)
@@ -59,6 +57,7 @@ class RelayProcessor:
         command.ext["brokerName"] = self._parts.config.broker_name
         self._parts.server.call_threadsafe(self._relay, connection, command, client, record)
 
+    @serves(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, access=of_group("group") & reads("topic"))
     def status(self, connection: Connection, command: RemotingCommand) -> None:
         topic, group = text_field(command, "topic"), text_field(command, "group")
         wanted = text_field(command, "clientAddr", "")
@@ -95,7 +94,9 @@ class RelayProcessor:
         return found
 
     def _relay(self, connection: Connection, command: RemotingCommand, client: Client, body: bytes) -> None:
-        asked = RemotingCommand(command.code, ext=command.ext, body=body, header_type=command.header_type)
+        # The client gets no administrator's signature: it could send the same request with it.
+        fields = {name: value for name, value in command.ext.items() if name not in SIGNED_FIELDS}
+        asked = RemotingCommand(command.code, ext=fields, body=body, header_type=command.header_type)
         answer = client.connection.request(asked, PATIENCE_S)
         answer.add_done_callback(lambda done: _give_back(connection, command, client, done))
 

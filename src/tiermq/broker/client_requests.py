@@ -11,17 +11,20 @@ from __future__ import annotations
 from tiermq.broker.filtering.compiled import compile_sql
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.subscriptions import ConsumerData, Heartbeat, Subscription
-from tiermq.broker.topics import RETRY_PREFIX
 from tiermq.errors import BadExpression, RequestRefused
+from tiermq.message.topic_name import RETRY_PREFIX
 from tiermq.namesrv.topic_config import TopicConfig
+from tiermq.remoting.access import of_group, reaches, require_group, require_topic, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import text_field
 from tiermq.remoting.json_dialect import decode_object, encode_body
-from tiermq.remoting.server import RemotingServer
+from tiermq.remoting.permissions import Permission
 
 SILENCE_PERIOD_S = 10.0
+ACCOUNT = "account"
+"""The attribute of a connection that says who signed its last heartbeat."""
 
 
 class ClientProcessor:
@@ -31,16 +34,16 @@ class ClientProcessor:
         self._parts = parts
         parts.periodic.append((SILENCE_PERIOD_S, self._close_silent))
 
-    def register(self, server: RemotingServer) -> None:
-        server.register(RequestCode.HEART_BEAT, self.heartbeat)
-        server.register(RequestCode.UNREGISTER_CLIENT, self.unregister)
-        server.register(RequestCode.GET_CONSUMER_LIST_BY_GROUP, self.list_consumers)
-        server.register(RequestCode.CHECK_CLIENT_CONFIG, self.check_config)
-
     # Heartbeats.
 
+    @serves(RequestCode.HEART_BEAT, access=reaches("SUB of each consumer group, SUB of each subscribed topic"))
     def heartbeat(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
         beat = Heartbeat.decode(command.body)
+        if command.account is not None:
+            for data in beat.consumers:
+                require_group(command, data.group)
+                for each in data.subscriptions:
+                    require_topic(command, each.topic, Permission.SUB)
         if all(self._is_prepared(each) for each in beat.consumers):
             return self._accept(connection, command, beat)
         self._parts.server.hand_to_pool(self._prepare, connection, command)
@@ -80,6 +83,7 @@ class ClientProcessor:
             if beat.fingerprint and (known := clients.consumers(data.group)) is not None:
                 changed = changed or known.fingerprint != beat.fingerprint
                 known.fingerprint = beat.fingerprint
+        connection.attributes[ACCOUNT] = command.account
         for group in beat.producers:
             clients.producer_came(group, beat.client_id, connection, command.language, command.version)
         told = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}
@@ -90,11 +94,15 @@ class ClientProcessor:
 
     # The others.
 
+    @serves(RequestCode.UNREGISTER_CLIENT, access=reaches("SUB of the consumer group, if it names one"))
     def unregister(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         text_field(command, "clientID")
+        if group := command.ext.get("consumerGroup"):
+            require_group(command, group)
         self._parts.clients.unregister(connection, command.ext.get("producerGroup"), command.ext.get("consumerGroup"))
         return command.respond()
 
+    @serves(RequestCode.GET_CONSUMER_LIST_BY_GROUP, access=of_group("consumerGroup"))
     def list_consumers(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         group = text_field(command, "consumerGroup")
         found = self._parts.clients.client_ids(group)
@@ -102,12 +110,14 @@ class ClientProcessor:
             raise RequestRefused(f"no consumer for this group, {group}")
         return command.respond(body=encode_body({"consumerIdList": found}))
 
+    @serves(RequestCode.CHECK_CLIENT_CONFIG, access=reaches("SUB of the topic"))
     def check_config(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Whether this broker can filter as the client wants to."""
         told = decode_object(command.body).get("subscriptionData") if command.body else None
         if told is None:
             return command.respond()
         wanted = Subscription.from_json(told)
+        require_topic(command, wanted.topic, Permission.SUB)
         if wanted.is_by_tag:
             return command.respond()
         if not self._parts.config.enable_property_filter:

@@ -20,11 +20,11 @@ from tiermq.broker.groups import check_group_name
 from tiermq.clock import Clock
 from tiermq.errors import RequestRefused
 from tiermq.namesrv.topic_config import LONG_MAX
+from tiermq.remoting.access import ADMINISTRATOR, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.json_dialect import encode_body
-from tiermq.remoting.server import RemotingServer
 
 if TYPE_CHECKING:
     from tiermq.broker.parts import BrokerParts
@@ -114,11 +114,7 @@ class ColdFlowProcessor:
     def __init__(self, parts: BrokerParts) -> None:
         self._flow = parts.cold_flow
 
-    def register(self, server: RemotingServer) -> None:
-        server.register(RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, self.update)
-        server.register(RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG, self.remove)
-        server.register(RequestCode.GET_COLD_DATA_FLOW_CTR_INFO, self.info)
-
+    @serves(RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, access=ADMINISTRATOR)
     def update(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         wanted = dict(map(_threshold, filter(str.strip, _text(command).splitlines())))
         if len(self._flow.thresholds.keys() | wanted.keys()) > THRESHOLDS_MAX:
@@ -126,10 +122,12 @@ class ColdFlowProcessor:
         self._flow.thresholds.update(wanted)
         return command.respond()
 
+    @serves(RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG, access=ADMINISTRATOR)
     def remove(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         self._flow.thresholds.pop(_text(command).strip(), None)
         return command.respond()
 
+    @serves(RequestCode.GET_COLD_DATA_FLOW_CTR_INFO, access=ADMINISTRATOR)
     def info(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         return command.respond(body=encode_body(self._flow.report()))
 

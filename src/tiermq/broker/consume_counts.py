@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.pull_admission import PullAdmission
 from tiermq.broker.subscriptions import ConsumeType
-from tiermq.broker.topics import RETRY_PREFIX
+from tiermq.message.topic_name import RETRY_PREFIX
 from tiermq.metrics import GaugeChild, Metric
 from tiermq.remoting.codes import language_of
 

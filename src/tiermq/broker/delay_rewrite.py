@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tiermq.broker.topics import SCHEDULE_TOPIC
 from tiermq.delivery.timer.timer_place import without_timer
 from tiermq.errors import RequestRefused
 from tiermq.message.properties import DELAY, REAL_QID, REAL_TOPIC, get_property, with_property
+from tiermq.message.topic_name import SCHEDULE_TOPIC
 from tiermq.remoting.codes import ResponseCode
 
 

@@ -16,7 +16,6 @@ from tiermq.delivery.delay_levels import DelayLevels
 from tiermq.delivery.timer.timer_service import TimerService
 from tiermq.delivery.timer.timer_settings import TimerSettings
 from tiermq.metrics import Registry
-from tiermq.remoting.server import RemotingServer
 
 if TYPE_CHECKING:
     from tiermq.delivery.far.far_service import FarTimerService
@@ -46,9 +45,6 @@ class DeliveryProcessor:
             parts.periodic.append((FIRST_S, _teller_by_topic(parts.metrics, self.timers)))
         parts.periodic.append((FIRST_S, self._ensure_running))
         parts.on_stop.append(self._stop)
-
-    def register(self, server: RemotingServer) -> None:
-        """Nothing: it works by itself."""
 
     def _ensure_running(self) -> None:
         for service in filter(None, (self.delay_levels, self.timers, self.far)):

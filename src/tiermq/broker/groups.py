@@ -20,6 +20,7 @@ from tiermq.broker.broker_config import BrokerConfig
 from tiermq.clock import Clock
 from tiermq.errors import RequestRefused
 from tiermq.files.os_file_access import OsFileAccess
+from tiermq.message.topic_name import PREDEFINED_GROUPS, is_broker_group
 from tiermq.namesrv.topic_config import NO_VERSION, DataVersion, int32_in, int64_in, object_in, text_in, text_map_in
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.json_dialect import as_bool, as_int, decode_object, encode_body
@@ -28,17 +29,6 @@ _log = logging.getLogger(__name__)
 
 FILE = "subscriptionGroup.json"
 GROUP_CHARACTERS_MAX = 255
-SYSTEM_GROUPS = (
-    "TOOLS_CONSUMER",
-    "FILTERSRV_CONSUMER",
-    "SELF_TEST_C_GROUP",
-    "CID_ONS-HTTP-PROXY",
-    "CID_ONSAPI_PULL",
-    "CID_ONSAPI_PERMISSION",
-    "CID_ONSAPI_OWNER",
-    "CID_RMQ_SYS_TRANS",
-)
-SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 _LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789%|-_")
 
 
@@ -128,7 +118,7 @@ class GroupTable:
         self.data_version = NO_VERSION
         if (found := self._access.read_config(self.path, decode_groups)) is not None:
             self._table, self._forbidden, self.data_version = found
-        missing = [SubscriptionGroup(name) for name in SYSTEM_GROUPS if name not in self._table]
+        missing = [SubscriptionGroup(name) for name in PREDEFINED_GROUPS if name not in self._table]
         if missing:
             self.put_all(missing)
 
@@ -172,7 +162,7 @@ class GroupTable:
         return [table[name] for name in wanted if name in table]
 
     def _may_make(self, name: str) -> bool:
-        wanted = self.config.auto_create_subscription_group or name.startswith(SYSTEM_GROUP_PREFIX)
+        wanted = self.config.auto_create_subscription_group or is_broker_group(name)
         return wanted and is_group_name(name)
 
     def put(self, group: SubscriptionGroup) -> None:

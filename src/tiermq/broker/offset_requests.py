@@ -14,13 +14,14 @@ import asyncio
 import logging
 from typing import Literal
 
+from tiermq.broker.client_commit import commit_for_client, require_queue
 from tiermq.broker.parts import BrokerParts
 from tiermq.errors import RequestRefused
+from tiermq.remoting.access import knows, of_group, reads, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import bool_field, int32_field, int_field, text_field
-from tiermq.remoting.server import RemotingServer
 
 _log = logging.getLogger(__name__)
 
@@ -34,16 +35,9 @@ class OffsetProcessor:
         parts.periodic.append((parts.config.flush_consumer_offset_interval / 1000, self._flush))
         parts.on_stop.append(self._last_flush)
 
-    def register(self, server: RemotingServer) -> None:
-        server.register(RequestCode.QUERY_CONSUMER_OFFSET, self.query)
-        server.register(RequestCode.UPDATE_CONSUMER_OFFSET, self.update)
-        server.register(RequestCode.GET_MAX_OFFSET, self.max_offset)
-        server.register(RequestCode.GET_MIN_OFFSET, self.min_offset)
-        server.register_blocking(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self.offset_at)
-        server.register_blocking(RequestCode.GET_EARLIEST_MSG_STORETIME, self.earliest_time)
-
     # Of groups.
 
+    @serves(RequestCode.QUERY_CONSUMER_OFFSET, access=of_group("consumerGroup") & reads("topic"))
     def query(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         group, topic = text_field(command, "consumerGroup"), text_field(command, "topic")
         queue_id = int32_field(command, "queueId")
@@ -67,31 +61,32 @@ class OffsetProcessor:
         physical = local.physical_offset_of(topic, queue_id, 0)
         return physical >= 0 and local.max_physical_offset - physical <= local.memory_window_bytes
 
+    @serves(RequestCode.UPDATE_CONSUMER_OFFSET, access=of_group("consumerGroup") & reads("topic"))
     def update(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         group, topic = text_field(command, "consumerGroup"), text_field(command, "topic")
         queue_id, offset = int32_field(command, "queueId"), int_field(command, "commitOffset")
         parts = self._parts
         if parts.groups.get(group) is None:
             raise RequestRefused(f"Group {group} not exist!", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
-        if parts.topics.get(topic) is None:
+        if (found := parts.topics.get(topic)) is None:
             raise RequestRefused(f"Topic {topic} not exist!", ResponseCode.TOPIC_NOT_EXIST)
-        if offset < 0:
-            return command.respond()  # Some clients commit -1 before they have consumed anything.
-        if not parts.offsets.commit(group, topic, queue_id, offset):
-            return command.respond(remark="Offset has been previously reset")
-        return command.respond()
+        require_queue(parts, found, queue_id)
+        return command.respond(remark=commit_for_client(parts, group, topic, queue_id, offset))
 
     # Of queues.
 
+    @serves(RequestCode.GET_MAX_OFFSET, access=knows("topic"))
     def max_offset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         topic, queue_id = self._queue(command)
         committed = bool_field(command, "committed", default=True)
         return command.respond(ext={"offset": str(self._parts.store.max_offset(topic, queue_id, committed=committed))})
 
+    @serves(RequestCode.GET_MIN_OFFSET, access=knows("topic"))
     def min_offset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         topic, queue_id = self._queue(command)
         return command.respond(ext={"offset": str(max(0, self._parts.store.min_offset(topic, queue_id)))})
 
+    @serves(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, access=knows("topic"), in_pool=True)
     def offset_at(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         topic, queue_id = self._queue(command)
         boundary: Literal["lower", "upper"] = "lower"
@@ -100,6 +95,7 @@ class OffsetProcessor:
         found = self._parts.store.offset_at(topic, queue_id, int_field(command, "timestamp"), boundary)
         return command.respond(ext={"offset": str(found)})
 
+    @serves(RequestCode.GET_EARLIEST_MSG_STORETIME, access=knows("topic"), in_pool=True)
     def earliest_time(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         topic, queue_id = self._queue(command)
         return command.respond(ext={"timestamp": str(self._parts.store.earliest_time(topic, queue_id))})

@@ -9,11 +9,12 @@ from tiermq.broker.parts import BrokerParts
 from tiermq.broker.queue_locks import QueueName
 from tiermq.errors import RequestRefused
 from tiermq.namesrv.topic_config import int32_in, object_in, text_in
+from tiermq.remoting.access import reaches, require_group, require_topic, serves
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.json_dialect import decode_object, encode_body
-from tiermq.remoting.server import RemotingServer
+from tiermq.remoting.permissions import Permission
 
 EXPIRY_PERIOD_S = 30.0
 
@@ -26,16 +27,14 @@ class LockProcessor:
         parts.holds_locks = parts.clients.locks.holds_any
         parts.periodic.append((EXPIRY_PERIOD_S, self._drop_expired))
 
-    def register(self, server: RemotingServer) -> None:
-        server.register(RequestCode.LOCK_BATCH_MQ, self.lock)
-        server.register(RequestCode.UNLOCK_BATCH_MQ, self.unlock)
-
+    @serves(RequestCode.LOCK_BATCH_MQ, access=reaches("SUB of the group, SUB of each topic"))
     def lock(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         group, client_id, queues = _decode(command)
         held = self._locks.lock(group, client_id, queues)
         told = [{"brokerName": each.broker, "queueId": each.queue_id, "topic": each.topic} for each in held]
         return command.respond(body=encode_body({"lockOKMQSet": told}))
 
+    @serves(RequestCode.UNLOCK_BATCH_MQ, access=reaches("SUB of the group, SUB of each topic"))
     def unlock(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         group, client_id, queues = _decode(command)
         self._locks.unlock(group, client_id, queues)
@@ -55,7 +54,11 @@ def _decode(command: RemotingCommand) -> tuple[str, str, list[QueueName]]:
     queues = table.get("mqSet") or []
     if not isinstance(queues, list):
         raise RequestRefused(f"expected a list in mqSet, found a {type(queues).__name__}")
-    return group, client_id, [_queue_in(each) for each in queues]
+    require_group(command, group)
+    found = [_queue_in(each) for each in queues]
+    for each in found if command.account is not None else ():
+        require_topic(command, each.topic, Permission.SUB)
+    return group, client_id, found
 
 
 def _queue_in(value: object) -> QueueName:

@@ -2,10 +2,11 @@
 
     class SendProcessor:
         def __init__(self, parts: BrokerParts) -> None: ...
-        def register(self, server: RemotingServer) -> None: ...     # which codes it serves
+        @serves(RequestCode.…, access=…)                            # which codes it serves, and who may ask for them
+        def …(self, connection, command) -> …
 
 Invariants: parts are made before processors and outlive them. Handlers run on the loop's thread and never wait: for the
-disk, for the tier, for a peer. What waits goes to the server's pool (`register_blocking`, `run_in_pool`), or comes back
+disk, for the tier, for a peer. What waits goes to the server's pool (`in_pool=True`, `run_in_pool`), or comes back
 by `server.call_threadsafe`.
 """
 

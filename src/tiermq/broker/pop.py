@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from tiermq.broker.pop_topics import pop_retry_topics
 from tiermq.broker.pop_waiting import ANY_QUEUE, WatchKey
-from tiermq.broker.topics import RETRY_PREFIX
 from tiermq.errors import RequestRefused
 from tiermq.message.message_filter import MessageFilter
+from tiermq.message.topic_name import RETRY_PREFIX
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection

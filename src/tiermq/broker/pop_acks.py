@@ -23,12 +23,13 @@ from tiermq.broker.pop_receipts import ORDERED_QUEUE, Receipt
 from tiermq.broker.pop_topics import real_topic
 from tiermq.errors import RequestRefused
 from tiermq.namesrv.topic_config import int32_in, int64_in, object_in, text_in
+from tiermq.remoting.access import of_group, reaches, reads, require_group, require_topic, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import int32_field, int_field, text_field
 from tiermq.remoting.json_dialect import decode_object
-from tiermq.remoting.server import RemotingServer
+from tiermq.remoting.permissions import Permission
 
 BITS_MAX = 1024
 """Offsets of one entry of a batch."""
@@ -46,18 +47,15 @@ class PopAcks:
         self._orders = orders
         self._queue_freed = queue_freed
 
-    def register(self, server: RemotingServer) -> None:
-        server.register(RequestCode.ACK_MESSAGE, self.acknowledge)
-        server.register(RequestCode.BATCH_ACK_MESSAGE, self.acknowledge_many)
-        server.register(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, self.change_time)
-
     # Acknowledging.
 
+    @serves(RequestCode.ACK_MESSAGE, access=of_group("consumerGroup") & reads("topic"))
     def acknowledge(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         group, receipt, topic = self._shown(command)
         self._close(_popped(group, topic, receipt), [receipt.offset], is_ordered=receipt.is_ordered)
         return command.respond()
 
+    @serves(RequestCode.BATCH_ACK_MESSAGE, access=reaches("SUB of each group, SUB of each topic"))
     def acknowledge_many(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         entries = decode_object(command.body).get("acks")
         if not isinstance(entries, list):
@@ -65,7 +63,10 @@ class PopAcks:
         for entry in entries:
             table = object_in(entry, "an element of acks")
             group, mark = text_in(table.get("c"), "c"), text_in(table.get("r"), "r") or "0"
-            topic = real_topic(group, text_in(table.get("t"), "t"), mark)
+            name = text_in(table.get("t"), "t")
+            require_group(command, group)
+            require_topic(command, name, Permission.SUB)
+            topic = real_topic(group, name, mark)
             queue_id, start = int32_in(table, "q"), int64_in(table, "so")
             popped = Popped(group, topic, queue_id, start, int64_in(table, "pt"))
             offsets = [start + bit for bit in _bits(table)]
@@ -88,6 +89,7 @@ class PopAcks:
 
     # More time.
 
+    @serves(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, access=of_group("consumerGroup") & reads("topic"))
     def change_time(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         group, receipt, topic = self._shown(command)
         invisible_ms = int_field(command, "invisibleTime")

@@ -6,6 +6,7 @@ group missing 26           group disabled 16   expression that is none 23
 
 from __future__ import annotations
 
+from tiermq.broker.client_commit import require_client_group
 from tiermq.broker.filtering.compiled import filter_of
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.pop import Pop
@@ -19,6 +20,8 @@ def admit(parts: BrokerParts, pop: Pop) -> TopicConfig:
     """Fill in the pop's filter, and give its topic. Raises RequestRefused."""
     if not parts.config.broker_permission & PERM_READ:
         raise _refusal(ResponseCode.NO_PERMISSION, f"the broker[{parts.config.broker_ip1}] pop message is forbidden")
+    if not pop.is_notification:
+        require_client_group(pop.group)
     topic = parts.topics.get(pop.topic)
     if topic is None:
         raise _refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{pop.topic}] not exist, apply first please!")

@@ -25,10 +25,10 @@ from tiermq.broker.pop_log import PopLog
 from tiermq.broker.pop_order import OrderInfos
 from tiermq.broker.pop_receipts import ORDERED_QUEUE, Receipt
 from tiermq.broker.pop_topics import MARK_NORMAL, MARK_RETRY, MARK_RETRY_V2, pop_retry_topics
-from tiermq.broker.topics import RETRY_PREFIX
 from tiermq.message.properties import POP_CK, with_property
 from tiermq.message.record import decode_records, reencode
 from tiermq.message.stored_message import StoredMessage
+from tiermq.message.topic_name import RETRY_PREFIX
 from tiermq.namesrv.topic_config import TopicConfig
 
 if TYPE_CHECKING:

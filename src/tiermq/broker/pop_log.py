@@ -26,11 +26,11 @@ from typing import Any
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.consumer_offsets import ConsumerOffsets
 from tiermq.broker.pop_checkpoints import CheckPoint, CheckPoints, Popped, popped_in
-from tiermq.broker.topics import REVIVE_PREFIX
 from tiermq.errors import CorruptRecord, RequestRefused
 from tiermq.kernel import Message
 from tiermq.message.properties import TAGS, encode_properties
 from tiermq.message.stored_message import StoredMessage
+from tiermq.message.topic_name import REVIVE_GROUP, REVIVE_PREFIX
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.json_dialect import as_int, decode_object
 from tiermq.status import PutStatus
@@ -38,7 +38,6 @@ from tiermq.store.local_store import LocalStore
 
 _log = logging.getLogger(__name__)
 
-REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 TAG_CHECK_POINT = "ck"
 TAG_ACK = "ack"
 TAG_ACKS = "bAck"

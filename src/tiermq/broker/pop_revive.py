@@ -18,12 +18,12 @@ from tiermq.broker.parts import BrokerParts
 from tiermq.broker.pop_checkpoints import CheckPoint
 from tiermq.broker.pop_log import PopLog
 from tiermq.broker.pop_topics import topic_to_come_back_to
-from tiermq.broker.topics import DLQ_PREFIX
 from tiermq.errors import CorruptRecord, RequestRefused, TierMQError
 from tiermq.kernel import Message
 from tiermq.message.hosts import encode_host
 from tiermq.message.properties import POP_CK, delete_property, with_property
 from tiermq.message.stored_message import StoredMessage
+from tiermq.message.topic_name import DEAD_LETTER_PREFIX
 from tiermq.service import Service
 
 _log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class PopRevive(Service):
         popped, parts = point.popped, self._parts
         group = parts.groups.get(popped.group)
         if group is not None and message.reconsume_times >= group.retry_max_times:
-            name, queues = DLQ_PREFIX + popped.group, DLQ_QUEUES
+            name, queues = DEAD_LETTER_PREFIX + popped.group, DLQ_QUEUES
             self.dead_count += 1
         else:
             name = topic_to_come_back_to(popped.group, popped.topic)

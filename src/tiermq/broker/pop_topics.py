@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from tiermq.broker.topics import RETRY_PREFIX
+from tiermq.message.topic_name import RETRY_PREFIX
 
 MARK_NORMAL = "0"
 MARK_RETRY = "1"

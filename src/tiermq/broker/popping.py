@@ -27,10 +27,11 @@ from tiermq.broker.pop_revive import PopRevive
 from tiermq.broker.pop_waiting import ANY_QUEUE, LOOK_MS, PopWaiting, Waiting
 from tiermq.errors import RequestRefused, TierMQError
 from tiermq.namesrv.topic_config import TopicConfig
+from tiermq.remoting.access import of_group, reads, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.server import REMARK_CHARACTERS_MAX, RemotingServer
+from tiermq.remoting.server import REMARK_CHARACTERS_MAX
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ class PopProcessor:
         )
         self.acks = PopAcks(parts, self.log, self.orders, self._queue_freed)
         self._cold = ThreadPoolExecutor(COLD_THREADS, thread_name_prefix="cold-pop")
+        parts.server.serve(self.acks)
         self.log.recover()
         parts.topics.listeners.append(self._topics_changed)
         parts.local.add_arrival_listener(self.waiting.arrived)
@@ -88,13 +90,9 @@ class PopProcessor:
             "tiermq_pop_dead_messages_total", "popped messages that became dead letters", (), lambda: revive.dead_count
         )
 
-    def register(self, server: RemotingServer) -> None:
-        server.register(RequestCode.POP_MESSAGE, self.pop)
-        server.register(RequestCode.NOTIFICATION, self.pop)
-        self.acks.register(server)
-
     # Asking.
 
+    @serves(RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION, access=of_group("consumerGroup") & reads("topic"))
     def pop(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
         pop = Pop(connection, command, self._parts.clock.now_ms())
         if self._parts.groups.get(pop.group) is None and self._parts.config.auto_create_subscription_group:

@@ -1,11 +1,10 @@
 """Which processors a broker has, in the order of their names.
 
-Each takes the broker's parts, and registers the request codes that it serves."""
+Each takes the broker's parts, and declares the request codes that it serves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from tiermq.broker.admin_groups import GroupAdminProcessor
 from tiermq.broker.admin_offsets import OffsetAdminProcessor
@@ -29,16 +28,8 @@ from tiermq.broker.runtime_info import RuntimeProcessor
 from tiermq.broker.sending import SendProcessor
 from tiermq.broker.transacting import TransactionProcessor
 from tiermq.broker.unserved_requests import UnservedProcessor
-from tiermq.remoting.server import RemotingServer
 
-
-class Processor(Protocol):
-    """Serves some request codes."""
-
-    def register(self, server: RemotingServer) -> None: ...
-
-
-PROCESSORS: tuple[Callable[[BrokerParts], Processor], ...] = (
+PROCESSORS: tuple[Callable[[BrokerParts], object], ...] = (
     AssignmentProcessor,
     ClientProcessor,
     ColdFlowProcessor,

@@ -21,9 +21,10 @@ from tiermq.broker.filtering.compiled import RetryFilter, filter_of
 from tiermq.broker.groups import GroupTable, SubscriptionGroup
 from tiermq.broker.pull import FLAG_SUBSCRIPTION, Pull
 from tiermq.broker.subscriptions import MessageModel, Subscription
-from tiermq.broker.topics import RETRY_PREFIX, TopicTable
+from tiermq.broker.topics import TopicTable
 from tiermq.errors import BadExpression, RequestRefused, TierMQError
 from tiermq.message.message_filter import MessageFilter
+from tiermq.message.topic_name import RETRY_PREFIX
 from tiermq.namesrv.topic_config import PERM_READ, TopicConfig
 from tiermq.remoting.codes import ResponseCode
 

@@ -20,6 +20,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from tiermq.broker.client_commit import commit_for_client
 from tiermq.broker.cold_line import ColdLine
 from tiermq.broker.cold_pace import LOOK_S, ColdPace
 from tiermq.broker.consume_counts import ConsumeCounts
@@ -29,10 +30,11 @@ from tiermq.broker.pull import FLAG_COMMIT, FLAG_SUSPEND, Pull
 from tiermq.broker.pull_admission import Admitted, PullAdmission, PullForbidden
 from tiermq.errors import RequestRefused, TierMQError
 from tiermq.kernel import GetPage, pull_answer
+from tiermq.remoting.access import of_group, reads, serves
 from tiermq.remoting.codes import VERSION, RequestCode, ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, RemotingCommand
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.server import REMARK_CHARACTERS_MAX, RemotingServer
+from tiermq.remoting.server import REMARK_CHARACTERS_MAX
 from tiermq.status import GetStatus
 
 if TYPE_CHECKING:
@@ -126,10 +128,7 @@ class PullProcessor:
         parts.is_busy.append(lambda: self._cold_waiting > 0)
         parts.on_stop.append(self._stop)
 
-    def register(self, server: RemotingServer) -> None:
-        server.register(RequestCode.PULL_MESSAGE, self.pull)
-        server.register(RequestCode.LITE_PULL_MESSAGE, self.pull)
-
+    @serves(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, access=of_group("consumerGroup") & reads("topic"))
     def pull(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
         pull = Pull(connection, command)
         if self._parts.groups.get(pull.group) is None and self._parts.config.auto_create_subscription_group:
@@ -156,8 +155,8 @@ class PullProcessor:
         except PullForbidden as error:
             told = {"forbiddenType": str(error.forbidden_type)}
             return pull.command.respond(error.code, str(error), ext=told)
-        if pull.flags & FLAG_COMMIT and (offset := pull.commit_offset) >= 0:
-            self._offsets.commit(pull.group, pull.topic, pull.queue_id, offset)
+        if pull.flags & FLAG_COMMIT:
+            commit_for_client(self._parts, pull.group, pull.topic, pull.queue_id, pull.commit_offset)
         self._ask(pull, admitted, may_hold=bool(pull.flags & FLAG_SUSPEND))
         return None
 

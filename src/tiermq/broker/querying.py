@@ -15,12 +15,13 @@ from tiermq.consumequeue.ext_unit import ExtUnit
 from tiermq.consumequeue.unit import is_ext_address
 from tiermq.errors import RequestRefused
 from tiermq.message.record import reencode
+from tiermq.remoting.access import reaches, reads, require_topic, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import bool_field, int32_field, int_field, text_field
 from tiermq.remoting.json_dialect import encode_body
-from tiermq.remoting.server import RemotingServer
+from tiermq.remoting.permissions import Permission
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 UNIQUE_KEY_MESSAGES_MAX = 32
@@ -37,11 +38,7 @@ class QueryProcessor:
         self._parts = parts
         self._store = parts.store
 
-    def register(self, server: RemotingServer) -> None:
-        server.register_blocking(RequestCode.QUERY_MESSAGE, self.query)
-        server.register_blocking(RequestCode.VIEW_MESSAGE_BY_ID, self.view)
-        server.register_blocking(RequestCode.QUERY_CONSUME_QUEUE, self.units)
-
+    @serves(RequestCode.QUERY_MESSAGE, access=reads("topic"), in_pool=True)
     def query(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         topic, key = text_field(command, "topic"), text_field(command, "key")
         most = max(1, int32_field(command, "maxNum"))
@@ -66,13 +63,16 @@ class QueryProcessor:
             records.append(record)
         return command.respond(ext=told, body=b"".join(reversed(records)))
 
+    @serves(RequestCode.VIEW_MESSAGE_BY_ID, access=reaches("SUB of the message's topic"), in_pool=True)
     def view(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         offset = int_field(command, "offset")
         message = self._store.message_at(offset) if offset >= 0 else None
         if message is None:
             raise RequestRefused(f"can not find message by the offset, {offset}")
+        require_topic(command, message.topic, Permission.SUB)
         return command.respond(body=reencode(message))
 
+    @serves(RequestCode.QUERY_CONSUME_QUEUE, access=reads("topic"), in_pool=True)
     def units(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         topic, queue_id = text_field(command, "topic"), int32_field(command, "queueId")
         index, count = int_field(command, "index"), int32_field(command, "count")

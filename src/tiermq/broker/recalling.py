@@ -13,11 +13,11 @@ from tiermq.broker.put_answers import STORED
 from tiermq.broker.recall_handle import decode_recall_handle
 from tiermq.errors import IllegalMessage, RequestRefused
 from tiermq.namesrv.topic_config import PERM_WRITE
+from tiermq.remoting.access import serves, writes
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import text_field
-from tiermq.remoting.server import RemotingServer
 
 
 class RecallProcessor:
@@ -26,9 +26,7 @@ class RecallProcessor:
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
 
-    def register(self, server: RemotingServer) -> None:
-        server.register_blocking(RequestCode.RECALL_MESSAGE, self.recall)
-
+    @serves(RequestCode.RECALL_MESSAGE, access=writes("topic"), in_pool=True)
     def recall(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         parts, config = self._parts, self._parts.config
         topic, text = text_field(command, "topic"), text_field(command, "recallHandle")

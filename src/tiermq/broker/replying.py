@@ -23,11 +23,11 @@ from tiermq.errors import RemotingError, RequestRefused
 from tiermq.kernel import SendRequest
 from tiermq.message.ids import UniqueKeyGenerator
 from tiermq.message.properties import REPLY_TO_CLIENT, get_property, with_property
+from tiermq.remoting.access import serves, writes
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.receiving import send_request_of
-from tiermq.remoting.server import RemotingServer
 
 _log = logging.getLogger(__name__)
 
@@ -46,10 +46,8 @@ class ReplyProcessor:
         self._pushing = 0
         parts.is_busy.append(lambda: self._pushing > 0)
 
-    def register(self, server: RemotingServer) -> None:
-        server.register(RequestCode.SEND_REPLY_MESSAGE, self.reply)
-        server.register(RequestCode.SEND_REPLY_MESSAGE_V2, self.reply)
-
+    @serves(RequestCode.SEND_REPLY_MESSAGE, access=writes("topic"))
+    @serves(RequestCode.SEND_REPLY_MESSAGE_V2, access=writes("b"))
     def reply(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
         """Push a reply on. The answer comes later. Raises RequestRefused."""
         request = send_request_of(command)

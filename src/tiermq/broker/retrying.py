@@ -18,19 +18,20 @@ from tiermq.broker.delay_rewrite import Place, delayed
 from tiermq.broker.groups import SubscriptionGroup
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.send_checks import VERSION_MAX_RECONSUME_TIMES
-from tiermq.broker.topics import DLQ_PREFIX, RETRY_PREFIX
 from tiermq.config import FlushDiskType
 from tiermq.errors import CorruptRecord, RequestRefused, TierError
 from tiermq.kernel import Message
 from tiermq.message.hosts import encode_host
 from tiermq.message.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, WAIT, with_property
 from tiermq.message.stored_message import StoredMessage
+from tiermq.message.topic_name import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_broker_topic
 from tiermq.namesrv.topic_config import PERM_WRITE
+from tiermq.remoting.access import of_group, reaches, require_topic, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import int32_field, int_field, text_field
-from tiermq.remoting.server import RemotingServer
+from tiermq.remoting.permissions import Permission
 
 FIRST_LEVEL = 3
 """The level of the first retry; each further one is a level later."""
@@ -51,9 +52,11 @@ class RetryProcessor:
             "rocketmq_send_to_dlq_messages_total", "messages that became dead letters", DLQ_LABELS
         )
 
-    def register(self, server: RemotingServer) -> None:
-        server.register_blocking(RequestCode.CONSUMER_SEND_MSG_BACK, self.send_back)
-
+    @serves(
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        access=of_group("group") & reaches("SUB of the message's topic"),
+        in_pool=True,
+    )
     def send_back(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         name, level = text_field(command, "group"), int32_field(command, "delayLevel")
         parts = self._parts
@@ -67,6 +70,12 @@ class RetryProcessor:
         if group.retry_queue_nums <= 0:
             return command.respond()
         message = self._find(command, name)
+        if is_broker_topic(message.topic):
+            raise RequestRefused(
+                f"the record at {command.ext.get('offset')} is the broker's own: expected a message that was consumed",
+                ResponseCode.NO_PERMISSION,
+            )
+        require_topic(command, message.topic, Permission.SUB)
         if level < 0 or message.reconsume_times >= _most(command, group):
             place = self._dead_letter(name, message)
         else:
@@ -76,7 +85,7 @@ class RetryProcessor:
             raise RequestRefused(f"the message could not be stored: {result.status.name}")
         if parts.local.config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
             parts.local.flush()
-        if place.topic.startswith(DLQ_PREFIX):
+        if place.topic.startswith(DEAD_LETTER_PREFIX):
             self._dead.labels(*self._owner, message.get_property(RETRY_TOPIC) or message.topic, name).add()
         return command.respond()
 
@@ -118,7 +127,7 @@ class RetryProcessor:
         return delayed(place, level, self._levels) if self._levels else place
 
     def _dead_letter(self, group: str, message: StoredMessage) -> Place:
-        topic = self._parts.topics.make(DLQ_PREFIX + group, DLQ_QUEUES, DLQ_QUEUES)
+        topic = self._parts.topics.make(DEAD_LETTER_PREFIX + group, DLQ_QUEUES, DLQ_QUEUES)
         return Place(topic.name, 0, with_property(_properties(message), DELAY, NO_DELAY))
 
 

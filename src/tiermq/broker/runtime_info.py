@@ -16,16 +16,16 @@ import shutil
 
 from tiermq.broker.parts import BrokerParts, config_directory
 from tiermq.broker.rates import NOTE_PERIOD_S, Rates, Window
-from tiermq.broker.topics import SCHEDULE_TOPIC
 from tiermq.delivery.delay_offsets import FILE, decode_delay_offsets
 from tiermq.errors import RequestRefused, TierMQError
 from tiermq.files.os_file_access import OsFileAccess
+from tiermq.message.topic_name import SCHEDULE_TOPIC
+from tiermq.remoting.access import ADMINISTRATOR, serves
 from tiermq.remoting.codes import VERSION, RequestCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import text_field
 from tiermq.remoting.json_dialect import encode_body
-from tiermq.remoting.server import RemotingServer
 from tiermq.store.statistics import RATE_WINDOWS_SECONDS
 
 VERSION_NAME = "V5_3_3"
@@ -58,21 +58,19 @@ class RuntimeProcessor:
         parts.periodic.append((MIDNIGHT_LOOK_S, self.look_at_the_date))
         parts.periodic.append((NOTE_PERIOD_S, self._note_timers))
 
-    def register(self, server: RemotingServer) -> None:
-        server.register_blocking(RequestCode.GET_BROKER_RUNTIME_INFO, self.runtime_info)
-        server.register(RequestCode.VIEW_BROKER_STATS_DATA, self.stats_data)
-        server.register(RequestCode.GET_BROKER_HA_STATUS, self.ha_status)
-        server.register_blocking(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, self.clean)
-        server.register_blocking(RequestCode.DELETE_EXPIRED_COMMITLOG, self.clean)
-
+    @serves(RequestCode.GET_BROKER_RUNTIME_INFO, access=ADMINISTRATOR, in_pool=True)
     def runtime_info(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         table = {**self._of_broker(), **self._of_store(), **self._of_days(), **self._of_delays(), **self._of_timers()}
         return command.respond(body=encode_body({"table": table}))
 
+    @serves(
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.DELETE_EXPIRED_COMMITLOG, access=ADMINISTRATOR, in_pool=True
+    )
     def clean(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         self._parts.store.clean_now()
         return command.respond()
 
+    @serves(RequestCode.VIEW_BROKER_STATS_DATA, access=ADMINISTRATOR)
     def stats_data(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         name, key = text_field(command, "statsName"), text_field(command, "statsKey")
         topic, _, group = key.partition(STATS_KEY_SEPARATOR)
@@ -85,6 +83,7 @@ class RuntimeProcessor:
             body[member] = {"sum": grown.total, "tps": grown.per_second}
         return command.respond(body=encode_body(body))
 
+    @serves(RequestCode.GET_BROKER_HA_STATUS, access=ADMINISTRATOR)
     def ha_status(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         body = {
             "haClientRuntimeInfo": {"activated": False},

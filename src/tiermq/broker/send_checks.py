@@ -18,15 +18,8 @@ from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.delay_rewrite import Place, delay_level, delayed
 from tiermq.broker.groups import SubscriptionGroup
 from tiermq.broker.put_answers import code_of
-from tiermq.broker.topics import (
-    DLQ_PREFIX,
-    HALF_TOPIC,
-    RETRY_PREFIX,
-    TIMER_TOPIC,
-    check_topic_name,
-    is_sending_forbidden,
-)
-from tiermq.delivery.timer.timer_place import asks_for_a_time
+from tiermq.broker.topics import check_topic_name
+from tiermq.delivery.timer.timer_place import DELETE_SEPARATOR, asks_for_a_time
 from tiermq.delivery.timer.timer_service import TimerService
 from tiermq.delivery.transactions.half_messages import HALF_QUEUE, half_properties, is_half
 from tiermq.errors import RequestRefused
@@ -37,14 +30,19 @@ from tiermq.message.properties import (
     KEYS,
     MSG_REGION,
     POP_CK,
+    TIMER_DEL_UNIQKEY,
     TRACE_ON,
+    TRAN_PREPARED_QUEUE_OFFSET,
+    TRANSACTION_CHECK_TIMES,
     UNIQ_KEY,
     delete_property,
     encode_properties,
     get_property,
+    get_text_property,
     join_properties,
     with_property,
 )
+from tiermq.message.topic_name import DEAD_LETTER_PREFIX, HALF_TOPIC, RETRY_PREFIX, TIMER_TOPIC, is_broker_topic
 from tiermq.namesrv.topic_config import FILTER_MULTI_TAG, PERM_WRITE, TopicConfig
 from tiermq.remoting.codes import ResponseCode
 from tiermq.status import PutStatus
@@ -72,7 +70,7 @@ def check_topic(topic: str, config: BrokerConfig, found: TopicConfig | None) -> 
         )
     if found is None:
         check_topic_name(topic)
-    if is_sending_forbidden(topic):
+    if is_broker_topic(topic):
         raise RequestRefused(
             f"topic {topic}: its messages are the broker's own, clients may not send to it", ResponseCode.NO_PERMISSION
         )
@@ -109,7 +107,7 @@ def group_of_retry(topic: str) -> str:
 
 def dead_letter_topic(topic: str) -> str:
     """The topic of what a group could not consume, from its retry topic."""
-    return DLQ_PREFIX + group_of_retry(topic)
+    return DEAD_LETTER_PREFIX + group_of_retry(topic)
 
 
 def is_used_up(request: SendRequest, group: SubscriptionGroup, holds_locks: bool) -> bool:
@@ -160,6 +158,12 @@ def stored_place(place: Place, sys_flag: int, levels: int, timers: TimerService 
         return delayed(place, level, levels)
     if not asks_for_a_time(place.properties) or place.topic == TIMER_TOPIC:
         return place
+    cancelled = get_text_property(place.properties, TIMER_DEL_UNIQKEY) or ""
+    if DELETE_SEPARATOR in cancelled and cancelled.partition(DELETE_SEPARATOR)[0] != place.topic:
+        raise RequestRefused(
+            f"{TIMER_DEL_UNIQKEY}: expected a timer of {place.topic}, which it is sent to, found {cancelled[:200]!r}",
+            ResponseCode.MESSAGE_ILLEGAL,
+        )
     found = PutStatus.WHEEL_TIMER_NOT_ENABLE if timers is None else timers.place(*place)
     if isinstance(found, PutStatus):
         code, remark = code_of(found)
@@ -181,7 +185,11 @@ def half_place(place: Place, config: BrokerConfig, levels: int, timers: TimerSer
             ResponseCode.NO_PERMISSION,
         )
     stored_place(place, TRANSACTION_COMMIT, levels, timers)
-    return Place(HALF_TOPIC, HALF_QUEUE, half_properties(place.properties, place.topic, place.queue_id))
+    properties = place.properties
+    for name in (TRAN_PREPARED_QUEUE_OFFSET, TRANSACTION_CHECK_TIMES):
+        # Only copies that the broker makes have these: from a client they would speak for another's half message.
+        properties = delete_property(properties, name.encode())
+    return Place(HALF_TOPIC, HALF_QUEUE, half_properties(properties, place.topic, place.queue_id))
 
 
 def without_delay(properties: bytes) -> bytes:

@@ -44,7 +44,6 @@ from tiermq.broker.send_checks import (
     without_delay,
 )
 from tiermq.broker.send_counts import SendCounts
-from tiermq.broker.topics import RETRY_PREFIX, TIMER_TOPIC, is_sending_forbidden
 from tiermq.config import BrokerRole, FlushDiskType
 from tiermq.errors import CorruptRecord, IllegalMessage, RequestRefused
 from tiermq.kernel import Frame, Message, PutResult, SendLane, SendRequest, send_answer
@@ -52,15 +51,21 @@ from tiermq.message.client_batch import decode_client_batch
 from tiermq.message.hosts import encode_host
 from tiermq.message.ids import UniqueKeyGenerator
 from tiermq.message.inner_batch import with_inner_num
+from tiermq.message.topic_name import RETRY_PREFIX, TIMER_TOPIC, is_broker_topic
 from tiermq.namesrv.topic_config import FILTER_SINGLE_TAG, TopicConfig
-from tiermq.remoting.codes import VERSION, ResponseCode
+from tiermq.remoting.access import Access, writes
+from tiermq.remoting.codes import VERSION, RequestCode, ResponseCode
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.server import RemotingServer
 from tiermq.status import PutStatus
 from tiermq.store.topic_attributes import ATTRIBUTE as QUEUE_TYPE
 
 _log = logging.getLogger(__name__)
 
+ACCESS: dict[int, Access] = {
+    RequestCode.SEND_MESSAGE: writes("topic"),
+    RequestCode.SEND_MESSAGE_V2: writes("b"),
+    RequestCode.SEND_BATCH_MESSAGE: writes("b"),
+}
 INNER_BATCH_FLAGS = 0xC0
 BATCH_QUEUE = "BatchCQ"
 DLQ_QUEUES = 1
@@ -109,12 +114,10 @@ class SendProcessor:
         parts.is_busy.append(lambda: self.waiting > 0)
         parts.periodic.append((LOOK_S, self._look_for_late))
         parts.topics.listeners.append(self._forget)
-
-    def register(self, server: RemotingServer) -> None:
         if self._sync:
-            server.register_send(self.send, take_sends=self.take_sends)
+            parts.server.register_send(self.send, ACCESS, take_sends=self.take_sends)
         else:
-            server.register_send(self.send, self.lane)
+            parts.server.register_send(self.send, ACCESS, self.lane)
 
     @property
     def waiting(self) -> int:
@@ -374,7 +377,7 @@ def _is_usual(config: TopicConfig) -> bool:
         and not config.order
         and config.filter_type == FILTER_SINGLE_TAG
         and not config.name.startswith(RETRY_PREFIX)
-        and not is_sending_forbidden(config.name)
+        and not is_broker_topic(config.name)
     )
 
 

@@ -21,6 +21,22 @@ from tiermq.broker.registration import TopicSnapshot
 from tiermq.clock import Clock
 from tiermq.errors import RequestRefused
 from tiermq.files.os_file_access import OsFileAccess
+from tiermq.message.topic_name import (
+    AUTO_CREATE_TOPIC,
+    BENCHMARK_TOPIC,
+    HALF_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    OPERATION_HALF_TOPIC,
+    RETRY_PREFIX,
+    REVIVE_PREFIX,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    SYNC_MEMBER_PREFIX,
+    TIMER_TOPIC,
+    TRACE_TOPIC,
+    is_system_topic,
+    topic_problem,
+)
 from tiermq.namesrv.topic_config import (
     NO_VERSION,
     PERM_INHERIT,
@@ -36,44 +52,9 @@ from tiermq.remoting.json_dialect import decode_object, encode_body
 _log = logging.getLogger(__name__)
 
 FILE = "topics.json"
-AUTO_CREATE_TOPIC = "TBW102"
-RETRY_PREFIX = "%RETRY%"
-DLQ_PREFIX = "%DLQ%"
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-CHECK_MAX_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
-BENCHMARK_TOPIC = "BenchmarkTest"
-OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
-REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
-SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
-TIMER_TOPIC = "rmq_sys_wheel_timer"
-SYSTEM_PREFIX = "rmq_sys_"
-TOPIC_CHARACTERS_MAX = 127
-OWN_TOPIC_CHARACTERS_MAX = 255
-"""Of topics that a group has for itself: their prefix comes on top of its name."""
 READ_WRITE = PERM_READ | PERM_WRITE
 SYS_FLAG_UNIT = 1
 SYS_FLAG_UNIT_SUBSCRIPTION = 2
-_SYSTEM = frozenset(
-    {
-        AUTO_CREATE_TOPIC,
-        SCHEDULE_TOPIC,
-        HALF_TOPIC,
-        OP_HALF_TOPIC,
-        CHECK_MAX_TOPIC,
-        TRACE_TOPIC,
-        SELF_TEST_TOPIC,
-        BENCHMARK_TOPIC,
-        OFFSET_MOVED_TOPIC,
-    }
-)
-_NOT_TO_SEND = frozenset(
-    {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
-)
-_LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789%|-_")
 TopicListener = Callable[[Collection[str]], None]
 
 
@@ -233,7 +214,7 @@ def system_topics(config: BrokerConfig) -> list[TopicConfig]:
         TopicConfig(OFFSET_MOVED_TOPIC, 1, 1),
         TopicConfig(SCHEDULE_TOPIC, 18, 18),
         TopicConfig(HALF_TOPIC, 1, 1),
-        TopicConfig(OP_HALF_TOPIC, 1, 1),
+        TopicConfig(OPERATION_HALF_TOPIC, 1, 1),
         TopicConfig(TIMER_TOPIC, 1, 1),
         TopicConfig(f"{config.broker_cluster_name}_REPLY_TOPIC", 1, 1),
         TopicConfig(f"{REVIVE_PREFIX}{config.broker_cluster_name}", config.revive_queue_num, config.revive_queue_num),
@@ -251,27 +232,7 @@ def system_topics(config: BrokerConfig) -> list[TopicConfig]:
     return made
 
 
-def is_system_topic(name: str) -> bool:
-    return name in _SYSTEM or name.startswith(SYSTEM_PREFIX)
-
-
 def check_topic_name(name: str) -> None:
     """Raises RequestRefused (INVALID_PARAMETER) for a name that no topic can have."""
-    if not name:
-        raise RequestRefused("expected a topic, found an empty name", ResponseCode.INVALID_PARAMETER)
-    longest = OWN_TOPIC_CHARACTERS_MAX if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_CHARACTERS_MAX
-    if len(name) > longest:
-        raise RequestRefused(
-            f"expected a topic of at most {longest} characters, found {len(name)}",
-            ResponseCode.INVALID_PARAMETER,
-        )
-    if not _LEGAL.issuperset(name):
-        raise RequestRefused(
-            f"expected a topic of letters, digits, '%', '|', '-' and '_', found {name[:40]!r}",
-            ResponseCode.INVALID_PARAMETER,
-        )
-
-
-def is_sending_forbidden(name: str) -> bool:
-    """Whether clients may not send to a topic: its messages are the broker's own."""
-    return name in _NOT_TO_SEND
+    if (problem := topic_problem(name)) is not None:
+        raise RequestRefused(f"expected a topic with a legal name: {problem[:300]}", ResponseCode.INVALID_PARAMETER)

@@ -14,25 +14,32 @@ from __future__ import annotations
 import itertools
 import logging
 
+from tiermq.broker.client_requests import ACCOUNT
 from tiermq.broker.delay_rewrite import Place
 from tiermq.broker.durable_answers import LOOK_S, DurableAnswers
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.put_answers import code_of
 from tiermq.broker.send_checks import stored_place
-from tiermq.broker.topics import CHECK_MAX_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from tiermq.config import BrokerRole, FlushDiskType
 from tiermq.delivery.transactions.end_transaction import Ended, EndRequest, EndStatus, EndTransaction
 from tiermq.delivery.transactions.half_messages import HALF_QUEUE, HOUR_MS, TransactionRules
 from tiermq.delivery.transactions.op_messages import OP_QUEUE, OpLog, Outcome
-from tiermq.delivery.transactions.transaction_check import PROGRESS_GROUP, Question, TransactionCheck, waiting_halves
+from tiermq.delivery.transactions.transaction_check import Question, TransactionCheck, waiting_halves
 from tiermq.errors import IllegalMessage, RequestRefused
 from tiermq.kernel import Message
+from tiermq.message.topic_name import (
+    HALF_TOPIC,
+    OPERATION_HALF_TOPIC,
+    TRANSACTION_CHECK_MAX_TIME_TOPIC,
+    TRANSACTION_GROUP,
+)
+from tiermq.remoting.access import reaches, require_topic, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import bool_field, int32_field, int_field, text_field
 from tiermq.remoting.frame import encode_frame
-from tiermq.remoting.server import RemotingServer
+from tiermq.remoting.permissions import Account, Permission
 from tiermq.status import PutStatus
 
 _log = logging.getLogger(__name__)
@@ -94,9 +101,6 @@ class TransactionProcessor:
         parts.is_busy.append(lambda: self.durable.waiting > 0)
         parts.on_stop.append(self._stop)
 
-    def register(self, server: RemotingServer) -> None:
-        server.register(RequestCode.END_TRANSACTION, self.end)
-
     def _rules(self) -> TransactionRules:
         """As they are now: an operator may change them."""
         config = self._config
@@ -125,12 +129,13 @@ class TransactionProcessor:
     def waiting(self) -> int:
         """How many half messages are open."""
         offsets = self._parts.offsets
-        half_at = offsets.query(PROGRESS_GROUP, HALF_TOPIC, HALF_QUEUE)
-        op_at = offsets.query(PROGRESS_GROUP, OP_HALF_TOPIC, OP_QUEUE)
+        half_at = offsets.query(TRANSACTION_GROUP, HALF_TOPIC, HALF_QUEUE)
+        op_at = offsets.query(TRANSACTION_GROUP, OPERATION_HALF_TOPIC, OP_QUEUE)
         return waiting_halves(self._parts.local, half_at, op_at, self.ops.pending)
 
     # Ends.
 
+    @serves(RequestCode.END_TRANSACTION, access=reaches("PUB of the topic that the half message is for"))
     def end(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
         """Runs on the loop. Raises RequestRefused."""
         outcome = _OUTCOMES.get(int32_field(command, "commitOrRollback"))
@@ -145,7 +150,7 @@ class TransactionProcessor:
             raise RequestRefused("expected a master, found a slave", ResponseCode.SLAVE_NOT_AVAILABLE)
         if outcome is None:
             return command.respond()
-        ended = self.ending.end(request)
+        ended = self.ending.end(request, lambda topic: require_topic(command, topic, Permission.PUB))
         if ended.status is EndStatus.DONE:
             self._ended[outcome].labels(*self._owner, ended.topic).add()
         code = _CODES.get(ended.status, ResponseCode.SYSTEM_ERROR)
@@ -210,7 +215,7 @@ class TransactionProcessor:
 
     def _send_question(self, question: Question) -> None:
         group = self._parts.clients.producers(question.group)
-        connections = [] if group is None else [each for each in group.clients if not each.closing]
+        connections = [] if group is None else [each for each in group.clients if _may_see(each, question.topic)]
         if not connections:
             self.unanswerable_count += 1
             _log.info("transaction %s: no producer of %s is here to be asked", question.transaction_id, question.group)
@@ -228,7 +233,7 @@ class TransactionProcessor:
         connection.oneway(RemotingCommand(RequestCode.CHECK_TRANSACTION_STATE, ext=ext, body=question.record))
 
     def _make_discard_topic(self) -> None:
-        self._parts.topics.make(CHECK_MAX_TOPIC, 1, 1)
+        self._parts.topics.make(TRANSACTION_CHECK_MAX_TIME_TOPIC, 1, 1)
 
     # Life.
 
@@ -247,3 +252,9 @@ class TransactionProcessor:
             self.check.stop()
         else:
             self.ops.write()
+
+
+def _may_see(connection: Connection, topic: str) -> bool:
+    """Whether a producer may be asked about a message of a topic: the question has the whole message in it."""
+    account: Account | None = connection.attributes.get(ACCOUNT)
+    return not connection.closing and (account is None or account.may_use_topic(topic, Permission.PUB))

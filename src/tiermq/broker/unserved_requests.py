@@ -10,11 +10,11 @@ from collections.abc import Mapping
 
 from tiermq.broker.parts import BrokerParts
 from tiermq.errors import RequestRefused
+from tiermq.remoting.access import ADMINISTRATOR, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import text_field
-from tiermq.remoting.server import RemotingServer
 
 _CONTAINER = "This broker is one process without a broker container: start another with `tiermq serve`."
 _ROCKSDB = "This broker keeps no RocksDB: topics, groups and offsets are JSON files, consume queues are plain files."
@@ -34,7 +34,9 @@ REASONS: Mapping[int, str] = {
     RequestCode.GET_BROKER_EPOCH_CACHE: _CONTROLLER,
     RequestCode.SET_COMMITLOG_READ_MODE: "Read-ahead of commit-log files is left to the operating system.",
     **{RequestCode(code): _ACCOUNTS for code in range(RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_LIST_ACL + 1)},
-    **dict.fromkeys(range(200070, 200080), _LITE),
+    **dict.fromkeys(
+        map(RequestCode, range(RequestCode.POP_LITE_MESSAGE, RequestCode.TRIGGER_LITE_DISPATCH + 1)), _LITE
+    ),
 }
 TIMER_ENGINE = "E_T"
 TIMER_WHEEL, TIMER_ROCKSDB = "F", "R"
@@ -46,15 +48,11 @@ class UnservedProcessor:
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
 
-    def register(self, server: RemotingServer) -> None:
-        for code in REASONS:
-            server.register(code, self.refuse)
-        server.register(RequestCode.SWITCH_TIMER_ENGINE, self.switch_timer_engine)
-        server.register(RequestCode.POP_ROLLBACK, self.pop_rollback)
-
+    @serves(*REASONS, access=ADMINISTRATOR)
     def refuse(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         raise RequestRefused(REASONS[command.code], ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 
+    @serves(RequestCode.SWITCH_TIMER_ENGINE, access=ADMINISTRATOR)
     def switch_timer_engine(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         engine = text_field(command, TIMER_ENGINE, "")
         if engine not in (TIMER_WHEEL, TIMER_ROCKSDB):
@@ -70,6 +68,7 @@ class UnservedProcessor:
             )
         return command.respond(remark="switch timer engine success")
 
+    @serves(RequestCode.POP_ROLLBACK, access=ADMINISTRATOR)
     def pop_rollback(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """RocketMQ moves POP's records from RocksDB to its revive topic; here they are in that topic always."""
         return command.respond(remark="records of POP are kept in the revive topic already")

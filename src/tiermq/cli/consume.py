@@ -18,9 +18,9 @@ from tiermq.client.cluster_client import ClusterClient, QueuePlace
 from tiermq.errors import CorruptRecord, RemotingError
 from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage
+from tiermq.message.topic_name import TOOLS_GROUP
 from tiermq.remoting.codes import RequestCode, ResponseCode
 
-TOOLS_GROUP = "TOOLS_CONSUMER"
 COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
 HOLD_MS = 15_000
 PULL_MESSAGES = 32

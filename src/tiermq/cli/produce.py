@@ -22,10 +22,10 @@ from tiermq.clock import SystemClock
 from tiermq.errors import RemotingError, RequestRefused
 from tiermq.message.ids import UniqueKeyGenerator
 from tiermq.message.properties import DELAY, KEYS, TAGS, UNIQ_KEY, encode_properties
+from tiermq.message.topic_name import AUTO_CREATE_TOPIC
 from tiermq.remoting.codes import RequestCode, ResponseCode
 
 EXIT_FAILED = 1
-DEFAULT_TOPIC = "TBW102"
 DEFAULT_QUEUES = 4
 PAGE = 256
 PAGES_AHEAD = 8
@@ -154,7 +154,7 @@ async def _places(cluster: ClusterClient, sending: Sending) -> list[QueuePlace]:
     """The queues that messages go to; of a topic that nobody has yet, those that it will have."""
     route = await cluster.find_route(sending.topic)
     if route is None:
-        pattern = await cluster.find_route(DEFAULT_TOPIC)
+        pattern = await cluster.find_route(AUTO_CREATE_TOPIC)
         if pattern is None or not pattern.writable:
             raise RequestRefused(
                 f"expected the topic {sending.topic}, found that no broker has it, and none makes topics by itself: "
@@ -247,7 +247,7 @@ async def _send_one(
         expected=STORED,
         a=sending.group,
         b=sending.topic,
-        c=DEFAULT_TOPIC,
+        c=AUTO_CREATE_TOPIC,
         d=DEFAULT_QUEUES,
         e=place.queue_id,
         f=0,

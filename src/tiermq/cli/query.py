@@ -17,6 +17,7 @@ from tiermq.errors import TierMQError
 from tiermq.message.ids import decode_message_id
 from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage
+from tiermq.message.topic_name import TOOLS_GROUP
 from tiermq.remoting.codes import RequestCode, ResponseCode
 
 EXIT_NOTHING = 1
@@ -73,7 +74,7 @@ async def _find(cluster: ClusterClient, options: dict[str, Any]) -> list[StoredM
             address,
             RequestCode.PULL_MESSAGE,
             expected=(ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED),
-            consumerGroup="TOOLS_CONSUMER",
+            consumerGroup=TOOLS_GROUP,
             topic=topic,
             queueId=options["queue_id"],
             queueOffset=options["offset"],

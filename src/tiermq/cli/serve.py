@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import os
+import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -24,7 +25,8 @@ from tiermq.config import StoreConfig
 from tiermq.errors import RemotingError, TierMQError
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
-from tiermq.remoting.permissions import AccessFile
+from tiermq.remoting.acl import Credentials
+from tiermq.remoting.permissions import AccessFile, Account
 from tiermq.remoting.tls import TlsMode, TlsSettings, trusting_client_context
 from tiermq.tier.tier_config import TierConfig
 
@@ -104,22 +106,29 @@ def _start(options: dict[str, Any], running: ExitStack) -> dict[str, Any]:
     directory = str((options["directory"] or StoreConfig(**file.store).root_path).absolute())
     tier = options["tier"] or TierConfig(**file.tier).url or None
     tls = _tls(options)
+    acl = None if options["acl_file"] is None else AccessFile(options["acl_file"])
+    credentials = None if acl is None else acl.table.administrator()
     named_by = config.namesrv_addr
     if not named_by:
-        name_server = _name_server(options, file, config, directory, tls)
+        own = _own_account()
+        credentials = None if acl is None else Credentials(own.access_key, own.secret_key)
+        name_server = _name_server(options, file, config, directory, tls, own)
         with _explained(f"name server, {name_server.config.bind_address}:{name_server.config.listen_port}"):
             name_server.start()
         running.callback(name_server.stop)
         named_by = f"{config.broker_ip1}:{name_server.port}"
         dialled = LOOPBACK if config.bind_address in ANY else config.bind_address
         config = config.with_settings(namesrv_addr=f"{dialled}:{name_server.port}")
+    elif acl is not None and credentials is None:
+        _log.warning("%s has no administrator: the broker registers at %s unsigned", acl.path, named_by)
     with _explained(f"broker, {config.bind_address}:{config.listen_port}"):
         broker = Broker.open(
             directory,
             tier=tier,
             config=config,
             tls=tls,
-            acl=None if options["acl_file"] is None else AccessFile(options["acl_file"]),
+            acl=acl,
+            credentials=credentials,
             name_server_tls=trusting_client_context() if tls.mode is TlsMode.ENFORCING else None,
             settings_file=options["config_file"],
             **{**(file.tier if tier else {}), **file.store},
@@ -168,8 +177,14 @@ def _tls(options: dict[str, Any]) -> TlsSettings:
 
 
 def _name_server(
-    options: dict[str, Any], file: FileSettings, config: BrokerConfig, directory: str, tls: TlsSettings
+    options: dict[str, Any],
+    file: FileSettings,
+    config: BrokerConfig,
+    directory: str,
+    tls: TlsSettings,
+    own: Account,
 ) -> NameServer:
+    """The one beside the broker, with the same accounts, and the broker's own."""
     values: dict[str, Any] = {
         "bind_address": config.bind_address,
         "kv_config_path": f"{directory}/config/kvConfig.json",
@@ -177,7 +192,13 @@ def _name_server(
     values |= file.namesrv
     if options["namesrv_port"] is not None:
         values["listen_port"] = options["namesrv_port"]
-    return NameServer(NameServerConfig(**values), tls=tls)
+    acl = None if options["acl_file"] is None else AccessFile(options["acl_file"], also=own)
+    return NameServer(NameServerConfig(**values), tls=tls, acl=acl)
+
+
+def _own_account() -> Account:
+    """What a broker registers with at the name server in its process: known here only, and gone with the process."""
+    return Account(f"broker-{secrets.token_hex(16)}", secrets.token_hex(32), admin=True)
 
 
 @contextmanager

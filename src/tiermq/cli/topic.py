@@ -13,12 +13,11 @@ from tiermq.cli.cluster_options import cluster_options
 from tiermq.cli.queue_keys import queue_of_key
 from tiermq.client.access import Access
 from tiermq.client.cluster_client import ClusterClient
+from tiermq.message.topic_name import AUTO_CREATE_TOPIC, is_dead_letter_topic, is_retry_topic, is_system_topic
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.json_dialect import as_int, decode_object
 
-DEFAULT_TOPIC = "TBW102"
 PERMISSIONS = {"rw": 6, "r": 4, "w": 2}
-SYSTEM_PREFIXES = ("rmq_sys_", "RMQ_SYS_", "%RETRY%", "%DLQ%")
 KNOWN_WITHIN_S, LOOK_AGAIN_S = 5.0, 0.02
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _CLUSTER = click.option("--cluster", help="Only at the brokers of this cluster [all].")
@@ -53,7 +52,7 @@ def list_topics(access: Access, everything: bool, as_json: bool) -> None:
         for address in (await cluster.masters()).values():
             told = await cluster.ask(address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
             system.update(decode_object(told.body).get("topicList") or [])
-        return [name for name in found if name not in system and not name.startswith(SYSTEM_PREFIXES)]
+        return [name for name in found if name not in system and not _is_hidden(name)]
 
     found = access.run(names)
     if as_json:
@@ -83,7 +82,7 @@ def create(access: Access, name: str, as_json: bool, **options: Any) -> None:
                 address,
                 RequestCode.UPDATE_AND_CREATE_TOPIC,
                 topic=name,
-                defaultTopic=DEFAULT_TOPIC,
+                defaultTopic=AUTO_CREATE_TOPIC,
                 readQueueNums=options["queues"],
                 writeQueueNums=options["queues"],
                 perm=PERMISSIONS[options["perm"]],
@@ -174,3 +173,8 @@ def show(access: Access, name: str, as_json: bool) -> None:
         place = f"{each['broker']:24} {each['queueId']:>5}"
         click.echo(f"{place} {each['minOffset']:>12,} {each['maxOffset']:>12,} {count:>12,}")
     click.echo(f"{messages:,} messages in {len(found)} queues")
+
+
+def _is_hidden(name: str) -> bool:
+    """Whether a list of users' topics leaves it out: of brokers that are away, too."""
+    return is_system_topic(name) or is_retry_topic(name) or is_dead_letter_topic(name)

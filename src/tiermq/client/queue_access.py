@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 from tiermq.client.cluster_client import ClusterClient, QueuePlace
 from tiermq.errors import PeerGone, RequestRefused, RequestTimedOut
+from tiermq.message.topic_name import TOOLS_GROUP
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 
-GROUP = "TOOLS_CONSUMER"
 """RocketMQ's own group for tools; brokers have it without being told."""
 
 PULL_MESSAGES = 32
@@ -85,7 +85,7 @@ class QueueAccess:
             lambda: self._ask(
                 RequestCode.PULL_MESSAGE,
                 PULLED,
-                consumerGroup=GROUP,
+                consumerGroup=TOOLS_GROUP,
                 queueOffset=offset,
                 maxMsgNums=most,
                 sysFlag=SUBSCRIPTION_FLAG,

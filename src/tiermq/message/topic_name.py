@@ -1,4 +1,8 @@
-"""Topic and group names: which are legal, which are the system's.
+"""Topic and group names: which are legal, which are the system's, which no client may write. The only table of them.
+
+    system topics     RocketMQ's list (TopicValidator) and every rmq_sys_*: never tiered, never deleted by operators
+      broker topics   those of them in which a broker keeps its own state: no client may write them
+    broker groups     CID_RMQ_SYS_*: a broker's own progress; no client may commit, reset or pop for them
 
 Legal is `^[%|a-zA-Z0-9_-]+$`, at most 127 characters for a topic (255 for retry and dead-letter topics, whose names
 contain a group's) and 120 for a group. Topics become directory names, so nothing else may pass.
@@ -19,6 +23,13 @@ DEAD_LETTER_PREFIX = "%DLQ%"
 LIGHT_QUEUE_PREFIX = "%LMQ%"
 SYSTEM_PREFIX = "rmq_sys_"
 REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
+SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
+CLIENT_TRACE_PREFIX = "rmq_sys_TRACE_DATA_"
+"""Of clients with the access channel CLOUD, which send their traces there."""
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+TOOLS_GROUP = "TOOLS_CONSUMER"
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
@@ -50,7 +61,7 @@ SYSTEM_TOPICS = frozenset(
 TRANSACTION_TOPICS = frozenset({HALF_TOPIC, OPERATION_HALF_TOPIC, TRANSACTION_CHECK_MAX_TIME_TOPIC})
 """Where a broker keeps transactions that are not ended, which ones are, and which were given up."""
 
-NOT_FOR_CLIENTS = frozenset(
+BROKER_TOPICS = frozenset(
     {
         SCHEDULE_TOPIC,
         HALF_TOPIC,
@@ -58,9 +69,22 @@ NOT_FOR_CLIENTS = frozenset(
         TRANSACTION_CHECK_MAX_TIME_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,
+        CHECKPOINT_TOPIC,
     }
 )
-"""System topics that a client may not send to: the broker keeps its own state in them."""
+"""RocketMQ's list of topics that a client may not send to, and the one that it forgot. See `is_broker_topic`."""
+
+PREDEFINED_GROUPS = (
+    TOOLS_GROUP,
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    TRANSACTION_GROUP,
+)
+"""Groups that every broker has."""
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
 _RULE = "only letters and digits of ASCII and the four characters % | _ - may occur"
@@ -103,6 +127,16 @@ def check_group(group: str) -> None:
 
 def is_system_topic(topic: str) -> bool:
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
+
+
+def is_broker_topic(topic: str) -> bool:
+    """Whether a broker keeps its own state in a topic: no client may write it, by any request."""
+    return topic in BROKER_TOPICS or (topic.startswith(SYSTEM_PREFIX) and not topic.startswith(CLIENT_TRACE_PREFIX))
+
+
+def is_broker_group(group: str) -> bool:
+    """Whether a group's offsets are a broker's own progress: no client may change them, by any request."""
+    return group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def is_retry_topic(topic: str) -> bool:

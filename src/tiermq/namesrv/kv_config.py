@@ -3,8 +3,9 @@
     {"configTable":{"ORDER_TOPIC_CONFIG":{"orders":"broker-a:4;broker-b:4"}}}
 
 Invariants: what `put` and `delete` have returned from is on disk, in the file or (after a crash in between) in its
-backup; a change that cannot be written is not made. Without a path everything is in memory only. Any thread may call;
-changes go one at a time.
+backup; a change that cannot be written is not made. Names, values and all together are bounded: what would grow them
+beyond that is refused, whoever asks. Without a path everything is in memory only. Any thread may call; changes go one
+at a time.
 """
 
 from __future__ import annotations
@@ -20,6 +21,12 @@ from tiermq.namesrv.topic_config import object_in, text_map_in
 from tiermq.remoting.json_dialect import decode_object
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
+NAME_BYTES_MAX = 255
+VALUE_BYTES_MAX = 64 * 1024
+NAMESPACES_MAX = 256
+KEYS_MAX = 10_000
+TABLE_BYTES_MAX = 4 * 1024 * 1024
+"""Of all names and values: each change writes all of them."""
 Table = dict[str, dict[str, str]]
 
 
@@ -43,9 +50,25 @@ class KvConfig:
         return self._table.get(namespace)
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Durable when it returns. Raises OSError and StoreError."""
+        """Durable when it returns. Raises RequestRefused for what is beyond the bounds, OSError and StoreError."""
+        for name, text, most in (("namespace", namespace, NAME_BYTES_MAX), ("key", key, NAME_BYTES_MAX),
+                                 ("value", value, VALUE_BYTES_MAX)):  # fmt: skip
+            if (found := _size(text)) > most:
+                raise _too_much(f"a {name} of at most {most} bytes", str(found))
         with self._lock:
-            self._replace({**self._table, namespace: {**self._table.get(namespace, {}), key: value}})
+            table = {**self._table, namespace: {**self._table.get(namespace, {}), key: value}}
+            self._require_bounded(table)
+            self._replace(table)
+
+    def _require_bounded(self, table: Table) -> None:
+        """Raises RequestRefused for a table that is too large, and larger than the one that is in force."""
+        for what, count, most in (
+            ("namespaces", len, NAMESPACES_MAX),
+            ("keys", _keys, KEYS_MAX),
+            ("bytes", _bytes, TABLE_BYTES_MAX),
+        ):
+            if most < count(table) > count(self._table):
+                raise _too_much(f"at most {most} {what} of key-value settings", f"{count(table)} with this one")
 
     def delete(self, namespace: str, key: str) -> bool:
         """The same; False when there was nothing."""
@@ -62,6 +85,24 @@ class KvConfig:
             self._access.make_directories(os.path.dirname(os.path.abspath(self.path)))
             self._access.write_config(self.path, _encode(table))
         self._table = table
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))
+
+
+def _keys(table: Table) -> int:
+    return sum(map(len, table.values()))
+
+
+def _bytes(table: Table) -> int:
+    return sum(
+        _size(name) + sum(_size(key) + _size(value) for key, value in each.items()) for name, each in table.items()
+    )
+
+
+def _too_much(expected: str, found: str) -> RequestRefused:
+    return RequestRefused(f"expected {expected}, found {found}: delete others first")
 
 
 def _encode(table: Table) -> bytes:

@@ -17,12 +17,12 @@ from tiermq.namesrv.register_body import body_checksum, decode_register_body
 from tiermq.namesrv.route_table import BROKER_TIMEOUT_MS, Registration, RouteTable
 from tiermq.namesrv.route_values import QueueData
 from tiermq.namesrv.topic_config import NO_VERSION, SYS_FLAG_UNIT, SYS_FLAG_UNIT_SUBSCRIBED, DataVersion
+from tiermq.remoting.access import ADMINISTRATOR, ANY_ACCOUNT, serves
 from tiermq.remoting.codes import VERSION_STANDARD_JSON, RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import bool_field, int_field, text_field
 from tiermq.remoting.json_dialect import decode_object, encode_body
-from tiermq.remoting.server import Handler, RemotingServer
 from tiermq.settings import read_properties
 
 _log = logging.getLogger(__name__)
@@ -38,40 +38,6 @@ class NameProcessor:
         self.table = table
         self.kv = kv
 
-    def register(self, server: RemotingServer) -> None:
-        """Serve at `server`, and hear when a broker's connection ends."""
-        for code, handler in self.handlers().items():
-            server.register(code, handler)
-        server.register_blocking(RequestCode.PUT_KV_CONFIG, self.put_kv)
-        server.register_blocking(RequestCode.DELETE_KV_CONFIG, self.delete_kv)
-        server.on_close.append(self.connection_closed)
-
-    def handlers(self) -> dict[RequestCode, Handler]:
-        """What runs on the loop."""
-        return {
-            RequestCode.REGISTER_BROKER: self.register_broker,
-            RequestCode.UNREGISTER_BROKER: self.unregister_broker,
-            RequestCode.BROKER_HEARTBEAT: self.broker_heartbeat,
-            RequestCode.QUERY_DATA_VERSION: self.query_data_version,
-            RequestCode.GET_BROKER_MEMBER_GROUP: self.broker_member_group,
-            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route_of_topic,
-            RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster_info,
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.all_topics,
-            RequestCode.GET_TOPICS_BY_CLUSTER: self.topics_of_cluster,
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
-            RequestCode.GET_UNIT_TOPIC_LIST: self.unit_topics,
-            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self.unit_subscribed_topics,
-            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.only_unit_subscribed_topics,
-            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_permission,
-            RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_permission,
-            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
-            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
-            RequestCode.GET_KV_CONFIG: self.get_kv,
-            RequestCode.GET_KVLIST_BY_NAMESPACE: self.kv_list,
-            RequestCode.UPDATE_NAMESRV_CONFIG: self.update_config,
-            RequestCode.GET_NAMESRV_CONFIG: self.get_config,
-        }
-
     def connection_closed(self, connection: Connection) -> None:
         """A broker that is no longer connected is no longer there."""
         for name, address in self.table.channel_closed(connection):
@@ -79,6 +45,7 @@ class NameProcessor:
 
     # Brokers.
 
+    @serves(RequestCode.REGISTER_BROKER, access=ADMINISTRATOR)
     def register_broker(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         checksum = int_field(request, "bodyCrc32", 0)
         if checksum and checksum != body_checksum(request.body):
@@ -111,6 +78,7 @@ class NameProcessor:
             body=b"" if orders is None else encode_body({"table": orders}),
         )
 
+    @serves(RequestCode.UNREGISTER_BROKER, access=ADMINISTRATOR)
     def unregister_broker(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         text_field(request, "clusterName")
         int_field(request, "brokerId")
@@ -119,10 +87,12 @@ class NameProcessor:
             _log.info("broker %s at %s: unregistered, as it asked", name, address)
         return request.respond()
 
+    @serves(RequestCode.BROKER_HEARTBEAT, access=ADMINISTRATOR)
     def broker_heartbeat(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         self.table.heartbeat(*_who(request))
         return request.respond()
 
+    @serves(RequestCode.QUERY_DATA_VERSION, access=ADMINISTRATOR)
     def query_data_version(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         who = _who(request)
         asked = DataVersion.from_json(decode_object(request.body)) if len(request.body) else NO_VERSION
@@ -133,6 +103,7 @@ class NameProcessor:
             body=b"" if known is None else encode_body(known.to_json()),
         )
 
+    @serves(RequestCode.GET_BROKER_MEMBER_GROUP, access=ANY_ACCOUNT)
     def broker_member_group(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         cluster, name = text_field(request, "clusterName"), text_field(request, "brokerName")
         broker = self.table.broker(name)
@@ -142,6 +113,7 @@ class NameProcessor:
 
     # Routes and lists.
 
+    @serves(RequestCode.GET_ROUTEINFO_BY_TOPIC, access=ANY_ACCOUNT)
     def route_of_topic(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         topic = text_field(request, "topic")
         route = self.table.route(topic)
@@ -157,50 +129,61 @@ class NameProcessor:
         )
         return request.respond(body=route.encode(standard_json=standard))
 
+    @serves(RequestCode.GET_BROKER_CLUSTER_INFO, access=ANY_ACCOUNT)
     def cluster_info(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         brokers = {broker.broker_name: broker.to_json() for broker in self.table.brokers()}
         return request.respond(
             body=encode_body({"brokerAddrTable": brokers, "clusterAddrTable": self.table.clusters()})
         )
 
+    @serves(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, access=ANY_ACCOUNT)
     def all_topics(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         return request.respond(body=encode_body({"topicList": self.table.topics()}))
 
+    @serves(RequestCode.GET_TOPICS_BY_CLUSTER, access=ANY_ACCOUNT)
     def topics_of_cluster(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         topics = self.table.topics_of_cluster(text_field(request, "cluster"))
         return request.respond(body=encode_body({"topicList": topics}))
 
+    @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, access=ANY_ACCOUNT)
     def system_topics(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Topics that are named after clusters and brokers, and one broker that can tell of the others."""
         names = [each for cluster, brokers in self.table.clusters().items() for each in (cluster, *brokers)]
         some = next((broker.addresses[min(broker.addresses)] for broker in self.table.brokers()), None)
         return request.respond(body=encode_body({"brokerAddr": some, "topicList": list(dict.fromkeys(names))}))
 
+    @serves(RequestCode.GET_UNIT_TOPIC_LIST, access=ANY_ACCOUNT)
     def unit_topics(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         return request.respond(body=encode_body({"topicList": self.table.topics_with_flags(SYS_FLAG_UNIT)}))
 
+    @serves(RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, access=ANY_ACCOUNT)
     def unit_subscribed_topics(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         topics = self.table.topics_with_flags(SYS_FLAG_UNIT_SUBSCRIBED)
         return request.respond(body=encode_body({"topicList": topics}))
 
+    @serves(RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, access=ANY_ACCOUNT)
     def only_unit_subscribed_topics(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         topics = self.table.topics_with_flags(SYS_FLAG_UNIT_SUBSCRIBED, lacks=SYS_FLAG_UNIT)
         return request.respond(body=encode_body({"topicList": topics}))
 
     # What administrators change.
 
+    @serves(RequestCode.WIPE_WRITE_PERM_OF_BROKER, access=ADMINISTRATOR)
     def wipe_write_permission(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         count = self.table.wipe_write_permission(text_field(request, "brokerName"))
         return request.respond(ext={"wipeTopicCount": str(count)})
 
+    @serves(RequestCode.ADD_WRITE_PERM_OF_BROKER, access=ADMINISTRATOR)
     def add_write_permission(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         count = self.table.add_write_permission(text_field(request, "brokerName"))
         return request.respond(ext={"addTopicCount": str(count)})
 
+    @serves(RequestCode.DELETE_TOPIC_IN_NAMESRV, access=ADMINISTRATOR)
     def delete_topic(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         self.table.delete_topic(text_field(request, "topic"), request.ext.get("clusterName") or None)
         return request.respond()
 
+    @serves(RequestCode.REGISTER_TOPIC_IN_NAMESRV, access=ADMINISTRATOR)
     def register_topic(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         topic = text_field(request, "topic")
         queues = decode_object(request.body).get("queueDatas")
@@ -211,14 +194,17 @@ class NameProcessor:
 
     # Key-value settings, and the name server's own.
 
+    @serves(RequestCode.PUT_KV_CONFIG, access=ADMINISTRATOR, in_pool=True)
     def put_kv(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         self.kv.put(text_field(request, "namespace"), text_field(request, "key"), text_field(request, "value"))
         return request.respond()
 
+    @serves(RequestCode.DELETE_KV_CONFIG, access=ADMINISTRATOR, in_pool=True)
     def delete_kv(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         self.kv.delete(text_field(request, "namespace"), text_field(request, "key"))
         return request.respond()
 
+    @serves(RequestCode.GET_KV_CONFIG, access=ANY_ACCOUNT)
     def get_kv(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         namespace, key = text_field(request, "namespace"), text_field(request, "key")
         value = self.kv.get(namespace, key)
@@ -227,6 +213,7 @@ class NameProcessor:
             return request.respond(ResponseCode.QUERY_NOT_FOUND, remark)
         return request.respond(ext={"value": value})
 
+    @serves(RequestCode.GET_KVLIST_BY_NAMESPACE, access=ANY_ACCOUNT)
     def kv_list(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         namespace = text_field(request, "namespace")
         found = self.kv.namespace(namespace)
@@ -234,6 +221,7 @@ class NameProcessor:
             return request.respond(ResponseCode.QUERY_NOT_FOUND, f"there is no namespace {namespace[:200]}")
         return request.respond(body=encode_body({"table": found}))
 
+    @serves(RequestCode.UPDATE_NAMESRV_CONFIG, access=ADMINISTRATOR)
     def update_config(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """In force at once and until the end of the process; the file that the settings came from is not touched."""
         try:
@@ -248,6 +236,7 @@ class NameProcessor:
         self.table.support_acting_master = self.config.support_acting_master
         return request.respond()
 
+    @serves(RequestCode.GET_NAMESRV_CONFIG, access=ADMINISTRATOR)
     def get_config(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         return request.respond(body=self.config.to_properties().encode())
 

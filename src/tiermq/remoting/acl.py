@@ -18,6 +18,8 @@ from tiermq.remoting.command import RemotingCommand
 ACCESS_KEY = "AccessKey"
 SECURITY_TOKEN = "SecurityToken"  # noqa: S105 - the name of a field
 SIGNATURE = "Signature"
+SIGNED_FIELDS = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE})
+"""What a signature adds to a request."""
 _UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 _VERSION_BEFORE_UNIQUE_KEY = 399
 

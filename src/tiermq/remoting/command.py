@@ -3,15 +3,20 @@
     length i32 | type u8, header length u24 | header | body        length counts everything behind itself
 
 Invariants: `ext` holds text only, whatever types the peer wrote; an absent body is an empty one; a response has the
-opaque and the header type of its request.
+opaque and the header type of its request. `account` is who signed a request that was checked; None where nothing is
+checked, since there are no accounts or the peer needs none.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from tiermq.remoting.codes import VERSION, Language
+
+if TYPE_CHECKING:
+    from tiermq.remoting.permissions import Account
 
 FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
@@ -27,7 +32,7 @@ class HeaderType(enum.IntEnum):
 class RemotingCommand:
     """See the module."""
 
-    __slots__ = ("body", "code", "ext", "flag", "header_type", "language", "opaque", "remark", "version")
+    __slots__ = ("account", "body", "code", "ext", "flag", "header_type", "language", "opaque", "remark", "version")
 
     def __init__(
         self,
@@ -51,6 +56,7 @@ class RemotingCommand:
         self.ext: dict[str, str] = {} if ext is None else dict(ext)
         self.body = body
         self.header_type = header_type
+        self.account: Account | None = None
 
     @property
     def is_response(self) -> bool:
@@ -82,7 +88,7 @@ class RemotingCommand:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RemotingCommand):
             return NotImplemented
-        mine, theirs = ([getattr(each, name) for name in self.__slots__] for each in (self, other))
+        mine, theirs = ([getattr(each, name) for name in self.__slots__ if name != "account"] for each in (self, other))
         return mine == theirs
 
     __hash__ = None  # type: ignore[assignment]  # It can be changed.

@@ -13,8 +13,13 @@
     groupPerms = ["billing=SUB"]
 
 TOML as above, or RocketMQ's own `plain_acl.yml` with the same names. A request is checked in this order: white
-addresses, account, signature, admin, then each topic and group it touches. Requests of commands that are not in the
-table below need a signature only, as in RocketMQ.
+addresses, account, signature; then what its handler declares (`access`): an administrator, or permissions for each
+topic and group that the request names or reaches. What requests there are, and what they need, is not known here.
+
+    retry topic %RETRY%G     the group's: SUB of G; named neither as topic nor as group, also what POP may have put
+                             there: no group or topic that its name can be split into may be denied
+    dead letters %DLQ%G      its own permission, or the default and, to read it, SUB of G
+    topics of a broker       the default does not count: they hold messages of every topic
 """
 
 from __future__ import annotations
@@ -23,21 +28,19 @@ import enum
 import hmac
 import logging
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import BadConfig, RequestRefused
-from tiermq.remoting.acl import ACCESS_KEY, SIGNATURE, signature_of
-from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.message.topic_name import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_broker_topic
+from tiermq.remoting.acl import ACCESS_KEY, SIGNATURE, Credentials, signature_of
+from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.command import RemotingCommand
-from tiermq.remoting.json_dialect import decode_object
 from tiermq.remoting.plain_yaml import decode_plain_yaml
 
 _log = logging.getLogger(__name__)
-RETRY_PREFIX = "%RETRY%"
 RELOAD_S = 5.0
 
 
@@ -49,59 +52,8 @@ class Permission(enum.Flag):
     SUB = 2
 
 
-_SENDS = {10: "topic", 310: "b", 320: "b", 324: "topic", 325: "b", 370: "topic", 37: "topic"}
-_READS = frozenset(
-    (
-        RequestCode.PULL_MESSAGE,
-        RequestCode.LITE_PULL_MESSAGE,
-        RequestCode.QUERY_MESSAGE,
-        RequestCode.QUERY_CONSUMER_OFFSET,
-        RequestCode.UPDATE_CONSUMER_OFFSET,
-        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
-        RequestCode.UNREGISTER_CLIENT,
-        RequestCode.POP_MESSAGE,
-        RequestCode.ACK_MESSAGE,
-        RequestCode.PEEK_MESSAGE,
-        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
-        RequestCode.NOTIFICATION,
-    )
-)
-_ADMIN = frozenset(
-    (
-        RequestCode.UPDATE_AND_CREATE_TOPIC,
-        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
-        RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,
-        RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG,
-        RequestCode.GET_COLD_DATA_FLOW_CTR_INFO,
-        RequestCode.GET_ALL_PRODUCER_INFO,
-        RequestCode.GET_BROKER_CONSUME_STATS,
-        RequestCode.QUERY_CONSUME_QUEUE,
-        RequestCode.UPDATE_BROKER_CONFIG,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-        RequestCode.DELETE_SUBSCRIPTIONGROUP,
-        RequestCode.DELETE_TOPIC_IN_BROKER,
-        RequestCode.DELETE_TOPIC_IN_NAMESRV,
-        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
-        RequestCode.CLONE_GROUP_OFFSET,
-        RequestCode.CONSUME_MESSAGE_DIRECTLY,
-        RequestCode.CLEAN_UNUSED_TOPIC,
-        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
-        RequestCode.DELETE_EXPIRED_COMMITLOG,
-        RequestCode.SET_MESSAGE_REQUEST_MODE,
-        RequestCode.PUT_KV_CONFIG,
-        RequestCode.DELETE_KV_CONFIG,
-        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
-        RequestCode.ADD_WRITE_PERM_OF_BROKER,
-        RequestCode.UPDATE_NAMESRV_CONFIG,
-        # Whoever may register a broker may take over any topic's route.
-        RequestCode.REGISTER_BROKER,
-        RequestCode.UNREGISTER_BROKER,
-        RequestCode.BROKER_HEARTBEAT,
-        RequestCode.REGISTER_TOPIC_IN_NAMESRV,
-    )
-)
+EITHER = Permission.PUB | Permission.SUB
+"""Of a request that needs one of the two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +69,48 @@ class Account:
     topics: dict[str, Permission] = field(default_factory=dict)
     groups: dict[str, Permission] = field(default_factory=dict)
 
-    def may(self, kind: str, name: str, wanted: Permission) -> bool:
-        known, default = (self.topics, self.default_topic) if kind == "topic" else (self.groups, self.default_group)
-        return wanted in known.get(name, default)
+    def may_use_topic(self, topic: str, wanted: Permission) -> bool:
+        """Whether one of the wanted permissions is granted for a topic."""
+        if self.admin:
+            return True
+        granted = self.topics.get(topic)
+        if granted is not None:
+            return bool(granted & wanted)
+        if topic.startswith(RETRY_PREFIX):
+            return self._may_use_retry_topic(topic.removeprefix(RETRY_PREFIX))
+        if is_broker_topic(topic):
+            return False
+        if topic.startswith(DEAD_LETTER_PREFIX) and not wanted & Permission.PUB:
+            return bool(self.default_topic & wanted) and self.may_use_group(topic.removeprefix(DEAD_LETTER_PREFIX))
+        return bool(self.default_topic & wanted)
+
+    def may_use_group(self, group: str) -> bool:
+        return self.admin or Permission.SUB in self.groups.get(group, self.default_group)
+
+    def _may_use_retry_topic(self, name: str) -> bool:
+        """POP's retry topics are named group_topic or group+topic, which may be split in several ways."""
+        if name in self.groups:
+            return Permission.SUB in self.groups[name]
+        splits = [(name[:at], name[at + 1 :]) for at, letter in enumerate(name) if letter in "_+"]
+        granted = [self.groups[group] for group, _ in splits if group in self.groups]
+        granted += [self.topics[topic] for _, topic in splits if topic in self.topics]
+        is_known = any(group in self.groups for group, _ in splits)
+        return all(Permission.SUB in each for each in granted) and (is_known or Permission.SUB in self.default_group)
+
+    def require_topic(self, topic: str, wanted: Permission) -> None:
+        """Raises RequestRefused with NO_PERMISSION."""
+        if not self.may_use_topic(topic, wanted):
+            raise no_permission(f"{self.access_key!r} may not {wanted.name} the topic {topic[:300]!r}")
+
+    def require_group(self, group: str) -> None:
+        """Raises RequestRefused with NO_PERMISSION."""
+        if not self.may_use_group(group):
+            raise no_permission(f"{self.access_key!r} may not SUB the group {group[:300]!r}")
+
+    def require_admin(self, code: int) -> None:
+        """Raises RequestRefused with NO_PERMISSION."""
+        if not self.admin:
+            raise no_permission(f"request {int(code)} is for administrators, and {self.access_key!r} is none")
 
 
 class AccessTable:
@@ -142,45 +133,49 @@ class AccessTable:
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise BadConfig(f"{path}: expected accounts and their permissions, found: {error!r}") from error
 
-    def check(self, command: RemotingCommand, peer_host: str) -> None:
-        """Raises RequestRefused with NO_PERMISSION."""
+    def administrator(self) -> Credentials | None:
+        """What the first administrator signs with; None when there is none."""
+        found = next((each for each in self.accounts.values() if each.admin), None)
+        return None if found is None else Credentials(found.access_key, found.secret_key)
+
+    def signer_of(self, command: RemotingCommand, peer_host: str) -> Account | None:
+        """Who signed a request; None: a white address, which may do everything. Raises RequestRefused with 16."""
         if any(address_matches(pattern, peer_host) for pattern in self.white_addresses):
-            return
+            return None
         key = command.ext.get(ACCESS_KEY, "")
         account = self.accounts.get(key)
         if account is None:
-            raise _no(f"expected the access key of an account, found {key!r}")
+            raise no_permission(f"expected the access key of an account, found {key[:80]!r}")
         if account.white_address and address_matches(account.white_address, peer_host):
-            return
+            return None
         if not hmac.compare_digest(
             signature_of(command, account.secret_key).encode(), command.ext.get(SIGNATURE, "").encode()
         ):
-            raise _no(f"expected a signature made with the secret of {key!r}, found another: check the secret key")
-        if account.admin:
-            return
-        if command.code in _ADMIN:
-            raise _no(f"request {int(command.code)} is for administrators, and {key!r} is none")
-        for kind, name, wanted in touched_by(command):
-            if not account.may(kind, name, wanted):
-                raise _no(f"{key!r} may not {wanted.name} the {kind} {name!r}")
+            raise no_permission(
+                f"expected a signature made with the secret of {key!r}, found another: check the secret key"
+            )
+        return account
 
 
 class AccessFile:
     """The table of a file, read again when the file has changed; a broken file leaves the last good table in force."""
 
-    def __init__(self, path: Path, clock: Clock | None = None) -> None:
+    def __init__(self, path: Path, clock: Clock | None = None, *, also: Account | None = None) -> None:
+        """`also` is an account that the file does not have, and whose name no account of the file can take."""
         self.path = path
-        self.table = AccessTable.load(path)
+        self._also = also
+        self.table = self._load()
         self._clock = clock or SystemClock()
         self._stamp = self._stamp_now()
         self._looked_s = self._clock.monotonic()
 
-    def check(self, command: RemotingCommand, peer_host: str) -> None:
+    def signer_of(self, command: RemotingCommand, peer_host: str) -> Account | None:
+        """See `AccessTable.signer_of`."""
         now_s = self._clock.monotonic()
         if now_s - self._looked_s >= RELOAD_S:
             self._looked_s = now_s
             self.reload()
-        self.table.check(command, peer_host)
+        return self.table.signer_of(command, peer_host)
 
     def reload(self) -> None:
         """Read the file if it is another one than before."""
@@ -189,9 +184,15 @@ class AccessFile:
             return
         self._stamp = stamp
         try:
-            self.table = AccessTable.load(self.path)
+            self.table = self._load()
         except BadConfig as error:
             _log.error("%s; the table read before stays in force", error)
+
+    def _load(self) -> AccessTable:
+        table = AccessTable.load(self.path)
+        if self._also is not None:
+            table.accounts[self._also.access_key] = self._also
+        return table
 
     def _stamp_now(self) -> tuple[int, int, int] | None:
         try:
@@ -199,43 +200,6 @@ class AccessFile:
         except OSError:
             return None
         return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def touched_by(command: RemotingCommand) -> Iterator[tuple[str, str, Permission]]:
-    """(topic or group, its name, what is done to it) of a request."""
-    code, ext = command.code, command.ext
-    if (name := _SENDS.get(code)) is not None:
-        if topic := ext.get(name):
-            yield _topic(topic, Permission.PUB)
-    elif code in _READS:
-        if topic := ext.get("topic"):
-            yield _topic(topic, Permission.SUB)
-        if group := ext.get("consumerGroup"):
-            yield "group", group, Permission.SUB
-    elif code in (RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG):  # Both may make it.
-        yield "group", ext.get("group", ""), Permission.SUB
-    elif code == RequestCode.HEART_BEAT:
-        for consumer in _objects_in(decode_object(command.body), "consumerDataSet"):
-            yield "group", str(consumer.get("groupName")), Permission.SUB
-            for subscription in _objects_in(consumer, "subscriptionDataSet"):
-                yield _topic(str(subscription.get("topic")), Permission.SUB)
-    elif code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
-        body = decode_object(command.body)
-        yield "group", str(body.get("consumerGroup")), Permission.SUB
-        for queue in _objects_in(body, "mqSet"):
-            yield _topic(str(queue.get("topic")), Permission.SUB)
-    elif code == RequestCode.BATCH_ACK_MESSAGE:
-        for ack in _objects_in(decode_object(command.body), "acks"):
-            yield "group", str(ack.get("c")), Permission.SUB
-            yield _topic(str(ack.get("t")), Permission.SUB)
-
-
-def _objects_in(table: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    """The objects of a list in a body, none where it is absent. Raises RequestRefused for anything else."""
-    found = table.get(name) or []
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise RequestRefused(f"expected a list of objects in {name}, found {str(found)[:40]!r}")
-    return found
 
 
 def address_matches(pattern: str, host: str) -> bool:
@@ -255,13 +219,6 @@ def _part_matches(wanted: str, found: str) -> bool:
     if dash and low.isdigit() and high.isdigit() and found.isdigit():
         return int(low) <= int(found) <= int(high)
     return wanted in ("*", found)
-
-
-def _topic(name: str, wanted: Permission) -> tuple[str, str, Permission]:
-    """A retry topic is its group's: whoever may read for the group may use it."""
-    if name.startswith(RETRY_PREFIX):
-        return "group", name.removeprefix(RETRY_PREFIX), Permission.SUB
-    return "topic", name, wanted
 
 
 def _account(values: dict[str, Any]) -> Account:
@@ -293,5 +250,5 @@ def _permission(text: str) -> Permission:
     return made
 
 
-def _no(reason: str) -> RequestRefused:
+def no_permission(reason: str) -> RequestRefused:
     return RequestRefused(reason, ResponseCode.NO_PERMISSION)

@@ -57,6 +57,7 @@ def command_of(frame: Frame) -> RemotingCommand:
         command.remark = remark
         command.ext = ext
         command.header_type = frame.header_type
+        command.account = None
     command.body = frame.body
     return command
 

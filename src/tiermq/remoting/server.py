@@ -1,8 +1,8 @@
 """RemotingServer: accepts peers and hands their requests to handlers.
 
-A handler runs on the loop and must not block; what may block is registered with `register_blocking` and runs in a
-bounded pool of threads. A handler answers by returning a response, or None when nobody is to be answered now: then it
-answers later with `connection.send(request.respond(...))`.
+A handler declares its request codes, who may ask for them, and where it runs (`access`): on the loop, where it must not
+block, or in a bounded pool of threads. A handler answers by returning a response, or None when it answers later with
+`connection.send(request.respond(...))`.
 
 Invariants: a one-way request is never answered, not even with an error; an unknown code is answered with 3, a
 handler's exception with 1 and a log line, `RequestRefused` with its code; a line of waiting requests that is full with
@@ -17,32 +17,33 @@ import socket
 import ssl
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import RemotingError, RequestRefused
 from tiermq.kernel import SendLane, SendRequest
+from tiermq.remoting.access import Access, Handler, declared_by
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from tiermq.remoting.connection import NOBODY, Connection, TakeSends
 from tiermq.remoting.limits import ServerLimits
 from tiermq.remoting.listener_end import close_listener
+from tiermq.remoting.permissions import Account
 from tiermq.remoting.receiving import SEND_CODES, command_of_send, send_request_of
 from tiermq.remoting.tls import TlsMode, TlsSettings
 
 _log = logging.getLogger(__name__)
 
-Handler = Callable[[Connection, RemotingCommand], RemotingCommand | None]
 SendHandler = Callable[[Connection, SendRequest], bytes | None]
 REMARK_CHARACTERS_MAX = 500
 
 
 class AccessCheck(Protocol):
-    """Who may do what: raises RequestRefused for a request that is not allowed."""
+    """Who signed a request; None may do everything. Raises RequestRefused for one that nobody has signed."""
 
-    def check(self, command: RemotingCommand, peer_host: str) -> None: ...
+    def signer_of(self, command: RemotingCommand, peer_host: str) -> Account | None: ...
 
 
 class RemotingServer:
@@ -78,6 +79,7 @@ class RemotingServer:
         self.on_close: list[Callable[[Connection], None]] = []
         self._handlers: dict[int, Handler] = {}
         self._blocking: dict[int, Handler] = {}
+        self._access: dict[int, Access] = {}
         self._send_handler: SendHandler | None = None
         self.send_lane: SendLane | None = None
         self.take_sends: TakeSends | None = None
@@ -96,18 +98,26 @@ class RemotingServer:
 
     # Before the start.
 
-    def register(self, code: int, handler: Handler) -> None:
-        """Requests of `code` go to `handler`, on the loop."""
-        self._blocking.pop(int(code), None)
-        self._handlers[int(code)] = handler
+    def serve(self, processor: object) -> None:
+        """Serve every request that the methods of `processor` declare. Raises ValueError for one served already."""
+        for declared, handler in declared_by(processor):
+            if declared.code in self._access:
+                raise ValueError(f"request {declared.code}: expected one handler, found {handler!r} beside another")
+            self.register(declared.code, handler, declared.access, in_pool=declared.in_pool)
 
-    def register_blocking(self, code: int, handler: Handler) -> None:
-        """Requests of `code` go to `handler`, in a thread of the pool; what it returns is sent when it is done."""
+    def register(self, code: int, handler: Handler, access: Access, *, in_pool: bool = False) -> None:
+        """Requests of `code` go to `handler`, on the loop or in a thread of the pool; whoever `access` lets may ask."""
         self._handlers.pop(int(code), None)
-        self._blocking[int(code)] = handler
+        self._blocking.pop(int(code), None)
+        (self._blocking if in_pool else self._handlers)[int(code)] = handler
+        self._access[int(code)] = access
 
     def register_send(
-        self, handler: SendHandler, lane: SendLane | None = None, take_sends: TakeSends | None = None
+        self,
+        handler: SendHandler,
+        access: Mapping[int, Access],
+        lane: SendLane | None = None,
+        take_sends: TakeSends | None = None,
     ) -> None:
         """Sends (10, 310, 320) go to `handler`, on the loop, ready parsed. It returns the bytes of the answer.
 
@@ -115,13 +125,21 @@ class RemotingServer:
         born (`Connection.born_host`), and unless somebody must be asked who may send. `take_sends` is the same for
         those who answer later.
         """
+        if access.keys() != SEND_CODES:
+            raise ValueError(f"expected who may ask for each of {sorted(SEND_CODES)}, found {sorted(access)}")
         self._send_handler = handler
+        self._access.update(access)
         self.send_lane, self.take_sends = (lane, take_sends) if self.acl is None else (None, None)
 
     @property
     def codes(self) -> frozenset[int]:
         """What is served, sends left aside."""
         return frozenset(self._handlers) | frozenset(self._blocking)
+
+    @property
+    def declared(self) -> dict[int, tuple[Access, bool]]:
+        """Every code that is served: who may ask for it, and whether it runs in the pool."""
+        return {code: (access, code in self._blocking) for code, access in self._access.items()}
 
     # Life.
 
@@ -310,7 +328,7 @@ class RemotingServer:
         code = command.code
         try:
             if self.acl is not None:
-                self.acl.check(command, connection.peer[0])
+                self._require_access(self.acl, connection, command)
             if code in SEND_CODES and self._send_handler is not None:
                 answer = self._send_handler(connection, send_request_of(command))
                 if answer is not None and not command.is_oneway:
@@ -328,6 +346,13 @@ class RemotingServer:
             response = self._refusal_of(command, error)
         if response is not None and not command.flag & FLAG_ONEWAY:
             connection.send(response)
+
+    def _require_access(self, acl: AccessCheck, connection: Connection, command: RemotingCommand) -> None:
+        """Raises RequestRefused unless the request is signed, and its signer has what the handler declares."""
+        command.account = account = acl.signer_of(command, connection.peer[0])
+        access = self._access.get(command.code)
+        if account is not None and access is not None:  # What is not declared is not served.
+            access.check(account, command)
 
     def hand_to_pool(self, handler: Handler, connection: Connection, command: RemotingCommand) -> None:
         """From a handler on the loop: let `handler` answer in a thread of the pool instead."""

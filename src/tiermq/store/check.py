@@ -32,6 +32,7 @@ from tiermq.message.properties import (
 from tiermq.message.record_head import RecordHead
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.system_flag import TransactionType, enters_consume_queue
+from tiermq.message.topic_name import SCHEDULE_TOPIC
 from tiermq.store.index_walk import IndexEntry
 from tiermq.store.log_walk import walk_log_file
 from tiermq.store.store_files import ReadOnlyMap, StoreFile, is_store
@@ -39,7 +40,6 @@ from tiermq.store.store_view import LogView, QueueKey, QueueView, StoreView
 
 FINDINGS_KEPT_MAX = 1_000
 LIGHT_QUEUE_PREFIX = "%LMQ%"
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # Its tags codes are delivery times.
 
 Progress = Callable[[int], None]
 Report = Callable[[str, str, str], None]

@@ -12,10 +12,9 @@ from tiermq import Message, PutResult
 from tiermq.delivery.transactions.end_transaction import EndRequest, EndStatus
 from tiermq.delivery.transactions.half_messages import TransactionRules
 from tiermq.delivery.transactions.op_messages import Outcome, encode_op
-from tiermq.delivery.transactions.transaction_check import PROGRESS_GROUP
 from tiermq.message.properties import encode_properties
 from tiermq.message.record import decode_record
-from tiermq.message.topic_name import HALF_TOPIC, OPERATION_HALF_TOPIC
+from tiermq.message.topic_name import HALF_TOPIC, OPERATION_HALF_TOPIC, TRANSACTION_GROUP
 from tiermq.status import PutStatus
 
 
@@ -241,11 +240,11 @@ def test_two_messages_with_one_unique_key_are_two_transactions(world: World) -> 
 @pytest.mark.parametrize("known", [99, 10**12])
 def test_a_progress_beyond_the_queue_goes_on_at_its_end(world: World, known: int) -> None:
     world.half("a")
-    world.progress.commit(PROGRESS_GROUP, HALF_TOPIC, 0, known)
-    world.progress.commit(PROGRESS_GROUP, OPERATION_HALF_TOPIC, 0, known)
+    world.progress.commit(TRANSACTION_GROUP, HALF_TOPIC, 0, known)
+    world.progress.commit(TRANSACTION_GROUP, OPERATION_HALF_TOPIC, 0, known)
     assert world.round_after(30) == []
     world.half("b")
-    world.progress.commit(PROGRESS_GROUP, HALF_TOPIC, 0, 1)
+    world.progress.commit(TRANSACTION_GROUP, HALF_TOPIC, 0, 1)
     assert world.round_after(30) == ["b"]
 
 

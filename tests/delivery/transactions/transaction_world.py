@@ -11,10 +11,15 @@ from tiermq.clock import ManualClock
 from tiermq.delivery.transactions.end_transaction import Ended, EndRequest, EndTransaction
 from tiermq.delivery.transactions.half_messages import TransactionRules, half_properties
 from tiermq.delivery.transactions.op_messages import OpLog, Outcome
-from tiermq.delivery.transactions.transaction_check import PROGRESS_GROUP, Question, TransactionCheck, waiting_halves
+from tiermq.delivery.transactions.transaction_check import Question, TransactionCheck, waiting_halves
 from tiermq.message.properties import encode_properties
 from tiermq.message.stored_message import StoredMessage
-from tiermq.message.topic_name import HALF_TOPIC, OPERATION_HALF_TOPIC, TRANSACTION_CHECK_MAX_TIME_TOPIC
+from tiermq.message.topic_name import (
+    HALF_TOPIC,
+    OPERATION_HALF_TOPIC,
+    TRANSACTION_CHECK_MAX_TIME_TOPIC,
+    TRANSACTION_GROUP,
+)
 
 GROUP = "PG"
 
@@ -109,11 +114,11 @@ class World:
 
     @property
     def half_progress(self) -> int:
-        return self.progress.query(PROGRESS_GROUP, HALF_TOPIC, 0)
+        return self.progress.query(TRANSACTION_GROUP, HALF_TOPIC, 0)
 
     @property
     def op_progress(self) -> int:
-        return self.progress.query(PROGRESS_GROUP, OPERATION_HALF_TOPIC, 0)
+        return self.progress.query(TRANSACTION_GROUP, OPERATION_HALF_TOPIC, 0)
 
     @property
     def waiting(self) -> int:

@@ -17,10 +17,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tiermq.clock import Clock
-from tiermq.delivery.transactions.half_messages import HalfMessage, TransactionRules, committed, immunity_ms, read_half
+from tiermq.delivery.transactions.half_messages import (
+    HALF_QUEUE,
+    HalfMessage,
+    TransactionRules,
+    committed,
+    immunity_ms,
+    read_half,
+)
 from tiermq.delivery.transactions.op_messages import OpLog, Outcome
 from tiermq.errors import CorruptRecord, IllegalMessage
 from tiermq.kernel import Message
+from tiermq.message.topic_name import HALF_TOPIC
 from tiermq.status import PutStatus
 from tiermq.store.local_store import LocalStore
 
@@ -83,11 +91,15 @@ class EndTransaction:
         self._clock = clock
         self._rewrite = rewrite
 
-    def end(self, request: EndRequest) -> Ended:
-        """Never raises for what a producer may say wrongly: see `EndStatus`."""
+    def end(self, request: EndRequest, require: Callable[[str], None] = lambda _topic: None) -> Ended:
+        """Never raises for what a producer may say wrongly: see `EndStatus`.
+
+        `require` is given the topic that the half message is for, and raises if the producer may not send there.
+        """
         half = self._find(request)
         if isinstance(half, EndStatus):
             return Ended(half)
+        require(half.topic)
         if not request.is_answer and half.immunity_s is not None:
             age_ms = self._clock.now_ms() - half.record.born_timestamp_ms
             if age_ms > immunity_ms(half, self._rules().timeout_ms):
@@ -113,7 +125,18 @@ class EndTransaction:
             return EndStatus.NOT_FOUND
         if half.group != request.group:
             return EndStatus.OTHER_GROUP
-        return half if record.queue_offset == request.queue_offset else EndStatus.OTHER_OFFSET
+        if record.queue_offset != request.queue_offset:
+            return EndStatus.OTHER_OFFSET
+        return self._really(half)
+
+    def _really(self, half: HalfMessage) -> HalfMessage | EndStatus:
+        """The half message, if the half queue has it there: bytes in the body of another message may look like one."""
+        record = half.record
+        place = self._store.physical_offset_of(HALF_TOPIC, HALF_QUEUE, record.queue_offset)
+        if place < 0 <= record.queue_offset - self._store.max_offset(HALF_TOPIC, HALF_QUEUE):
+            self._store.dispatch_now()  # It was stored a moment ago.
+            place = self._store.physical_offset_of(HALF_TOPIC, HALF_QUEUE, record.queue_offset)
+        return half if place == record.physical_offset else EndStatus.NOT_FOUND
 
     def _end_again(self, half: HalfMessage, known: Outcome, outcome: Outcome) -> Ended:
         """What was ended stays so. Its op may still wait because the store took nothing then."""

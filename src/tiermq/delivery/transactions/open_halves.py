@@ -14,12 +14,11 @@ from typing import Any
 
 from tiermq.delivery.transactions.half_messages import HALF_QUEUE, HalfMessage, Identity, read_half
 from tiermq.delivery.transactions.op_messages import OP_QUEUE, outcomes_of
-from tiermq.delivery.transactions.transaction_check import PROGRESS_GROUP
 from tiermq.errors import CorruptRecord
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.message.record import decode_record
 from tiermq.message.stored_message import StoredMessage
-from tiermq.message.topic_name import HALF_TOPIC, OPERATION_HALF_TOPIC
+from tiermq.message.topic_name import HALF_TOPIC, OPERATION_HALF_TOPIC, TRANSACTION_GROUP
 from tiermq.store.lenient_json import decode_lenient_json
 from tiermq.store.read_only_store import ReadOnlyStore
 
@@ -89,7 +88,7 @@ def _progress(directory: Path) -> dict[str, int]:
     table = document.get("offsetTable") if isinstance(document, dict) else None
     found = {}
     for topic in (HALF_TOPIC, OPERATION_HALF_TOPIC):
-        queues = table.get(f"{topic}@{PROGRESS_GROUP}") if isinstance(table, dict) else None
+        queues = table.get(f"{topic}@{TRANSACTION_GROUP}") if isinstance(table, dict) else None
         offset = queues.get(str(HALF_QUEUE)) if isinstance(queues, dict) else None
         found[topic] = offset if isinstance(offset, int) else 0
     return found

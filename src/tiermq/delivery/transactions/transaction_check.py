@@ -41,14 +41,18 @@ from tiermq.delivery.transactions.op_messages import OP_QUEUE, OP_TAG, OpLog, de
 from tiermq.errors import CorruptRecord, IllegalMessage
 from tiermq.kernel import GetPage, Message, PutResult
 from tiermq.message.stored_message import StoredMessage
-from tiermq.message.topic_name import HALF_TOPIC, OPERATION_HALF_TOPIC
+from tiermq.message.topic_name import (
+    HALF_TOPIC,
+    OPERATION_HALF_TOPIC,
+    TRANSACTION_CHECK_MAX_TIME_TOPIC,
+    TRANSACTION_GROUP,
+)
 from tiermq.service import Service
 from tiermq.status import PutStatus
 from tiermq.store.local_store import LocalStore
 
 _log = logging.getLogger(__name__)
 
-PROGRESS_GROUP = "CID_RMQ_SYS_TRANS"
 BATCH = 32
 ROUND_MAX_MS = 60_000
 REST_S = 0.25
@@ -78,6 +82,7 @@ class Question:
     """What a producer of `group` is asked: `record` holds the message as its topic will have it."""
 
     group: str
+    topic: str
     transaction_id: str
     message_id: str
     queue_offset: int
@@ -164,16 +169,16 @@ class TransactionCheck(Service):
                 self._ops.write_if_due()
         finally:
             if at != half_at:
-                self._progress.commit(PROGRESS_GROUP, HALF_TOPIC, HALF_QUEUE, at)
+                self._progress.commit(TRANSACTION_GROUP, HALF_TOPIC, HALF_QUEUE, at)
             ops_passed = self._ops_before(at, op_at)
             if ops_passed != op_at:
-                self._progress.commit(PROGRESS_GROUP, OPERATION_HALF_TOPIC, OP_QUEUE, ops_passed)
+                self._progress.commit(TRANSACTION_GROUP, OPERATION_HALF_TOPIC, OP_QUEUE, ops_passed)
             self._ops.was_read(ended.next_offset)
             self.rounds_count += 1
 
     def _start(self, topic: str, queue_id: int) -> int:
         """Where the progress stands; at the queue's nearest end where it stands outside."""
-        known = self._progress.query(PROGRESS_GROUP, topic, queue_id)
+        known = self._progress.query(TRANSACTION_GROUP, topic, queue_id)
         low, high = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
         at = low if known < 0 else max(low, min(known, high))
         if known >= 0 and at != known:
@@ -243,6 +248,7 @@ class TransactionCheck(Service):
             if verdict is Verdict.ASK:
                 asked = Question(
                     group=half.group,
+                    topic=half.topic,
                     transaction_id=half.transaction_id,
                     message_id=put.message_id or "",
                     queue_offset=put.queue_offset,
@@ -265,7 +271,7 @@ class TransactionCheck(Service):
         self.discarded_count += 1
         _log.error(
             "transaction %s of %s: given up after %d questions, kept in %s",
-            half.transaction_id, half.topic, half.check_times, "TRANS_CHECK_MAX_TIME_TOPIC",
+            half.transaction_id, half.topic, half.check_times, TRANSACTION_CHECK_MAX_TIME_TOPIC,
         )  # fmt: skip
         return True
 

@@ -1,0 +1,117 @@
+"""Access: who may make a request. It is declared where the request is handled, and what is not declared is not served.
+
+    @serves(RequestCode.PULL_MESSAGE, access=reads("topic") & of_group("consumerGroup"))
+    def pull(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None: ...
+
+    @serves(RequestCode.DELETE_TOPIC_IN_BROKER, access=ADMINISTRATOR, in_pool=True)
+
+    server.serve(processor)           # every handler that the processor declares
+
+What a request names in its fields is checked before its handler runs. What it reaches by other ways (a body, a place in
+the log) is declared with `reaches`: then the handler calls `require_topic` and `require_group` for each topic and group
+once it knows them, and before it does or tells anything. Without accounts nothing is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.fields import text_field
+from tiermq.remoting.permissions import EITHER, Account, Permission
+
+if TYPE_CHECKING:
+    from tiermq.remoting.connection import Connection
+
+Handler = Callable[["Connection", RemotingCommand], RemotingCommand | None]
+F = TypeVar("F", bound=Callable[..., Any])
+_DECLARED = "__serves__"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What an account needs to make a request: in words, and as the check that raises RequestRefused."""
+
+    text: str
+    check: Callable[[Account, RemotingCommand], None]
+
+    def __and__(self, other: Access) -> Access:
+        def both(account: Account, command: RemotingCommand) -> None:
+            self.check(account, command)
+            other.check(account, command)
+
+        return Access(f"{self.text}, {other.text}", both)
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """One request code of a handler."""
+
+    code: int
+    access: Access
+    in_pool: bool
+
+
+ANY_ACCOUNT = Access("any account", lambda _account, _command: None)
+ADMINISTRATOR = Access("administrator", lambda account, command: account.require_admin(command.code))
+
+
+def writes(field: str) -> Access:
+    """PUB for the topic in a field."""
+    return _topic_in(field, Permission.PUB, "PUB of the topic")
+
+
+def reads(field: str) -> Access:
+    """SUB for the topic in a field."""
+    return _topic_in(field, Permission.SUB, "SUB of the topic")
+
+
+def knows(field: str) -> Access:
+    """PUB or SUB for the topic in a field: of requests that tell about a topic and give no message."""
+    return _topic_in(field, EITHER, "PUB or SUB of the topic")
+
+
+def of_group(field: str) -> Access:
+    """SUB for the group in a field."""
+    return Access("SUB of the group", lambda account, command: account.require_group(text_field(command, field)))
+
+
+def reaches(text: str) -> Access:
+    """Checked by the handler, which must find out first what the request is about."""
+    return Access(text, lambda _account, _command: None)
+
+
+def _topic_in(field: str, wanted: Permission, text: str) -> Access:
+    return Access(text, lambda account, command: account.require_topic(text_field(command, field), wanted))
+
+
+def serves(*codes: int, access: Access, in_pool: bool = False) -> Callable[[F], F]:
+    """Declare what a handler serves, who may ask for it, and whether it waits (for the disk, the tier, a peer)."""
+
+    def declare(handler: F) -> F:
+        declared = [*getattr(handler, _DECLARED, ()), *(Declaration(int(code), access, in_pool) for code in codes)]
+        setattr(handler, _DECLARED, tuple(declared))
+        return handler
+
+    return declare
+
+
+def declared_by(processor: object) -> Iterator[tuple[Declaration, Handler]]:
+    """What the methods of a processor declare."""
+    for name in dir(type(processor)):
+        for declaration in getattr(getattr(type(processor), name), _DECLARED, ()):
+            yield declaration, getattr(processor, name)
+
+
+def require_topic(command: RemotingCommand, topic: str, wanted: Permission) -> None:
+    """Raises RequestRefused unless the request's signer has the permission for a topic that the request reaches."""
+    if command.account is not None:
+        command.account.require_topic(topic, wanted)
+
+
+def require_group(command: RemotingCommand, group: str) -> None:
+    """The same for a group."""
+    if command.account is not None:
+        command.account.require_group(group)
