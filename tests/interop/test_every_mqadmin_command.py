@@ -20,7 +20,7 @@ from interop.rocketmq import Unavailable, fetch
 from interop.two_brokers import Side, World, send_alike, two_brokers
 from tiermq.remoting.codes import RequestCode as Code
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("every-mqadmin-command")]
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("every-mqadmin-command"), pytest.mark.timeout(0)]
 
 VERSIONS = ("5.3.3", "5.5.0")
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "administration.md"
