@@ -6,7 +6,8 @@
   python3 dev.py demo --tier s3://bucket/prefix    the same on S3, with credentials in AWS_* variables
   python3 dev.py test            ruff, mypy --strict, the test suite, and its store half again in pure Python
   python3 dev.py test -k recover tests/store    any pytest arguments: then one pass over just that
-  python3 dev.py test -m slow    the slow lane; -m interop the lane that needs Java or other foreign programs
+  python3 dev.py test -m slow    the slow lane; -m interop the lane that needs Java or other foreign programs;
+                                 -m peer RocketMQ's own integration tests against our brokers
   python3 dev.py lint            only ruff and mypy;  lint --fix repairs what can be repaired
   python3 dev.py prove           try to break it: simulated lives, power cuts, kills, bad disks and networks, fuzzing
   python3 dev.py bench put       a benchmark: put, get, dispatch, recover, index, tier, coldread, spark, …

@@ -177,7 +177,7 @@ class BrokerProcess:
     def __init__(self, side: str, jars: Any, directory: Path, name_server: str, store: Path | None = None) -> None:
         """A store that is not given is made, empty but for the topics; `jars` are RocketMQ's, unused by TierMQ."""
         add_tests_to_path()
-        from interop.rocketmq import free_port_with_neighbours
+        from interop.rocketmq import free_port
 
         if side not in (TIERMQ, ROCKETMQ):
             raise ValueError(f"expected {TIERMQ} or {ROCKETMQ}, found {side!r}")
@@ -188,7 +188,7 @@ class BrokerProcess:
         self.store = store or self.home / "store"
         if store is None:
             make_topics(self.store)
-        self.address = HOST, free_port_with_neighbours()
+        self.address = HOST, free_port()
         conf = self.home / "broker.conf"
         conf.write_text("".join(f"{name}={value}\n" for name, value in self._settings().items()), encoding="utf-8")
         if side == TIERMQ:

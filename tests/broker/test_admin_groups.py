@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.consuming import Peer, running
+from broker.consuming import Peer, put, running
 from tiermq.broker.broker import Broker
 from tiermq.broker.groups import GroupTable
 from tiermq.message.topic_name import PREDEFINED_GROUPS
@@ -105,3 +105,36 @@ def test_topics_and_subscriptions_of_a_group_are_told(broker: Broker, peer: Peer
     assert (found["group"], found["topic"], found["subscriptionData"]["subString"]) == ("CG", "T", "TagA")
     none = decode_body(peer.ask(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, group="CG", topic="U").body)
     assert none == {"group": "CG", "topic": "U"}
+
+
+def test_a_list_of_groups_is_made_whole_or_not_at_all(broker: Broker, peer: Peer) -> None:
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
+    before = broker.parts.groups.table
+    wrong = {"groupConfigList": [{"groupName": "G1"}, {"groupName": "no good"}]}
+    assert peer.ask(code, wrong).code == ResponseCode.INVALID_PARAMETER
+    assert peer.ask(code, {"groupConfigList": {"groupName": "G1"}}).code == ResponseCode.SYSTEM_ERROR
+    assert broker.parts.groups.table == before
+    assert peer.ask(code, {"groupConfigList": [{"groupName": "G1"}, {"groupName": "G2", "retryMaxTimes": 3}]}).code == 0
+    found = GroupTable(str(Path(broker.parts.groups.path).parent), broker.config, broker.parts.clock)
+    assert (found.table["G1"].retry_max_times, found.table["G2"].retry_max_times) == (16, 3)
+
+
+def test_a_group_that_may_not_read_a_topic_is_refused_until_it_may_again(broker: Broker, peer: Peer) -> None:
+    put(broker, "hello")
+    peer.join()
+    code = RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN
+    told = decode_body(peer.ask(code, group="G", topic="T", readable="false").body)
+    assert told == {"group": "G", "readable": False, "topic": "T"}
+    assert peer.pull().code == ResponseCode.NO_PERMISSION
+    assert decode_body(peer.ask(code, group="G", topic="T").body)["readable"] is False
+    assert decode_body(peer.ask(code, group="G", topic="T", readable="true").body)["readable"] is True
+    assert peer.pull().code == 0
+
+
+def test_producers_of_all_groups_are_told_with_their_clients(broker: Broker, peer: Peer) -> None:
+    assert decode_body(peer.ask(RequestCode.GET_ALL_PRODUCER_INFO).body) == {"data": {}}
+    peer.join(client_id="sender")
+    (only,) = decode_body(peer.ask(RequestCode.GET_ALL_PRODUCER_INFO).body)["data"]["P"]
+    assert (only["clientId"], only["language"]) == ("sender", "PYTHON")
+    assert only["remoteIP"].startswith("/127.0.0.1:")
+    assert abs(only["lastUpdateTimestamp"] - broker.parts.clock.now_ms()) < 60_000

@@ -151,6 +151,25 @@ def test_how_late_a_group_is_is_told_by_times(broker: Broker, peer: Peer, manual
     assert (spans[1]["minTimeStamp"], spans[1]["delayTime"]) == (-1, 0)
 
 
+def test_progress_of_all_groups_is_summed(broker: Broker, peer: Peer) -> None:
+    put(broker, "one", "two", "three")
+    broker.parts.topics.put(TopicConfig("ordered", 1, 1, order=True))
+    put(broker, "a", "b", topic="ordered")
+    broker.parts.groups.find_or_make("H")
+    broker.parts.offsets.commit("G", "T", 0, 1)
+    broker.parts.offsets.pulled("G", "T", 0, 3)
+    broker.parts.offsets.commit("H", "ordered", 0, 2)
+    told = decode_body(peer.ask(RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false").body)
+    of_groups = {group: stats for each in told["consumeStatsList"] for group, stats in each.items()}
+    assert (told["totalDiff"], told["totalInflightDiff"], told["brokerAddr"]) == (2, 2, broker.address)
+    assert of_groups["G"][0]["offsetTable"][key(0)]["consumerOffset"] == 1
+    assert of_groups["H"][0]["offsetTable"][key(0, "ordered")]["brokerOffset"] == 2
+    assert of_groups["TOOLS_CONSUMER"] == []
+    ordered = decode_body(peer.ask(RequestCode.GET_BROKER_CONSUME_STATS, isOrder="true").body)
+    assert {group for each in ordered["consumeStatsList"] for group, stats in each.items() if stats} == {"H"}
+    assert ordered["totalDiff"] == 0
+
+
 @pytest.mark.parametrize("queue_id", [4, 30_000, 2**31 - 1])
 def test_a_queue_that_the_topic_has_not_is_not_reset(broker: Broker, peer: Peer, queue_id: int) -> None:
     for place in ({"offset": 0, "timestamp": 0}, {"timestamp": 0}, {"timestamp": -1}):

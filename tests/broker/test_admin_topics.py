@@ -200,3 +200,39 @@ def test_a_name_that_leads_out_of_the_store_deletes_nothing(tmp_path: Path, name
         assert answer.code == ResponseCode.INVALID_PARAMETER
         assert all(directory.is_dir() for directory in outside)
         assert broker.parts.server.handler_errors == 0
+
+
+def topic_body(name: str, **changes: object) -> dict[str, Any]:
+    return {"topicName": name, "readQueueNums": 4, "writeQueueNums": 4, "perm": 6, "order": False, **changes}
+
+
+def test_a_list_of_topics_is_made_with_one_write_to_the_disk(broker: Broker, peer: Peer) -> None:
+    before = broker.parts.topics.data_version.counter
+    asked = [topic_body(f"t{number}", attributes={"+message.type": "DELAY"}) for number in range(50)]
+    assert peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {"topicConfigList": asked}).code == 0
+    directory = str(Path(broker.parts.topics.path).parent)
+    kept = TopicTable(directory, broker.config, broker.parts.clock)
+    assert kept.get("t49") == TopicConfig("t49", 4, 4, attributes={"message.type": "DELAY"})
+    assert broker.parts.topics.data_version.counter == before + 1
+    taken = [topic_body("t1", attributes={"-message.type": ""})]
+    assert peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {"topicConfigList": taken}).code == 0
+    assert broker.parts.topics.table["t1"].attributes == {}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        topic_body("no good"),
+        topic_body("SCHEDULE_TOPIC_XXXX"),
+        topic_body("T2", perm=9),
+        topic_body("T2", writeQueueNums=1 << 20),
+        topic_body("T2", attributes={"message.type": "FIFO"}),
+        topic_body("T2", attributes={"+nope": "1"}),
+        {"perm": 6},
+        "T2",
+    ],
+)
+def test_a_list_with_one_topic_that_cannot_be_changes_nothing(broker: Broker, peer: Peer, wrong: object) -> None:
+    before = broker.parts.topics.table
+    assert peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {"topicConfigList": [topic_body("good"), wrong]}).code
+    assert broker.parts.topics.table == before

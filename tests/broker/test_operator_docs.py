@@ -24,8 +24,8 @@ def codes_in(text: str, column: int) -> set[int]:
 
 
 def test_every_code_is_served(tmp_path: Path) -> None:
-    told = codes_in(ADMINISTRATION, 2) | codes_in(POPPING, 1)
-    assert len(told) > 30
+    told = codes_in(POPPING, 1)
+    assert len(told) > 6
     with running(tmp_path) as broker:
         assert told - set(map(int, broker.parts.server.codes)) == set()
 

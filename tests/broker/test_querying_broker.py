@@ -8,7 +8,9 @@ from pathlib import Path
 from broker.consuming import Peer, bodies_of, messages_of, put, running
 from tiermq.clock import ManualClock
 from tiermq.message.ids import decode_message_id
+from tiermq.message.java_hash import java_hash
 from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.json_dialect import decode_body
 
 ALWAYS = {"beginTimestamp": 0, "endTimestamp": 2**63 - 1}
 
@@ -98,3 +100,25 @@ def test_a_key_that_is_not_found_in_an_incomplete_index_is_an_error_and_not_a_no
         assert (missing.code, missing.body) == (ResponseCode.SYSTEM_ERROR, b"")
         assert "the key index of topic T is not complete" in (missing.remark or "")
         assert broker.parts.server.handler_errors == 0
+
+
+def test_the_units_of_a_consume_queue_are_told(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        put(broker, "a", "b", "c", tags="TagA")
+        code = RequestCode.QUERY_CONSUME_QUEUE
+        asked = {"topic": "T", "queueId": 0, "index": 1, "count": 5}
+        told = decode_body(peer.ask(code, **asked, consumerGroup="G").body)
+        assert (told["minQueueIndex"], told["maxQueueIndex"]) == (0, 3)
+        assert told["filterData"] == "G@T is not online!"
+        peer.join("G", "TagA")
+        online = decode_body(peer.ask(code, **asked, consumerGroup="G").body)
+        assert (online["subscriptionData"]["subString"], online["filterData"]) == ("TagA", "TagA")
+        pulled = messages_of(peer.pull(1))
+        expected = [(each.physical_offset, each.size, java_hash("TagA")) for each in pulled]
+        assert [(unit["physicOffset"], unit["physicSize"], unit["tagsCode"]) for unit in told["queueData"]] == expected
+        assert len(decode_body(peer.ask(code, **{**asked, "count": 1}).body)["queueData"]) == 1
+        behind = peer.ask(code, **{**asked, "index": 3})
+        assert (behind.code, behind.remark) == (0, "Index 3 of 0@T is not exist!")
+        assert decode_body(behind.body)["maxQueueIndex"] == 3
+        nowhere = peer.ask(code, **{**asked, "queueId": 9})
+        assert (nowhere.code, nowhere.remark) == (ResponseCode.SYSTEM_ERROR, "9@T is not exist!")

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from broker.brokers import Producer
-from broker.consuming import Peer, bodies_of, on_loop, part, put, running
+from broker.consuming import Peer, bodies_of, on_loop, part, put, running, until
 from tiermq import Message
+from tiermq.broker.admin_offsets import OffsetAdminProcessor
+from tiermq.broker.admin_topics import TopicAdminProcessor
 from tiermq.broker.broker import Broker
 from tiermq.broker.delivering import DeliveryProcessor
 from tiermq.broker.runtime_info import RuntimeProcessor, _bytes_text, _duration
@@ -123,3 +125,40 @@ def test_texts_are_those_that_rocketmq_writes() -> None:
     assert [_bytes_text(count) for count in (0, 552, 1024, 1536, 10 * 1024**3)] == [
         "0 B", "552 B", "1.0 KiB", "1.5 KiB", "10.0 GiB",
     ]  # fmt: skip
+
+
+def test_what_a_topic_was_sent_and_a_group_was_given_is_told_by_minute_hour_and_day(
+    tmp_path: Path, manual_clock: ManualClock
+) -> None:
+    with running(tmp_path, clock=manual_clock) as broker, Peer(broker) as peer:
+        check_stats_data(broker, peer, manual_clock)
+
+
+def check_stats_data(broker: Broker, peer: Peer, manual_clock: ManualClock) -> None:
+    put(broker, "one", "two", "three")
+    until(broker, lambda: broker.parts.local.put_counts().get("T") == 3)
+    peer.join()
+    assert len(bodies_of(peer.pull())) == 3
+    manual_clock.advance_ms(10_000)
+    for kind in (TopicAdminProcessor, OffsetAdminProcessor):
+        on_loop(broker, part(broker, kind).note_rates)
+    code = RequestCode.VIEW_BROKER_STATS_DATA
+    put_stats = decode_body(peer.ask(code, statsName="TOPIC_PUT_NUMS", statsKey="T").body)
+    given_stats = decode_body(peer.ask(code, statsName="GROUP_GET_NUMS", statsKey="T@G").body)
+    for told in (put_stats, given_stats):
+        assert {name: (each["sum"], each["tps"]) for name, each in told.items()} == {
+            "statsMinute": (3, 0.3),
+            "statsHour": (3, 0.3),
+            "statsDay": (3, 0.3),
+        }
+    assert decode_body(peer.ask(code, statsName="GROUP_GET_NUMS", statsKey="T@H").body)["statsDay"]["sum"] == 0
+    for name, key in (("TOPIC_PUT_NUMS", "nowhere"), ("TOPIC_PUT_SIZE", "T")):
+        assert peer.ask(code, statsName=name, statsKey=key).remark == f"The stats <{name}> <{key}> not exist"
+
+
+def test_replication_is_told_as_a_master_without_slaves_sees_it(broker: Broker, peer: Peer) -> None:
+    put(broker, "one")
+    told = decode_body(peer.ask(RequestCode.GET_BROKER_HA_STATUS).body)
+    assert told["master"] is True
+    assert told["haConnectionInfo"] == []
+    assert told["masterCommitLogMaxOffset"] == broker.parts.local.max_physical_offset > 0

@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from broker.brokers import SMALL, send_command
+from servers.loopback import free_ports
 from tiermq import LocalStore
 from tiermq.cli.main import cli
 from tiermq.clock import SystemClock
@@ -359,3 +360,34 @@ def _listening_addresses(pid: int) -> set[str]:
 @pytest.mark.parametrize("word", ["Examples:", "--tier", "--json", "exit code: 0 after a clean end"])
 def test_help_teaches(word: str) -> None:
     assert word.lower() in CliRunner().invoke(cli, ["serve", "--help"]).output.lower()
+
+
+def test_the_vip_port_serves_with_the_same_tls_and_accounts(tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    accounts = tmp_path / "accounts.toml"
+    accounts.write_text('[[accounts]]\naccessKey = "producer"\nsecretKey = "a long secret"\ndefaultTopicPerm = "PUB"\n')
+    names = ("--port", str(port), "--namesrv-port", "0")
+    with serving(tmp_path / "store", *names, "--acl", accounts, "--tls", "enforcing") as (_, ready):
+        assert (ready["vipAddress"], ready["whyNoVip"]) == (f"127.0.0.1:{port - 2}", None)
+        tls = trusting_client_context()
+        with at(ready["vipAddress"], tls=tls, credentials=Credentials("producer", "a long secret")) as client:
+            assert client.request(send_command()).code == ResponseCode.SUCCESS
+        with at(ready["vipAddress"], tls=tls) as client:
+            assert client.request(send_command()).code == ResponseCode.NO_PERMISSION
+        with pytest.raises(RemotingError), at(ready["vipAddress"]) as client:
+            client.request(send_command())
+
+
+def test_a_vip_port_that_is_taken_is_said_in_the_ready_line(tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port - 2))
+        taken.listen()
+        with serving(tmp_path / "store", "--port", str(port), "--namesrv-port", "0") as (_, ready):
+            assert ready["vipAddress"] is None
+            assert ready["whyNoVip"] == f"cannot listen at {port - 2}: Address already in use"
+        (tmp_path / "on.toml").write_text('[broker]\nfast_listen_port = "ON"\nbind_address = "127.0.0.1"\n')
+        words = ["serve", str(tmp_path / "two"), "-c", str(tmp_path / "on.toml"), "--port", str(port)]
+        done = CliRunner().invoke(cli, [*words, "--namesrv-port", "0"])
+        assert done.exit_code == 2
+        assert "Address already in use" in done.output

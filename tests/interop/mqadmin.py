@@ -12,11 +12,14 @@ from typing import Self
 from interop.rocketmq import Distribution
 
 END = "--- end of the command ---"
+_NOISE = re.compile(r"\|-|^\s+at |^\s+\.\.\. \d+ more|^SLF4J|^RocketMQLog")
+"""Lines of logs, and of where in mqadmin an error came from."""
 _MASKS = (
-    (re.compile(r"\b[0-9A-F]{32}\b"), "<id>"),
+    (re.compile(r"\b[0-9A-F]{32,}\b"), "<id>"),
     (re.compile(r"\b127\.0\.0\.1:\d+"), "<address>"),
     (re.compile(r"\d{4}-\d\d-\d\d[ #]\d\d:\d\d:\d\d[,:.]\d{3}"), "<time>"),
     (re.compile(r"\b1[789]\d{11}\b"), "<time>"),
+    (re.compile(r"TPS: [\d.]+"), "TPS: <rate>"),
     (re.compile(r"[ \t]+"), " "),
 )
 
@@ -39,17 +42,25 @@ class Mqadmin:
         )
 
     def run(self, *words: str) -> str:
-        """What the command prints, without the lines of logs."""
+        """What the command prints, errors too, without the lines of logs."""
+        return self._answer("\t".join((*words, "-n", self._name_server)))
+
+    def commands(self) -> dict[str, str]:
+        """Every command that it has, with what it says of it."""
+        found = re.findall(r"^ {3}(\w+) +(\S.*)$", self._answer(""), re.MULTILINE)
+        return {name: text.strip() for name, text in found}
+
+    def _answer(self, line_of_words: str) -> str:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write("\t".join((*words, "-n", self._name_server)) + "\n")
+        self._process.stdin.write(line_of_words + "\n")
         self._process.stdin.flush()
         lines: list[str] = []
         for line in self._process.stdout:
             if line.rstrip("\n") == END:
-                return "\n".join(each for each in lines if "|-" not in each).strip()
+                return "\n".join(each for each in lines if not _NOISE.search(each)).strip()
             lines.append(line.rstrip())
-        raise AssertionError(f"mqadmin ended within {words}: {lines}")
+        raise AssertionError(f"mqadmin ended within {line_of_words!r}: {lines}")
 
     def __enter__(self) -> Self:
         return self

@@ -123,7 +123,12 @@ def copy_jars(root: Path, lib: Path, pom: str, what: str) -> None:
         first_line = next((line for line in done.stdout.splitlines() if "ERROR" in line), done.stderr[:200])
         raise Unavailable(f"Maven could not fetch {what}: {first_line}")
     # The rename makes the directory appear whole or not at all, so an interrupted download is never taken for one.
-    partial.rename(lib)
+    try:
+        partial.rename(lib)
+    except OSError:
+        if not lib.is_dir():
+            raise
+        shutil.rmtree(partial)  # Another run was faster, and has fetched the same.
 
 
 def pom_of_all(artifacts: Iterable[str], version: str) -> str:
@@ -245,7 +250,7 @@ class Cluster:
         self._host = host
         self._scratch = scratch
         self._name_server_port = free_port()
-        self._broker_port = free_port_with_neighbours()
+        self._broker_port = free_port()
         self._peer: Peer | None = None
         self._broker: Server | None = None
         self._name_server: Server | None = None
@@ -347,11 +352,3 @@ def _java(value: object) -> str:
 
 def free_port() -> int:
     return free_ports(1)[0]
-
-
-def free_port_with_neighbours() -> int:
-    """A broker on port p also listens on p-2 (its fast port) and p+1 (replicas)."""
-    while True:
-        first, _, port, last = free_ports(4)
-        if last == first + 3:
-            return port

@@ -60,6 +60,17 @@ def test_a_push_consumer_receives_what_a_producer_sent(client: JavaClient, topic
     assert places == {(message["queue"], message["offset"]) for message in received(got)}
 
 
+def test_a_producer_with_the_vip_channel_sends_to_the_port_two_below(
+    client: JavaClient, topic: str, distribution: Distribution, tmp_path: Path
+) -> None:
+    assert len(sent(client.run(topic=topic, group="P", bodies=BODIES, vip=True))) == len(BODIES)
+    assert sorted(bodies(client.run(topic=topic, group=f"G-{topic}", receive=len(BODIES)))) == sorted(BODIES)
+    with Serving(tmp_path / "store", fast_listen_port="OFF") as without:
+        refused = JavaClient(distribution, without.name_server, tmp_path)
+        with pytest.raises(AssertionError, match=f"connect to 127.0.0.1:{without.port - 2} failed"):
+            refused.run(topic="TBW102", group="P", bodies=BODIES[:1], vip=True)
+
+
 def test_one_way_sends_arrive(client: JavaClient, topic: str) -> None:
     with client.standing(topic=topic, group=f"G-{topic}", receive=len(BODIES)) as events:
         assert "started" in next(events)

@@ -9,11 +9,14 @@ import subprocess
 from contextlib import ExitStack
 
 FIRST_PORT, PORT_COUNT = 11_000, 10_000  # Twins lie in the next ten thousand; the kernel's own begin at 32768.
+APART = 4
+"""A broker on port p also listens on p-2 (its VIP port), RocketMQ's on p+1 too (replicas): no two given share one."""
 _turns = itertools.count(os.getpid() * 617)  # Processes that run tests side by side begin far from each other.
 
 
 def free_ports(count: int, *, also_above: int = 0) -> list[int]:
-    """Ports that nobody listens on now. `also_above`: the port this much higher is free as well (gRPC twins).
+    """Ports that nobody listens on now, nor on their neighbours p-2 and p+1. `also_above`: the port this much higher is
+    free instead of the neighbours (gRPC twins).
 
     They lie below those that the kernel gives to whoever wants just any, so that nobody takes them between now and a
     server's start, nor while a server that was killed is started again.
@@ -21,9 +24,9 @@ def free_ports(count: int, *, also_above: int = 0) -> list[int]:
     found: list[int] = []
     with ExitStack() as held:
         while len(found) < count:
-            port = FIRST_PORT + next(_turns) % PORT_COUNT
+            port = FIRST_PORT + APART * next(_turns) % PORT_COUNT
             try:
-                for each in (port, port + also_above) if also_above else (port,):
+                for each in (port, port + also_above) if also_above else (port - 2, port, port + 1):
                     held.enter_context(socket.socket()).bind(("127.0.0.1", each))
             except OSError:
                 continue

@@ -1,7 +1,8 @@
 """GroupAdminProcessor: what operators ask and tell of groups and of who is in them.
 
     200 make or change   201 everyone's settings   203 consumers that are connected   343 which topics it consumes
-    207 delete           352 one's settings        204 producers that are connected   345 what it subscribes to
+    225 the same, many   352 one's settings        204 producers that are connected   345 what it subscribes to
+    207 delete           353 may it read a topic   328 producers of all groups
 
 A change is on disk before it is answered. A group that is deleted keeps its offsets unless it is said that they go too.
 """
@@ -14,7 +15,9 @@ from tiermq.broker.client_commit import require_client_group
 from tiermq.broker.clients import Client
 from tiermq.broker.groups import SubscriptionGroup, check_group_name, groups_document
 from tiermq.broker.parts import BrokerParts
+from tiermq.broker.topics import check_topic_name
 from tiermq.errors import RequestRefused
+from tiermq.namesrv.topic_config import PERM_READ, list_in
 from tiermq.remoting.access import ADMINISTRATOR, of_group, reads, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode, language_of
 from tiermq.remoting.command import RemotingCommand
@@ -33,11 +36,36 @@ class GroupAdminProcessor:
 
     @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, access=ADMINISTRATOR, in_pool=True)
     def update(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        wanted = SubscriptionGroup.from_json(decode_object(command.body))
-        check_group_name(wanted.name)
-        if wanted != self._parts.groups.get(wanted.name):
-            self._parts.groups.put(wanted)
+        self._put([decode_object(command.body)])
         return command.respond()
+
+    @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, access=ADMINISTRATOR, in_pool=True)
+    def update_all(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Checked whole before anything of it is changed; one write to the disk."""
+        self._put(list_in(decode_object(command.body), "groupConfigList"))
+        return command.respond()
+
+    def _put(self, bodies: list[Any]) -> None:
+        wanted = [SubscriptionGroup.from_json(each) for each in bodies]
+        for each in wanted:
+            check_group_name(each.name)
+        changed = [each for each in wanted if each != self._parts.groups.get(each.name)]
+        if changed:
+            self._parts.groups.put_all(changed)
+
+    @serves(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, access=ADMINISTRATOR, in_pool=True)
+    def forbidden(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Let a group read a topic, or no longer, if that is asked; says whether it may now."""
+        groups = self._parts.groups
+        group, topic = text_field(command, "group"), text_field(command, "topic")
+        check_group_name(group)
+        check_topic_name(topic)
+        if "readable" in command.ext:
+            bits = groups.forbidden_table.get(group, {}).get(topic, 0)
+            readable = bool_field(command, "readable", default=True)
+            groups.set_forbidden(group, topic, bits & ~PERM_READ if readable else bits | PERM_READ)
+        told = {"group": group, "readable": not groups.is_forbidden(group, topic, PERM_READ), "topic": topic}
+        return command.respond(body=encode_body(told))
 
     @serves(RequestCode.DELETE_SUBSCRIPTIONGROUP, access=ADMINISTRATOR, in_pool=True)
     def delete(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
@@ -88,6 +116,27 @@ class GroupAdminProcessor:
         if group is None:
             raise RequestRefused(f"the producer group[{name}] not exist")
         return command.respond(body=encode_body({"connectionSet": [_told(each) for each in group.clients.values()]}))
+
+    @serves(RequestCode.GET_ALL_PRODUCER_INFO, access=ADMINISTRATOR)
+    def all_producers(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        clients = self._parts.clients
+        found = [group for name in clients.producer_groups if (group := clients.producers(name)) is not None]
+        body = {
+            "data": {
+                group.name: [
+                    {
+                        "clientId": each.client_id,
+                        "language": language_of(each.language).name,
+                        "lastUpdateTimestamp": each.seen_ms,
+                        "remoteIP": f"/{each.address}",  # As Java prints an address without a name.
+                        "version": each.version,
+                    }
+                    for each in group.clients.values()
+                ]
+                for group in found
+            }
+        }
+        return command.respond(body=encode_body(body))
 
     @serves(RequestCode.QUERY_TOPICS_BY_CONSUMER, access=of_group("group"))
     def topics(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:

@@ -1,7 +1,8 @@
 """OffsetAdminProcessor: how far groups are, and sending them elsewhere.
 
     208 how far a group is     222 send it to a time or an offset     43 all offsets
-    303 how late it is         314 let a group begin where another is  45 how far the delay levels are
+    317 the same, all groups   314 let a group begin where another is  45 how far the delay levels are
+    303 how late it is
 
 A reset is held here: the group's next pull of each queue is told to go on there, whoever sends it, and offsets that it
 commits in ignorance are refused until then (`consumer_offsets`). A group that is not connected begins there later.
@@ -10,14 +11,15 @@ commits in ignorance are refused until then (`consumer_offsets`). A group that i
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from tiermq.broker.admin_topics import queue_key
 from tiermq.broker.client_commit import require_client_group, require_queue
 from tiermq.broker.consumer_offsets import encode_offsets
 from tiermq.broker.groups import check_group_name
 from tiermq.broker.parts import BrokerParts, config_directory
-from tiermq.broker.rates import NOTE_PERIOD_S, Rates
+from tiermq.broker.rates import NOTE_PERIOD_S
 from tiermq.delivery.delay_offsets import FILE, decode_delay_offsets, encode_delay_offsets
 from tiermq.errors import RequestRefused
 from tiermq.files.os_file_access import OsFileAccess
@@ -26,7 +28,7 @@ from tiermq.remoting.access import ADMINISTRATOR, of_group, reads, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.fields import int32_field, int_field, text_field
+from tiermq.remoting.fields import bool_field, int32_field, int_field, text_field
 from tiermq.remoting.json_dialect import ObjectKeyed, encode_body
 from tiermq.remoting.permissions import Permission
 
@@ -40,7 +42,6 @@ class OffsetAdminProcessor:
 
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
-        self._rates: Rates[tuple[str, str]] = Rates(parts.clock)
         self._delay_path = f"{config_directory(parts.local.config.root_path)}/{FILE}"
         parts.periodic.append((NOTE_PERIOD_S, self.note_rates))
 
@@ -49,30 +50,54 @@ class OffsetAdminProcessor:
         for given in self._parts.given:
             for key, count in given().items():
                 totals[key] = totals.get(key, 0) + count
-        self._rates.note(totals)
+        self._parts.given_rates.note(totals)
 
     # How far.
 
     @serves(RequestCode.GET_CONSUME_STATS, access=of_group("consumerGroup"), in_pool=True)
     def consume_stats(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         group = text_field(command, "consumerGroup")
-        topics = list(self._topics_to_tell(group, command))
+        asked = [*(command.ext.get("topicList") or "").split(TOPIC_SEPARATOR), command.ext.get("topic") or ""]
+        names = [name for name in asked if name] or self._parts.offsets.topics_of(group)
+        return command.respond(body=encode_body(self._stats(group, list(self._topics_to_tell(group, names, command)))))
+
+    @serves(RequestCode.GET_BROKER_CONSUME_STATS, access=ADMINISTRATOR, in_pool=True)
+    def all_consume_stats(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """One entry for each topic of each group; `isOrder` leaves out topics that are not ordered."""
+        ordered_only = bool_field(command, "isOrder", default=False)
+        listed, behind, in_flight = [], 0, 0
+        for group in self._parts.groups.table:
+            stats = []
+            for topic in self._topics_to_tell(group, self._parts.offsets.topics_of(group), command):
+                if ordered_only and not topic.order:
+                    continue
+                stats.append(self._stats(group, [topic]))
+                for _, each in stats[-1]["offsetTable"].items:
+                    behind += each["brokerOffset"] - each["consumerOffset"]
+                    in_flight += each["pullOffset"] - each["consumerOffset"]
+            listed.append({group: stats})
         body = {
-            "consumeTps": sum((self._rates.per_second((group, each.name)) for each in topics), 0.0),
+            "brokerAddr": f"{self._parts.config.broker_ip1}:{self._parts.server.port}",
+            "consumeStatsList": listed,
+            "totalDiff": behind,
+            "totalInflightDiff": in_flight,
+        }
+        return command.respond(body=encode_body(body))
+
+    def _stats(self, group: str, topics: list[TopicConfig]) -> dict[str, Any]:
+        return {
+            "consumeTps": sum((self._parts.given_rates.per_second((group, each.name)) for each in topics), 0.0),
             "offsetTable": ObjectKeyed(
                 (queue_key(self._parts, each.name, queue_id), self._progress(group, each.name, queue_id))
                 for each in topics
                 for queue_id in range(each.read_queues)
             ),
         }
-        return command.respond(body=encode_body(body))
 
-    def _topics_to_tell(self, group: str, command: RemotingCommand) -> Iterator[TopicConfig]:
-        """Those that were asked for, or that the group has offsets of; none that its members no longer want, or that
-        the account may not read.
+    def _topics_to_tell(self, group: str, names: Iterable[str], command: RemotingCommand) -> Iterator[TopicConfig]:
+        """Those of the topics that there are; none that the group's members no longer want, or that the account may
+        not read.
         """
-        asked = [*(command.ext.get("topicList") or "").split(TOPIC_SEPARATOR), command.ext.get("topic") or ""]
-        names = [name for name in asked if name] or self._parts.offsets.topics_of(group)
         members = self._parts.clients.consumers(group)
         for name in dict.fromkeys(names):
             topic = self._parts.topics.get(name)

@@ -1,7 +1,10 @@
 """TopicAdminProcessor: what operators ask and tell of topics.
 
-    17 make or change     351 one's settings       202 ends and times of its queues    305 those of the system
-    215 delete            21 everyone's settings   300 which groups consume it         316 delete what nobody knows
+    17 make or change      351 one's settings       202 ends and times of its queues    305 those of the system
+    18 the same, many      21 everyone's settings   300 which groups consume it         316 delete what nobody knows
+    215 delete
+
+A list is checked whole before anything of it is changed, and costs one write to the disk.
 
 A change is on disk, and known to the name servers that can be reached, before it is answered: the next command finds
 it. A name server that hangs holds an answer up for some seconds, and no longer. Deleting a topic deletes its messages
@@ -13,21 +16,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.pop_topics import pop_retry_topics
-from tiermq.broker.rates import NOTE_PERIOD_S, Rates
+from tiermq.broker.rates import NOTE_PERIOD_S
 from tiermq.broker.topic_attributes_text import RETENTION, altered_attributes, parse_attributes, retention_of
 from tiermq.broker.topics import check_topic_name
 from tiermq.errors import RequestRefused, TierError
-from tiermq.namesrv.topic_config import FILTER_MULTI_TAG, FILTER_SINGLE_TAG, NO_VERSION, TopicConfig
+from tiermq.namesrv.topic_config import FILTER_MULTI_TAG, FILTER_SINGLE_TAG, NO_VERSION, TopicConfig, list_in
 from tiermq.remoting.access import ADMINISTRATOR, ANY_ACCOUNT, knows, reads, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import bool_field, int32_field, text_field
-from tiermq.remoting.json_dialect import ObjectKeyed, encode_body, quoted
+from tiermq.remoting.json_dialect import ObjectKeyed, decode_object, encode_body, quoted
 
 _log = logging.getLogger(__name__)
 
@@ -41,36 +45,61 @@ class TopicAdminProcessor:
 
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
-        self._rates: Rates[str] = Rates(parts.clock)
         parts.periodic.append((NOTE_PERIOD_S, self.note_rates))
 
     def note_rates(self) -> None:
-        self._rates.note(self._parts.local.put_counts())
+        self._parts.put_rates.note(self._parts.local.put_counts())
 
     # Changing.
 
     @serves(RequestCode.UPDATE_AND_CREATE_TOPIC, access=ADMINISTRATOR, in_pool=True)
     def update(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        name = text_field(command, "topic")
-        self._refuse_system(name)
-        check_topic_name(name)
-        known = self._parts.topics.get(name)
-        changes = parse_attributes(command.ext.get("attributes") or "")
-        wanted = TopicConfig(
-            name,
-            _queues(command, "readQueueNums"),
-            _queues(command, "writeQueueNums"),
-            _perm(command),
+        asked = TopicConfig(
+            text_field(command, "topic"),
+            int32_field(command, "readQueueNums"),
+            int32_field(command, "writeQueueNums"),
+            int32_field(command, "perm"),
             int32_field(command, "topicSysFlag", 0),
             bool_field(command, "order", default=False),
-            altered_attributes(None if known is None else known.attributes, changes),
-            FILTER_MULTI_TAG if command.ext.get("topicFilterType") == FILTER_MULTI_TAG else FILTER_SINGLE_TAG,
+            filter_type=command.ext.get("topicFilterType") or "",
         )
-        self._retain(name, wanted.attributes, changes)
-        if wanted != known:
-            self._parts.topics.put(wanted)
-            self._wait_told(name)
+        self._change([(asked, parse_attributes(command.ext.get("attributes") or ""))])
         return command.respond()
+
+    @serves(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, access=ADMINISTRATOR, in_pool=True)
+    def update_all(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Attributes are changes here too: `{"+message.type": "FIFO", "-reserve.time": ""}`."""
+        asked = []
+        for each in list_in(decode_object(command.body), "topicConfigList"):
+            topic = TopicConfig.from_json(each)
+            signed = (name if name.startswith("-") else f"{name}={text}" for name, text in topic.attributes.items())
+            asked.append((topic, parse_attributes(",".join(signed))))
+        self._change(asked)
+        return command.respond()
+
+    def _change(self, asked: Sequence[tuple[TopicConfig, Mapping[str, str | None]]]) -> None:
+        """Make topics what they were asked to be: all of them are checked before one changes."""
+        wanted = [self._wanted(topic, changes) for topic, changes in asked]
+        for topic, (_, changes) in zip(wanted, asked, strict=True):
+            self._retain(topic.name, topic.attributes, changes)
+        changed = [each for each in wanted if each != self._parts.topics.get(each.name)]
+        if changed:
+            self._parts.topics.put_all(changed)
+            self._wait_told(changed[0].name)
+
+    def _wanted(self, asked: TopicConfig, changes: Mapping[str, str | None]) -> TopicConfig:
+        """The topic as it is to be. Raises RequestRefused for one that cannot be."""
+        self._refuse_system(asked.name)
+        check_topic_name(asked.name)
+        _check_queues("readQueueNums", asked.read_queues)
+        _check_queues("writeQueueNums", asked.write_queues)
+        _check_perm(asked.perm)
+        known = self._parts.topics.get(asked.name)
+        return replace(
+            asked,
+            attributes=altered_attributes(None if known is None else known.attributes, changes),
+            filter_type=FILTER_MULTI_TAG if asked.filter_type == FILTER_MULTI_TAG else FILTER_SINGLE_TAG,
+        )
 
     def _retain(self, name: str, attributes: Mapping[str, str], changes: Mapping[str, str | None]) -> None:
         """Let the tier know before the topic's file does: at a start the file is applied again."""
@@ -160,7 +189,7 @@ class TopicAdminProcessor:
             "offsetTable": ObjectKeyed(
                 (queue_key(self._parts, name, queue_id), self._ends(name, queue_id)) for queue_id in queues
             ),
-            "topicPutTps": self._rates.per_second(name),
+            "topicPutTps": self._parts.put_rates.per_second(name),
         }
         return command.respond(body=encode_body(body))
 
@@ -190,19 +219,15 @@ def queue_key(parts: BrokerParts, topic: str, queue_id: int) -> dict[str, Any]:
     return {"brokerName": parts.config.broker_name, "queueId": queue_id, "topic": topic}
 
 
-def _queues(command: RemotingCommand, name: str) -> int:
-    count = int32_field(command, name)
+def _check_queues(name: str, count: int) -> None:
     if not 0 <= count <= QUEUES_MAX:
         raise RequestRefused(
             f"{name}: expected 0 to {QUEUES_MAX} queues, found {count}", ResponseCode.INVALID_PARAMETER
         )
-    return count
 
 
-def _perm(command: RemotingCommand) -> int:
-    perm = int32_field(command, "perm")
+def _check_perm(perm: int) -> None:
     if not 0 <= perm <= PERM_MAX:
         raise RequestRefused(
             f"perm: expected a sum of 4 (read), 2 (write) and 1 (inherit), found {perm}", ResponseCode.INVALID_PARAMETER
         )
-    return perm

@@ -18,7 +18,6 @@ import contextlib
 import functools
 import logging
 import os
-import socket
 import ssl
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -29,12 +28,14 @@ from typing import TYPE_CHECKING, Any, Self
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.broker_metrics import register_broker_metrics
 from tiermq.broker.clients import ClientTable
+from tiermq.broker.cold_flow import ColdFlow
 from tiermq.broker.consumer_offsets import ConsumerOffsets
 from tiermq.broker.groups import GroupTable
 from tiermq.broker.http_endpoint import METRICS_TYPE, Answer, HttpEndpoint, told
-from tiermq.broker.listening import bound_socket, store_host
+from tiermq.broker.listening import BoundSockets, bound_sockets, store_host
 from tiermq.broker.parts import BrokerParts, config_directory
 from tiermq.broker.processors import PROCESSORS
+from tiermq.broker.rates import Rates
 from tiermq.broker.registration import BrokerIdentity, BrokerRegistration
 from tiermq.broker.table_file import FLUSH_PERIOD_S
 from tiermq.broker.topic_attributes_text import RETENTION, retention_of, with_retention
@@ -79,10 +80,10 @@ class Broker:
         limits: ServerLimits | None = None,
         credentials: Credentials | None = None,
         name_server_tls: ssl.SSLContext | None = None,
-        listening: socket.socket | None = None,
+        listening: BoundSockets | None = None,
         settings_file: Path | None = None,
     ) -> None:
-        """The store is the broker's from now on: it is closed when the broker stops. So is the socket."""
+        """The store is the broker's from now on: it is closed when the broker stops. So are the sockets."""
         self.config = config = config or BrokerConfig()
         self.store = store
         self._credentials = credentials
@@ -103,7 +104,7 @@ class Broker:
             tls=tls,
             acl=acl,
             clock=clock,
-            listening=listening,
+            listening=() if listening is None else listening.sockets,
         )
         topics = TopicTable(directory, config, clock, store.topics())
         groups = GroupTable(directory, config, clock)
@@ -117,6 +118,9 @@ class Broker:
             groups=groups,
             offsets=ConsumerOffsets(directory, clock),
             clients=ClientTable(config, clock, topics, groups, server),
+            put_rates=Rates(clock),
+            given_rates=Rates(clock),
+            cold_flow=ColdFlow(clock),
             ask_name_server=functools.partial(BlockingClient, tls=name_server_tls, credentials=credentials),
             settings_file=settings_file,
         )
@@ -156,8 +160,9 @@ class Broker:
         config = config or BrokerConfig()
         settings = {"message_delay_level": config.message_delay_level, "accept_weaker": accept_weaker, **settings}
         with contextlib.ExitStack() as undo:
-            listening = undo.enter_context(bound_socket(config.bind_address, config.listen_port))
-            host = store_host(config.broker_ip1, listening.getsockname()[1])
+            listening = bound_sockets(config.bind_address, config.listen_port, config.fast_listen_port)
+            undo.callback(listening.close)
+            host = store_host(config.broker_ip1, listening.main.getsockname()[1])
             store: Store
             if tier is None:
                 store = LocalStore.open(path, clock=clock, store_host=host, **settings)
@@ -189,6 +194,16 @@ class Broker:
     def port(self) -> int:
         """The real one, once it was started."""
         return self.parts.server.port
+
+    @property
+    def fast_port(self) -> int | None:
+        """Where clients with `vipChannelEnabled` send, once it was started; None when `why_no_fast_port`."""
+        ports = self.parts.server.ports
+        return ports[1] if len(ports) > 1 else None
+
+    @property
+    def why_no_fast_port(self) -> str:
+        return "only one port was bound" if self._listening is None else self._listening.why_not_fast
 
     @property
     def address(self) -> str:

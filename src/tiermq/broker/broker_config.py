@@ -9,6 +9,7 @@ a setting of the store too, which writes due times: whoever opens both gives bot
 from __future__ import annotations
 
 import dataclasses
+import enum
 import socket
 from collections.abc import Mapping
 from typing import ClassVar
@@ -20,7 +21,7 @@ DEFAULT_PORT = 10911
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 LOOPBACK = "127.0.0.1"
 FIXED_WHILE_RUNNING = frozenset(
-    {"broker_cluster_name", "broker_name", "broker_id", "broker_ip1", "listen_port", "bind_address"}
+    {"broker_cluster_name", "broker_name", "broker_id", "broker_ip1", "listen_port", "bind_address", "fast_listen_port"}
 )
 """What a running broker does not change: who it is and where it listens."""
 CHANGEABLE_OF_BROKER = frozenset(
@@ -55,6 +56,16 @@ CHANGEABLE_OF_STORE = frozenset(
 """What can be changed over the network while a broker runs; the second of its store."""
 
 
+class FastListenPort(enum.Enum):
+    """Whether a broker also listens at `listenPort` - 2, where clients with `vipChannelEnabled` send."""
+
+    AUTO = "AUTO"
+    """Yes, unless `listenPort` is 0 or the other port cannot be had, which the ready line reports."""
+    ON = "ON"
+    """Yes, or the broker does not start; `listenPort` 0 takes two ports that fit."""
+    OFF = "OFF"
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig(Configuration):
     """Everything that a broker can be told beyond its store. Intervals are milliseconds."""
@@ -72,6 +83,8 @@ class BrokerConfig(Configuration):
     """What clients dial. Empty: the address that this machine uses to reach others."""
     listen_port: int = whole(DEFAULT_PORT, high=65_535)
     """0 takes a free port."""
+    fast_listen_port: FastListenPort = FastListenPort.AUTO
+    """Whether `listenPort` - 2 is served too. RocketMQ always does."""
     bind_address: str = "0.0.0.0"  # noqa: S104 - RocketMQ's default: clients of other machines must reach it.
     namesrv_addr: str = ""
     register_name_server_period: int = whole(30_000, low=1)

@@ -1,13 +1,75 @@
 """Where a broker listens, settled before its store opens: message ids hold the address and the real port.
 
+    port       every client                                 port - 2   clients with `vipChannelEnabled`, the same server
+
 Names are resolved here, once; a record holds addresses.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
+from typing import NamedTuple
 
+from tiermq.broker.broker_config import FastListenPort
 from tiermq.errors import BadConfig
+
+FAST_PORT_BELOW = 2
+"""How far RocketMQ's clients subtract from a broker's port with `vipChannelEnabled`."""
+PAIR_TRIES = 1_000
+
+
+class BoundSockets(NamedTuple):
+    """A broker's sockets, bound and not listening yet."""
+
+    main: socket.socket
+    fast: socket.socket | None
+    why_not_fast: str
+    """The reason where there is no fast socket."""
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        return [self.main] if self.fast is None else [self.main, self.fast]
+
+    def close(self) -> None:
+        for each in self.sockets:
+            each.close()
+
+
+def bound_sockets(host: str, port: int, fast: FastListenPort) -> BoundSockets:
+    """The socket of `port` (0 takes a free one) and that of two below. Raises OSError when one needed is taken."""
+    if fast is FastListenPort.OFF:
+        return BoundSockets(bound_socket(host, port), None, "fastListenPort is OFF")
+    if port == 0:
+        if fast is FastListenPort.ON:
+            return _free_pair(host)
+        return BoundSockets(bound_socket(host, port), None, "the port was chosen freely")
+    with contextlib.ExitStack() as undo:
+        main = undo.enter_context(bound_socket(host, port))
+        below, why_not = None, f"there is no port below {port}"
+        if port > FAST_PORT_BELOW:
+            try:
+                below, why_not = bound_socket(host, port - FAST_PORT_BELOW), ""
+            except OSError as error:
+                if fast is FastListenPort.ON:
+                    raise
+                why_not = f"cannot listen at {port - FAST_PORT_BELOW}: {os.strerror(error.errno or 0)}"
+        elif fast is FastListenPort.ON:
+            raise BadConfig(f"fast_listen_port: expected a listen_port above {FAST_PORT_BELOW}, found {port}")
+        undo.pop_all()
+    return BoundSockets(main, below, why_not)
+
+
+def _free_pair(host: str) -> BoundSockets:
+    with contextlib.ExitStack() as passed_over:  # Kept until a pair is found: the system would give them again.
+        for _ in range(PAIR_TRIES):
+            main = bound_socket(host, 0)
+            try:
+                return BoundSockets(main, bound_socket(host, main.getsockname()[1] - FAST_PORT_BELOW), "")
+            except OSError:
+                passed_over.enter_context(main)
+    raise BadConfig(f"listen_port 0: expected two free ports {FAST_PORT_BELOW} apart, found none; name a port")
 
 
 def bound_socket(host: str, port: int) -> socket.socket:

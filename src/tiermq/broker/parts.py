@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING
 
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.clients import ClientTable
+from tiermq.broker.cold_flow import ColdFlow
 from tiermq.broker.consumer_offsets import ConsumerOffsets
 from tiermq.broker.groups import GroupTable
+from tiermq.broker.rates import Rates
 from tiermq.broker.topics import TopicTable
 from tiermq.clock import Clock
 from tiermq.delivery.put_again import QueueFor, within_topic
@@ -50,6 +52,12 @@ class BrokerParts:
     groups: GroupTable
     offsets: ConsumerOffsets
     clients: ClientTable
+    put_rates: Rates[str]
+    """Messages that were put, by topic."""
+    given_rates: Rates[tuple[str, str]]
+    """Messages that were given out, by group and topic."""
+    cold_flow: ColdFlow
+    """How much of the tier each group may read."""
     holds_locks: Callable[[str], bool] = lambda _group: False
     """Whether a group holds a queue locked, which says that it consumes in order. Whoever keeps the locks sets it."""
     wait_told: Callable[[], bool] = lambda: True

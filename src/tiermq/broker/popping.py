@@ -138,6 +138,11 @@ class PopProcessor:
             raise RequestRefused(
                 f"{self._cold_waiting} pops wait for the tier already; try again", ResponseCode.FLOW_CONTROL
             )
+        if wait_s := self._parts.cold_flow.wait_s(pop.group):
+            raise RequestRefused(
+                f"group {pop.group} has read its threshold of cold data; try again in {wait_s:.1f} s",
+                ResponseCode.FLOW_CONTROL,
+            )
         self._cold_waiting += 1
         self._cold.submit(self._read_cold, pop, topic)
 
@@ -157,6 +162,7 @@ class PopProcessor:
         if isinstance(found, Exception):
             self._failed(pop, found)
         else:
+            self._parts.cold_flow.gave(pop.group, sum(map(len, found.data)))
             self._finish(pop, topic, found)
 
     # Answering.

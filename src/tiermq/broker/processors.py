@@ -13,6 +13,7 @@ from tiermq.broker.assignments import AssignmentProcessor
 from tiermq.broker.broker_settings import SettingsProcessor
 from tiermq.broker.client_relays import RelayProcessor
 from tiermq.broker.client_requests import ClientProcessor
+from tiermq.broker.cold_flow import ColdFlowProcessor
 from tiermq.broker.delivering import DeliveryProcessor
 from tiermq.broker.offset_requests import OffsetProcessor
 from tiermq.broker.ordering import LockProcessor
@@ -26,10 +27,12 @@ from tiermq.broker.retrying import RetryProcessor
 from tiermq.broker.runtime_info import RuntimeProcessor
 from tiermq.broker.sending import SendProcessor
 from tiermq.broker.transacting import TransactionProcessor
+from tiermq.broker.unserved_requests import UnservedProcessor
 
 PROCESSORS: tuple[Callable[[BrokerParts], object], ...] = (
     AssignmentProcessor,
     ClientProcessor,
+    ColdFlowProcessor,
     DeliveryProcessor,
     GroupAdminProcessor,
     LockProcessor,
@@ -47,4 +50,5 @@ PROCESSORS: tuple[Callable[[BrokerParts], object], ...] = (
     SettingsProcessor,
     TopicAdminProcessor,
     TransactionProcessor,
+    UnservedProcessor,
 )

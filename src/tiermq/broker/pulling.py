@@ -45,6 +45,8 @@ _log = logging.getLogger(__name__)
 COLD_THREADS = 4
 COLD_LINE_MAX = 4096
 """Pulls that wait for a thread that reads the tier; beyond it clients are told to come back (FLOW_CONTROL)."""
+FLOW_LOOK_S = 1.0
+"""How often a pull looks whether its group may read the tier again."""
 MESSAGES_MAX = 1024
 MASTER_ID = 0
 """Where the next pull should go: here, since there are no replicas."""
@@ -196,7 +198,22 @@ class PullProcessor:
             return
         self._cold_waiting += 1
         self.cold_count += 1
-        self.cold_line.enter(cold, self._server.loop)
+        self._enter_cold_line(
+            cold, self._parts.clock.monotonic() + self._parts.config.wait_time_mills_in_pull_queue / 1000
+        )
+
+    def _enter_cold_line(self, cold: _ColdPull, latest_s: float) -> None:
+        """At once, or when the group may read the tier again; a pull that would wait too long is refused."""
+        if cold.is_gone:
+            self._gone(cold)
+        elif not (wait_s := self._parts.cold_flow.wait_s(cold.pull.group)):
+            self.cold_line.enter(cold, self._server.loop)
+        elif self._parts.clock.monotonic() < latest_s:
+            self._server.loop.call_later(min(wait_s, FLOW_LOOK_S), self._enter_cold_line, cold, latest_s)
+        else:
+            self._cold_waiting -= 1
+            remark = f"group {cold.pull.group} has read its threshold of cold data; try again"
+            self._answer(cold.pull, cold.pull.command.respond(ResponseCode.FLOW_CONTROL, remark))
 
     def _go_cold(self, cold: _ColdPull) -> None:
         """Its turn has come: answer it from memory, or let a thread ask the tier."""
@@ -239,6 +256,7 @@ class PullProcessor:
             self._failed(cold.pull, page)
         else:
             self.cold_line.pace.gave(len(page.data), cold.promised)
+            self._parts.cold_flow.gave(cold.pull.group, len(page.data))
             self._finish(cold.pull, cold.admitted, page, cold.may_hold)
 
     def _late(self, cold: _ColdPull) -> None:

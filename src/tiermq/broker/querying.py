@@ -1,6 +1,9 @@
-"""QueryProcessor: QUERY_MESSAGE (12, by key) and VIEW_MESSAGE_BY_ID (33, by place in the log).
+"""QueryProcessor: what is stored, by key, by place in the log, and by consume queue.
 
-Both may have to read much, and 12 may ask the tier, so they run in the pool. Answers are records as they are stored.
+    QUERY_MESSAGE (12) by key     VIEW_MESSAGE_BY_ID (33) by physical offset     QUERY_CONSUME_QUEUE (321) units
+
+They may have to read much, and 12 may ask the tier, so they run in the pool. Answers are records as they are stored,
+and units as they are in the local consume queue.
 
 While the key index lacks messages (a crash, a lost disk or RocketMQ's index left some out), "not found" would be a
 false answer. Nothing found is then SYSTEM_ERROR with the reason; what is found is SUCCESS, with the reason as remark
@@ -10,7 +13,11 @@ SUCCESS, so they work as before.
 
 from __future__ import annotations
 
+from typing import Any
+
 from tiermq.broker.parts import BrokerParts
+from tiermq.consumequeue.ext_unit import ExtUnit
+from tiermq.consumequeue.unit import is_ext_address
 from tiermq.errors import RequestRefused
 from tiermq.message.record import reencode
 from tiermq.remoting.access import reaches, reads, require_topic, serves
@@ -18,11 +25,14 @@ from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import bool_field, int32_field, int_field, text_field
+from tiermq.remoting.json_dialect import encode_body
 from tiermq.remoting.permissions import Permission
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 UNIQUE_KEY_MESSAGES_MAX = 32
 INDEX_COMPLETE = "indexComplete"
+UNITS_MAX = 10_000
+"""Of one answer; the next ones are asked for from the offset behind them."""
 BODY_BYTES_MAX = 15 * 1024 * 1024
 """Less than a frame may have; the newest messages are given when all together have more."""
 
@@ -31,6 +41,7 @@ class QueryProcessor:
     """See the module."""
 
     def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
         self._store = parts.store
 
     @serves(RequestCode.QUERY_MESSAGE, access=reads("topic"), in_pool=True)
@@ -72,6 +83,38 @@ class QueryProcessor:
             raise RequestRefused(f"can not find message by the offset, {offset}")
         require_topic(command, message.topic, Permission.SUB)
         return command.respond(body=reencode(message))
+
+    @serves(RequestCode.QUERY_CONSUME_QUEUE, access=reads("topic"), in_pool=True)
+    def units(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        topic, queue_id = text_field(command, "topic"), int32_field(command, "queueId")
+        index, count = int_field(command, "index"), int32_field(command, "count")
+        local = self._parts.local
+        if queue_id not in local.topics().get(topic, ()):
+            raise RequestRefused(f"{queue_id}@{topic} is not exist!")
+        low, high = max(0, local.min_offset(topic, queue_id)), max(0, local.max_offset(topic, queue_id))
+        told: dict[str, Any] = {"maxQueueIndex": high, "minQueueIndex": low}
+        if group := command.ext.get("consumerGroup"):
+            wanted = self._parts.clients.subscription(group, topic)
+            told["subscriptionData"] = None if wanted is None else wanted.to_json()
+            told["filterData"] = f"{group}@{topic} is not online!" if wanted is None else wanted.expression
+        remark = None
+        if low <= index < high:
+            units = local.queue_units(topic, queue_id, index, index + min(max(0, count), UNITS_MAX))
+            told["queueData"] = [_unit(*each) for each in units]
+        else:
+            remark = f"Index {index} of {queue_id}@{topic} is not exist!"
+        return command.respond(remark=remark, body=encode_body(told))
+
+
+def _unit(physical: int, size: int, tags_code: int, ext: ExtUnit | None) -> dict[str, Any]:
+    """As RocketMQ shows it, with the tags and time of the ext unit where there is one."""
+    told: dict[str, Any] = {"eval": False, "physicOffset": physical, "physicSize": size, "tagsCode": tags_code}
+    if ext is not None:
+        found = {"msgStoreTime": ext.store_timestamp_ms, "size": ext.size, "tagsCode": ext.tags_code}
+        told |= {"bitMap": ext.bit_map.hex(), "extendDataJson": encode_body(found).decode()}
+    elif is_ext_address(tags_code):
+        told["msg"] = f"Cq extend not exist!addr: {tags_code}"
+    return told
 
 
 def _incomplete(topic: str) -> str:

@@ -1,6 +1,8 @@
 """RuntimeProcessor: how the broker does (GET_BROKER_RUNTIME_INFO, 28), and housekeeping that operators ask for.
 
     28   a table of texts by RocketMQ's names, of what is measured here; rates over 10, 60 and 600 seconds
+    315  how much a topic was sent (TOPIC_PUT_NUMS) or a group given of a topic (GROUP_GET_NUMS): minute, hour and day
+    907  replication as a master without slaves sees it
     306, 329   delete now what is past its time; queues follow the log
 
 Requests do not queue for threads by their kind here, so the sizes of those lines are 0; what waits for the one pool is
@@ -13,15 +15,16 @@ import datetime as dt
 import shutil
 
 from tiermq.broker.parts import BrokerParts, config_directory
-from tiermq.broker.rates import NOTE_PERIOD_S, Rates
+from tiermq.broker.rates import NOTE_PERIOD_S, Rates, Window
 from tiermq.delivery.delay_offsets import FILE, decode_delay_offsets
-from tiermq.errors import TierMQError
+from tiermq.errors import RequestRefused, TierMQError
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.message.topic_name import SCHEDULE_TOPIC
 from tiermq.remoting.access import ADMINISTRATOR, serves
 from tiermq.remoting.codes import VERSION, RequestCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
+from tiermq.remoting.fields import text_field
 from tiermq.remoting.json_dialect import encode_body
 from tiermq.store.statistics import RATE_WINDOWS_SECONDS
 
@@ -33,6 +36,9 @@ _RATES = {
     "getMissTps": "get_missed_tps",
     "getTransferredTps": "get_transferred_tps",
 }
+PUT_NUMS, GET_NUMS = "TOPIC_PUT_NUMS", "GROUP_GET_NUMS"
+STATS_KEY_SEPARATOR = "@"
+_STATS_WINDOWS = {"statsMinute": Window.MINUTE, "statsHour": Window.HOUR, "statsDay": Window.DAY}
 _LINES = ("send", "pull", "litePull", "ack")
 TIMER_FIGURES = ("timerCongestNum", "timerDequeueTps", "timerEnqueueTps", "timerOffsetBehind", "timerReadBehind")
 _UNITS = "KMGTPE"
@@ -63,6 +69,30 @@ class RuntimeProcessor:
     def clean(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         self._parts.store.clean_now()
         return command.respond()
+
+    @serves(RequestCode.VIEW_BROKER_STATS_DATA, access=ADMINISTRATOR)
+    def stats_data(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        name, key = text_field(command, "statsName"), text_field(command, "statsKey")
+        topic, _, group = key.partition(STATS_KEY_SEPARATOR)
+        if self._parts.topics.get(topic) is None or name not in (PUT_NUMS, GET_NUMS):
+            raise RequestRefused(f"The stats <{name}> <{key}> not exist")
+        body = {}
+        for member, window in _STATS_WINDOWS.items():
+            put = self._parts.put_rates.grown(topic, window)
+            grown = put if name == PUT_NUMS else self._parts.given_rates.grown((group, topic), window)
+            body[member] = {"sum": grown.total, "tps": grown.per_second}
+        return command.respond(body=encode_body(body))
+
+    @serves(RequestCode.GET_BROKER_HA_STATUS, access=ADMINISTRATOR)
+    def ha_status(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        body = {
+            "haClientRuntimeInfo": {"activated": False},
+            "haConnectionInfo": [],
+            "inSyncSlaveNums": 0,
+            "master": True,
+            "masterCommitLogMaxOffset": self._parts.local.max_physical_offset,
+        }
+        return command.respond(body=encode_body(body))
 
     # The parts of the table.
 

@@ -10,14 +10,13 @@ body that is no heartbeat is refused whole.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from tiermq.errors import RequestRefused
 from tiermq.message.java_hash import java_hash
 from tiermq.message.message_filter import EVERYTHING, TAG_SEPARATOR
-from tiermq.namesrv.topic_config import int32_in, int64_in, object_in, text_in
+from tiermq.namesrv.topic_config import int32_in, int64_in, list_in, object_in, text_in
 from tiermq.remoting.json_dialect import as_bool, as_int, as_name, decode_object
 
 TAG = "TAG"
@@ -94,13 +93,13 @@ class Subscription:
         topic = text_in(table.get("topic"), "topic")
         if not topic:
             raise RequestRefused("expected a subscription with a topic, found one without")
-        tags = frozenset(text_in(tag, "tagsSet") for tag in _list_in(table, "tagsSet"))
+        tags = frozenset(text_in(tag, "tagsSet") for tag in list_in(table, "tagsSet"))
         return cls(
             topic,
             text_in(table.get("subString"), "subString"),
             text_in(table.get("expressionType"), "expressionType") or TAG,
             tags,
-            frozenset(as_int(code) for code in _list_in(table, "codeSet")),
+            frozenset(as_int(code) for code in list_in(table, "codeSet")),
             int64_in(table, "subVersion"),
             as_bool(table.get("classFilterMode")),
         )
@@ -137,8 +136,8 @@ class Heartbeat:
             raise RequestRefused("expected a heartbeat with a clientID, found one without")
         return cls(
             client_id,
-            tuple(_group_in(each) for each in _list_in(table, "producerDataSet")),
-            tuple(_consumer_in(each) for each in _list_in(table, "consumerDataSet")),
+            tuple(_group_in(each) for each in list_in(table, "producerDataSet")),
+            tuple(_consumer_in(each) for each in list_in(table, "consumerDataSet")),
             int32_in(table, "heartbeatFingerprint"),
             as_bool(table.get("withoutSub")),
         )
@@ -151,7 +150,7 @@ def _consumer_in(value: object) -> ConsumerData:
         as_name(table.get("consumeType"), ConsumeType, ConsumeType.CONSUME_PASSIVELY),
         as_name(table.get("messageModel"), MessageModel, MessageModel.CLUSTERING),
         as_name(table.get("consumeFromWhere"), ConsumeFromWhere, ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET),
-        tuple(Subscription.from_json(each) for each in _list_in(table, "subscriptionDataSet")),
+        tuple(Subscription.from_json(each) for each in list_in(table, "subscriptionDataSet")),
         as_bool(table.get("unitMode")),
     )
 
@@ -161,12 +160,3 @@ def _group_in(value: object) -> str:
     if not name:
         raise RequestRefused("expected a heartbeat's groups to have a groupName, found one without")
     return name
-
-
-def _list_in(table: dict[str, Any], name: str) -> Collection[Any]:
-    value = table.get(name)
-    if value is None:
-        return ()
-    if not isinstance(value, list):
-        raise RequestRefused(f"expected a list in {name}, found a {type(value).__name__}")
-    return value

@@ -171,6 +171,8 @@ def _start(
     return {
         "name": config.broker_name,
         "address": broker.address,
+        "vipAddress": None if broker.fast_port is None else f"{config.broker_ip1}:{broker.fast_port}",
+        "whyNoVip": broker.why_no_fast_port or None,
         "nameServer": named_by,
         "store": directory,
         "tier": tier,
@@ -256,6 +258,7 @@ def _explained(what: str) -> Iterator[None]:
 def _ready_line(ready: dict[str, Any]) -> str:
     parts = [
         f"broker {ready['name']} ready at {ready['address']}",
+        f"VIP port at {ready['vipAddress']}" if ready["vipAddress"] else f"no VIP port ({ready['whyNoVip']})",
         f"name server {ready['nameServer']}",
         f"store {ready['store']}",
         f"tier {ready['tier'] or 'none'}" + (f", history kept {_kept_words(ready)}" if "retention" in ready else ""),

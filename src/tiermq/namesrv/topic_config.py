@@ -115,6 +115,16 @@ def object_in(value: object, what: str) -> dict[str, Any]:
     return value
 
 
+def list_in(table: Mapping[str, Any], name: str) -> list[Any]:
+    """A list of a body, empty where there is none; raises RequestRefused for anything else."""
+    found = table.get(name)
+    if found is None:
+        return []
+    if not isinstance(found, list):
+        raise RequestRefused(f"expected a list in {name}, found a {type(found).__name__}")
+    return found
+
+
 def text_in(value: object, what: str) -> str:
     """Text of a body, "" where there is none; raises RequestRefused for anything else."""
     if value is None:

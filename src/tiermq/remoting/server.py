@@ -17,7 +17,7 @@ import socket
 import ssl
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -58,10 +58,11 @@ class RemotingServer:
         tls: TlsSettings | None = None,
         acl: AccessCheck | None = None,
         clock: Clock | None = None,
-        listening: socket.socket | None = None,
+        listening: Sequence[socket.socket] = (),
     ) -> None:
-        """`tls=None` refuses TLS peers; the clock is for idle peers only. `listening` is a socket that is bound
-        already, for an owner who must know the port before anything else; it is the server's from now on.
+        """`tls=None` refuses TLS peers; the clock is for idle peers only. `listening` are sockets that are bound
+        already, for an owner who must know the port before anything else; they are the server's from now on. Every
+        one is served alike.
         """
         self.host = host
         self.port = port
@@ -86,8 +87,8 @@ class RemotingServer:
         self._waiting_blocking = 0
         self._partial_bytes = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._socket = listening
-        self._listener: asyncio.Server | None = None
+        self._sockets = listening
+        self._listeners: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty: asyncio.Event | None = None
         self._draining = False
@@ -154,22 +155,28 @@ class RemotingServer:
         return self._loop
 
     async def start(self) -> None:
-        """Listen. `port` is the real one from now on. Raises OSError when the address cannot be had."""
+        """Listen. `port` is the real one from now on, of the first socket. Raises OSError if one cannot be had."""
         self._loop = loop = asyncio.get_running_loop()
         self._empty = asyncio.Event()
         self._pool = ThreadPoolExecutor(self.limits.blocking_threads, thread_name_prefix="remoting")
-        place: dict[str, Any] = (
-            {"host": self.host, "port": self.port} if self._socket is None else {"sock": self._socket}
-        )
-        self._listener = await loop.create_server(lambda: Connection(self, loop), backlog=self.limits.backlog, **place)
-        self.port = self._listener.sockets[0].getsockname()[1]
+        places: list[dict[str, Any]] = [{"sock": each} for each in self._sockets]
+        for place in places or [{"host": self.host, "port": self.port}]:
+            made = await loop.create_server(lambda: Connection(self, loop), backlog=self.limits.backlog, **place)
+            self._listeners.append(made)
+        self.port = self.ports[0]
         self._sweep()
+
+    @property
+    def ports(self) -> list[int]:
+        """Those that it listens at, once it was started."""
+        return [each.sockets[0].getsockname()[1] for each in self._listeners if each.sockets]
 
     async def stop(self, drain_s: float = 0.0) -> None:
         """Take no new peers, let open ones finish what they asked for at most `drain_s`, then close them all."""
-        if self._listener is None or self._empty is None:
+        if not self._listeners or self._empty is None:
             return
-        await close_listener(self._listener)
+        for listener in self._listeners:
+            await close_listener(listener)
         self._draining = True
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -187,7 +194,7 @@ class RemotingServer:
             await self._wait_until_empty()
         if self._pool is not None:
             await asyncio.to_thread(self._pool.shutdown, cancel_futures=True)
-        self._listener = None
+        self._listeners = []
 
     async def _wait_until_empty(self) -> None:
         assert self._empty is not None

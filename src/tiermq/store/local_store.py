@@ -20,6 +20,7 @@ from typing import Literal, NoReturn
 from tiermq.config import FlushDiskType
 from tiermq.consumequeue.boundary import Boundary
 from tiermq.consumequeue.consume_queue import ConsumeQueue
+from tiermq.consumequeue.ext_unit import ExtUnit
 from tiermq.consumequeue.queue_table import Queue, QueueType
 from tiermq.consumequeue.unit import UNIT, UNIT_BYTES, is_real
 from tiermq.errors import IllegalMessage, StoreClosed, StoreError
@@ -428,6 +429,22 @@ class LocalStore(StoreLife):
                 if offset >= high:
                     return
                 yield offset, physical, size
+            low = queue.roll_next_file(low)
+
+    def queue_units(
+        self, topic: str, queue_id: int, low: int, high: int
+    ) -> Iterator[tuple[int, int, int, ExtUnit | None]]:
+        """(physical offset, size, tags code, ext unit) of the units that hold the offsets low..high-1, of any queue."""
+        queue = self._queue(topic, queue_id)
+        if queue is None:
+            return
+        low, high = max(low, queue.min_offset), min(high, queue.max_offset)
+        while low < high:
+            for physical, size, tags_code, offset, *_ in queue.iterate_from(low) or ():
+                if offset >= high:
+                    return
+                ext = queue.ext_unit_of(tags_code) if isinstance(queue, ConsumeQueue) else None
+                yield physical, size, tags_code, ext
             low = queue.roll_next_file(low)
 
     def unit_at(self, topic: str, queue_id: int, offset: int) -> tuple[int, int] | None:

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tiermq.broker.broker import Broker
-from tiermq.broker.broker_config import LOOPBACK, BrokerConfig
+from tiermq.broker.broker_config import LOOPBACK, BrokerConfig, FastListenPort
 from tiermq.broker.listening import bound_socket
 from tiermq.errors import BadConfig, RemotingError, StoreError
 from tiermq.kernel import Message
@@ -66,6 +66,7 @@ class LocalBroker:
             "bind_address": LOOPBACK,
             "broker_name": "broker-a",
             "channel_expired_timeout": INT_MAX,
+            "fast_listen_port": FastListenPort.OFF,  # Another test's port may be two below.
             "listen_port": 0,
         }
         self._config = BrokerConfig(**{**wanted, **{name: settings[name] for name in names & settings.keys()}})

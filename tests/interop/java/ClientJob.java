@@ -31,7 +31,7 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
  * RocketMQ's own client does one job, told by one JSON object, and tells what happened as JSON lines.
  *
  * nameServer, topic, group, optional accessKey and secretKey, and either
- *   bodies; optional tag, key, properties, delay, batch, orderly, async, oneway, awaitRoute →  {"sent": {…}} for each
+ *   bodies; optional tag, key, properties, delay, batch, orderly, async, oneway, vip, awaitRoute →  {"sent": {…}} for each
  *   receive: how many; optional tag, sql, orderly, broadcast, lite, failures, tries →  {"received": {…}} for each
  * and {"done": true} at the end. With "standing" a consumer goes on after that, until its input ends.
  */
@@ -76,6 +76,7 @@ public final class ClientJob {
         producer.setNamesrvAddr(job.getString("nameServer"));
         producer.setSendMsgTimeout(PATIENCE_MS);
         producer.setMqClientApiTimeout(PATIENCE_MS);
+        producer.setVipChannelEnabled(job.getBooleanValue("vip"));
         producer.start();
         if (job.getBooleanValue("awaitRoute")) {
             awaitRoute(producer, job.getString("topic"));

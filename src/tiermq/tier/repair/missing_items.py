@@ -13,8 +13,8 @@ from dataclasses import replace
 from tiermq.clock import Clock
 from tiermq.errors import StoreDamaged
 from tiermq.files.os_file_access import OsFileAccess
+from tiermq.tier.block_sums import BlockSums, summed
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
-from tiermq.tier.index.block_sums import BlockSums, summed
 from tiermq.tier.index.compacted_index import CompactedIndex, companion_name
 from tiermq.tier.index.index_coverage import CoverageRecord
 from tiermq.tier.index.index_item import is_merged

@@ -1,0 +1,110 @@
+package tiermq.peer;
+
+import com.alibaba.fastjson2.JSONObject;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+import java.util.HashSet;
+import java.util.Set;
+import org.junit.runner.Description;
+import org.junit.runner.JUnitCore;
+import org.junit.runner.Request;
+import org.junit.runner.manipulation.Filter;
+import org.junit.runner.notification.Failure;
+import org.junit.runner.notification.RunListener;
+
+/**
+ * Runs JUnit classes as they are asked for, a line each: the class, then methods to leave out, separated by spaces.
+ * Tells what happened as JSON lines: {"passed": …}, {"failed": …, "why": …}, {"assumed": …, "why": …},
+ * {"ignored": …}, and {"done": class}. Ends with its input.
+ */
+public final class PeerRun extends RunListener {
+    private final PrintStream events;
+    private final Set<Description> over = new HashSet<>();
+
+    private PeerRun(PrintStream events) {
+        this.events = events;
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        PrintStream events = new PrintStream(System.out, true, "UTF-8");
+        System.setOut(System.err);
+        BufferedReader asked = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = asked.readLine(); line != null; line = asked.readLine()) {
+            String[] words = line.split(" ");
+            PeerRun run = new PeerRun(events);
+            try {
+                JUnitCore core = new JUnitCore();
+                core.addListener(run);
+                Set<String> without = new HashSet<>(Arrays.asList(words).subList(1, words.length));
+                core.run(Request.aClass(Class.forName(words[0])).filterWith(run.all(without)));
+            } catch (Throwable error) {
+                run.tell("failed", words[0], error);
+            }
+            run.tell("done", words[0], null);
+        }
+        System.exit(0); // The clients' own threads would keep the process alive.
+    }
+
+    private Filter all(Set<String> without) {
+        return new Filter() {
+            @Override
+            public boolean shouldRun(Description test) {
+                return !test.isTest() || !without.contains(test.getMethodName());
+            }
+
+            @Override
+            public String describe() {
+                return "all but " + without;
+            }
+        };
+    }
+
+    @Override
+    public void testFailure(Failure failure) {
+        over.add(failure.getDescription());
+        tell("failed", name(failure.getDescription()), failure.getException());
+    }
+
+    @Override
+    public void testAssumptionFailure(Failure failure) {
+        over.add(failure.getDescription());
+        tell("assumed", name(failure.getDescription()), failure.getException());
+    }
+
+    @Override
+    public void testIgnored(Description test) {
+        tell("ignored", name(test), null);
+    }
+
+    @Override
+    public void testFinished(Description test) {
+        if (!over.contains(test)) {
+            tell("passed", name(test), null);
+        }
+    }
+
+    private static String name(Description test) {
+        return test.getMethodName() == null ? "(class)" : test.getMethodName();
+    }
+
+    private void tell(String what, String name, Throwable why) {
+        JSONObject event = new JSONObject();
+        event.put(what, name);
+        if (why != null) {
+            StringBuilder text = new StringBuilder(String.valueOf(why));
+            for (StackTraceElement each : why.getStackTrace()) {
+                if (each.getClassName().startsWith("org.apache.rocketmq.test")) {
+                    text.append(" at ").append(each);
+                }
+            }
+            for (Throwable cause = why.getCause(); cause != null; cause = cause.getCause()) {
+                text.append(" caused by ").append(cause);
+            }
+            event.put("why", text.toString());
+        }
+        events.println(event.toJSONString());
+    }
+}
