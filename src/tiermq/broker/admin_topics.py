@@ -15,7 +15,7 @@ files runs in the pool; remarks that tools show are RocketMQ's.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 

@@ -30,13 +30,9 @@ from tiermq.errors import BadConfig, RemotingError, TierMQError, TierUnavailable
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.remoting.acl import Credentials
-from tiermq.remoting.permissions import Account
+from tiermq.remoting.permissions import AccessFile, Account
 from tiermq.remoting.server import RemotingServer
 from tiermq.remoting.tls import TlsMode
-from tiermq.tier.driver.retrying import REFUSALS
-from tiermq.tier.driver.tier_url import check_tier
-from tiermq.tier.metadata.broker_lease import lease_name
-from tiermq.tier.retention_plan import Kept
 from tiermq.tier.tier_config import TierConfig
 
 _log = logging.getLogger(__name__)
@@ -168,26 +164,37 @@ def _start(
         _log.warning("not registered at %s yet: clients cannot find this broker there", named_by)
     gc.collect()
     gc.freeze()  # What is here now stays: the collector need not look at it again.
-    return {
-        "name": config.broker_name,
-        "address": broker.address,
-        "vipAddress": None if broker.fast_port is None else f"{config.broker_ip1}:{broker.fast_port}",
-        "whyNoVip": broker.why_no_fast_port or None,
+    ready = _ready(broker, tier, security, acl)
+    return ready | {
         "nameServer": named_by,
         "store": directory,
-        "tier": tier,
-        **({} if broker.parts.tiered is None else _retention(broker.parts.tiered.tier.config.kept)),
-        "metrics": broker.metrics_address,
-        "tls": security.shown,
-        "open": acl is None and config.bind_address not in (LOOPBACK, "localhost", "::1"),
         "ignored": list(file.ignored),
         "unknown": list(file.unknown),
         "weaker": weaker,
     }, lambda: reload_security(servers, acl)
 
 
+def _ready(broker: Broker, tier: str | None, security: SecurityOptions, acl: AccessFile | None) -> dict[str, Any]:
+    config = broker.parts.config
+    return {
+        "name": config.broker_name,
+        "address": broker.address,
+        "vipAddress": None if broker.fast_port is None else f"{config.broker_ip1}:{broker.fast_port}",
+        "whyNoVip": broker.why_no_fast_port or None,
+        "tier": tier,
+        **_retention(broker),
+        "metrics": broker.metrics_address,
+        "tls": security.shown,
+        "open": acl is None and config.bind_address not in (LOOPBACK, "localhost", "::1"),
+    }
+
+
 def _check_tier(url: str, tier: TierConfig, config: BrokerConfig) -> None:
     """A tier that refuses ends the start; one that does not answer now may do so later. Raises TierError."""
+    from tiermq.tier.driver.retrying import REFUSALS  # A broker without a tier loads nothing of it.
+    from tiermq.tier.driver.tier_url import check_tier
+    from tiermq.tier.metadata.broker_lease import lease_name
+
     try:
         check_tier(url, lease_name(config.broker_cluster_name, config.broker_name), writes=tier.tier_dispatch_enable)
     except TierUnavailable as error:
@@ -261,7 +268,8 @@ def _ready_line(ready: dict[str, Any]) -> str:
         f"VIP port at {ready['vipAddress']}" if ready["vipAddress"] else f"no VIP port ({ready['whyNoVip']})",
         f"name server {ready['nameServer']}",
         f"store {ready['store']}",
-        f"tier {ready['tier'] or 'none'}" + (f", history kept {_kept_words(ready)}" if "retention" in ready else ""),
+        f"tier {ready['tier'] or 'none'}"
+        + (f", history kept {ready['retention']['words']}" if "retention" in ready else ""),
     ]
     if ready["metrics"]:
         parts.append(f"metrics http://{ready['metrics']}/metrics")
@@ -272,12 +280,11 @@ def _ready_line(ready: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _retention(kept: Kept) -> dict[str, Any]:
-    return {"retention": dataclasses.asdict(kept)}
-
-
-def _kept_words(ready: dict[str, Any]) -> str:
-    return str(Kept(**ready["retention"]))
+def _retention(broker: Broker) -> dict[str, Any]:
+    if broker.parts.tiered is None:
+        return {}
+    kept = broker.parts.tiered.tier.config.kept
+    return {"retention": {**dataclasses.asdict(kept), "words": str(kept)}}
 
 
 def _left(broker: Broker) -> dict[str, Any]:

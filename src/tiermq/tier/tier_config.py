@@ -22,13 +22,14 @@ from urllib.parse import quote
 
 from tiermq.errors import BadConfig
 from tiermq.settings import INT_MAX, LONG_MAX, Configuration, settings_of, whole
-from tiermq.tier.dispatch.proof import CHECKSUM, PROOF_MODES
 from tiermq.tier.fetch.read_policy import StorageLevel
 from tiermq.tier.retention_plan import KEPT_FOR_EVER, Kept
 
 CONSUME_QUEUE_UNIT_BYTES = 20
 RECORD_BYTES_MIN = 91
 HOUR_MS = 3_600_000
+CHECKSUM, READBACK = "checksum", "readback"
+PROOF_MODES = (CHECKSUM, READBACK)
 METADATA_DATABASE = "tieredStoreMetadata.db"
 """The name of our metadata in a store's `config` directory, beside the JSON file of RocketMQ's."""
 

@@ -37,7 +37,7 @@ from tiermq.tier.dispatch.execute import IndexSink, NoIndex
 from tiermq.tier.dispatch.local_source import LocalSource
 from tiermq.tier.dispatch.pace import Pace, PaceSettings
 from tiermq.tier.dispatch.plan import DispatchConfig
-from tiermq.tier.dispatch.proof import CHECKSUM, EvictionProof
+from tiermq.tier.dispatch.proof import EvictionProof
 from tiermq.tier.dispatch.queue_run import BackOff, MemoryBudget, QueueRun
 from tiermq.tier.dispatch.queue_turn import QueueTurn
 from tiermq.tier.dispatch.topic_filter import TopicFilter
@@ -46,6 +46,7 @@ from tiermq.tier.dispatch.writer import QueueWriter
 from tiermq.tier.driver.circuit_breaker import BreakerState, CircuitBreaker
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.metadata.manifest_policy import ManifestCause
+from tiermq.tier.tier_config import CHECKSUM
 
 _log = logging.getLogger(__name__)
 

@@ -38,11 +38,10 @@ from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
 from tiermq.tier.flat.record_batch import CollectedRecords
 from tiermq.tier.flat.segment_recovery import SCAN_BYTES, runs_of_records
+from tiermq.tier.tier_config import CHECKSUM, READBACK
 
 _log = logging.getLogger(__name__)
 
-CHECKSUM, READBACK = "checksum", "readback"
-PROOF_MODES = (CHECKSUM, READBACK)
 UNITS_AT_ONCE = 8_192
 
 
