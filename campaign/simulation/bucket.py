@@ -6,6 +6,7 @@ listing comes in no order, and while STALE is drawn it does not show yet what th
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -81,12 +82,12 @@ class BucketRequests(ObjectRequests):
             raise TierUnavailable(f"{kind} happened, but its answer was lost, as planned")
         return result
 
-    def create(self, path: str, data: bytes) -> bool:
-        def request() -> bool:
+    def create(self, path: str, data: bytes) -> str | None:
+        def request() -> str | None:
             if path in self._bucket.objects:
-                return False
+                return None
             self._bucket.put(path, data)
-            return True
+            return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
 
         return self._send("put", path, request)
 

@@ -18,6 +18,8 @@ from campaign.simulation.steps import HOUR_MS, Life, Setup, Step, draw
 from simulation import simulated_files
 from tiermq.tier.dispatch.proof import EvictionProof
 from tiermq.tier.driver.memory import MemoryDriver
+from tiermq.tier.fetch.window import Window
+from tiermq.tier.flat.flat_segment import FlatSegment
 from tiermq.tier.index.index_store import IndexStore
 from tiermq.tier.index.put_request import PutOutcome
 from tiermq.tier.retention import Retention
@@ -87,14 +89,17 @@ def no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forgetful_tier(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A back end whose sealed segments come out of it with one byte changed."""
+    """A back end that changes a byte of what it seals, under a store that believes it and passes damage over."""
     seal: Callable[..., None] = MemoryDriver.seal
 
-    def damage(driver: MemoryDriver, key: Any) -> None:
-        seal(driver, key)
+    def damage(driver: MemoryDriver, key: Any, **known: Any) -> None:
+        seal(driver, key, **known)
         driver._place.segments[key].data[5] ^= 1
 
     monkeypatch.setattr(MemoryDriver, "seal", damage)
+    monkeypatch.setattr(EvictionProof, "must_stay", lambda proof, _, end: end > proof.lag().copied_to)
+    monkeypatch.setattr(FlatSegment, "_read_checked", lambda segment, read, *span: read(segment.key, *span))
+    monkeypatch.setattr(Window, "_sound_end", lambda window, _offset: window.end_offset)
 
 
 def deaf_index(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Checksums of an index file's blocks: what they cover, how they are told, and that no bad bit passes."""
+"""Checksums of blocks, of index files and segments: what they cover, how they are told, and that no bad bit passes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import json
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tiermq.errors import CorruptSegment
+from tiermq.message.crc import crc32
 from tiermq.tier.block_sums import BLOCK_BYTES_MIN, BLOCKS_MAX, FIELD, BlockSums, summed
 
 DATA = random.Random(3).randbytes(3 * BLOCK_BYTES_MIN + 100)
@@ -59,3 +62,25 @@ def test_a_large_file_has_larger_blocks() -> None:
     sums = BlockSums.of(bytes(BLOCK_BYTES_MIN * BLOCKS_MAX + 1))
     assert sums.block_bytes == 2 * BLOCK_BYTES_MIN
     assert len(json.dumps({FIELD: sums.document()})) < 500_000
+
+
+@given(st.lists(st.binary(max_size=9_000), max_size=6), st.integers(0, 60_000))
+def test_sums_grow_and_are_cut_as_the_bytes_do(pieces: list[bytes], size: int) -> None:
+    data = b"".join(pieces)
+    sums = BlockSums(0, BLOCK_BYTES_MIN, ())
+    for piece in pieces:
+        sums = sums.extended(piece)
+    assert sums == BlockSums(0, BLOCK_BYTES_MIN, ()).extended(data)
+    assert sums.whole() == crc32(data)
+    assert BlockSums.unpacked(sums.packed()) == sums
+    cut = sums.cut(size)
+    assert cut.size <= min(size, len(data)) or cut == sums
+    assert not cut.bad_blocks(memoryview(data)[: cut.size], 0)
+
+
+def test_what_is_behind_the_sums_is_read_unchecked_and_what_is_before_is_not() -> None:
+    sums = BlockSums(0, BLOCK_BYTES_MIN, ()).extended(DATA)
+    longer = DATA + b"more"
+    assert read(longer, sums, len(DATA) - 3, 7) == longer[-7:]
+    with pytest.raises(CorruptSegment):
+        read(bytes([DATA[0] ^ 1]) + longer[1:], sums, 1, len(longer) - 1)

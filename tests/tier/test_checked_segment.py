@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tier.tier_world import BROKER, CLUSTER
+from tiermq.tier.block_sums import BlockSums
 from tiermq.tier.checked_segment import CheckedSegment, CrcPiece, compare_pieces, known_checksums
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.metadata.metadata_values import Segment
@@ -103,3 +105,13 @@ def test_bytes_that_are_read_again_count_once() -> None:
     assert segment.window(150, 20) == b""
     assert segment.window(170, 900) == DATA[170:]
     assert (report.is_clean, report.counts["bytes"], segment.left) == (True, 200, 0)
+
+
+def test_checksums_of_blocks_are_compared_where_there_is_none_of_all_bytes() -> None:
+    sums = BlockSums.of_nothing(SegmentType.COMMIT_LOG).extended(DATA[:150])
+    for wrong in (False, True):
+        row = Segment(KEY, 200, sums=sums if not wrong else replace(sums, crc32s=(sums.crc32s[0] ^ 1,)))
+        segment, report = opened([row])
+        while segment.left:
+            segment.read(64)
+        assert report.is_clean is not wrong

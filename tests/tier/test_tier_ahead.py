@@ -157,3 +157,32 @@ def test_an_ordinary_start_changes_nothing_and_lists_once(world: BrokerWorld) ->
     assert world.store.tier_now()
     assert bodies(world) == sent(world)
     world.bury()
+
+
+def test_a_store_whose_tier_a_job_writes_refuses_an_older_copy_of_its_disk(world: BrokerWorld) -> None:
+    use(world, backed_up(world))
+    with pytest.raises(StoreDamaged, match=r"orders-0 \(tier 700, local 300\).*tierDispatchEnable=true"):
+        world.open(tier_dispatch_enable=False)
+    world.open()
+    assert bodies(world) == sent(world)
+    world.close()
+    world.open(tier_dispatch_enable=False)
+    assert bodies(world) == sent(world)
+    world.bury()
+
+
+def test_segments_that_a_job_has_written_and_not_recorded_yet_are_no_older_copy(world: BrokerWorld) -> None:
+    world.open()
+    world.put(100)
+    assert world.store.tier_now()
+    world.close()
+    old = (world.disk / METADATA).read_bytes()
+    world.open()
+    world.put(100)
+    assert world.store.tier_now()
+    world.close()
+    (world.disk / METADATA).unlink()
+    (world.disk / METADATA).write_bytes(old)
+    world.open(tier_dispatch_enable=False)
+    assert bodies(world) == sent(world)
+    world.bury()

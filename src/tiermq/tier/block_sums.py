@@ -20,6 +20,7 @@ from typing import Any
 
 from tiermq.errors import CorruptSegment
 from tiermq.message.crc import crc32
+from tiermq.tier.crc_join import joined_crc
 from tiermq.tier.names import SegmentType
 
 BLOCK_BYTES_MIN = 4096
@@ -101,6 +102,13 @@ class BlockSums:
             sums[-1] = crc32(view[:at], sums[-1])
         sums += [crc32(view[start : start + block]) for start in range(at, len(view), block)]
         return BlockSums(self.size + len(view), block, tuple(sums))
+
+    def whole(self) -> int:
+        """The CRC-32 of all bytes that are covered."""
+        crc = 0
+        for number, block_crc in enumerate(self.crc32s):
+            crc = joined_crc(crc, block_crc, min(self.block_bytes, self.size - number * self.block_bytes))
+        return crc
 
     def cut(self, size: int) -> BlockSums:
         """The sums of a shorter file, as far as whole blocks tell."""

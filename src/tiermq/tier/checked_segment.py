@@ -32,8 +32,17 @@ class CrcPiece(NamedTuple):
 
 
 def known_checksums(rows: Iterable[Segment], size: int) -> dict[int, int]:
-    """Checksums by the number of leading bytes that they cover, as far as there are so many."""
-    return {row.size: row.crc32 for row in rows if row.crc32 is not None and 0 < row.size <= size}
+    """Checksums by the number of leading bytes that they cover, as far as there are so many.
+
+    Where a row has none of all its bytes, those of its blocks say it.
+    """
+    found = {}
+    for row in rows:
+        if row.crc32 is not None and 0 < row.size <= size:
+            found[row.size] = row.crc32
+        elif row.sums is not None and 0 < row.sums.size <= size:
+            found[row.sums.size] = row.sums.whole()
+    return found
 
 
 class CheckedSegment:

@@ -9,7 +9,8 @@ given to other messages already:
                                                         the next message would be 300, a second time
 
     tier ahead of the local queue       the tier has units behind the queue's next offset
-    tier ahead of the metadata          the tier has a segment behind all that the metadata know of the queue
+    tier ahead of the metadata          the tier has a segment behind all that the metadata know of the queue; says
+                                        nothing where a job writes the metadata: it does so after the segments
 
 Costs one listing of the broker's directory: a request for each 1,000 objects.
 """
@@ -48,7 +49,11 @@ class QueueAhead:
 
 
 def find_ahead(
-    infos: Iterable[SegmentInfo], metadata: MetadataStore, local_end: Callable[[str, int], int]
+    infos: Iterable[SegmentInfo],
+    metadata: MetadataStore,
+    local_end: Callable[[str, int], int],
+    *,
+    follows: bool = False,
 ) -> list[QueueAhead]:
     """The queues of a listing of which the tier knows more than the local queue, or than the metadata."""
     by_queue: dict[QueueKey, list[SegmentInfo]] = defaultdict(list)
@@ -66,7 +71,7 @@ def find_ahead(
         units = [info for info in listed if info.key.type is SegmentType.CONSUME_QUEUE]
         tier_end = max(((info.key.base + info.size) // UNIT_BYTES for info in units), default=0)
         here = max(local_end(key.topic, key.queue_id), ends[SegmentType.CONSUME_QUEUE] // UNIT_BYTES)
-        is_unknown = any(
+        is_unknown = not follows and any(
             info.size and info.key not in known and info.key.base >= ends[info.key.type] for info in listed
         )
         if tier_end > here or is_unknown:
@@ -81,6 +86,8 @@ def ask_ahead(
     cluster: str,
     broker: str,
     timeout_s: float,
+    *,
+    follows: bool,
 ) -> list[QueueAhead] | None:
     """The same, asked of the tier; None when it did not answer in time, which holds nobody up for longer."""
     answers: list[list[SegmentInfo] | TierError] = []
@@ -104,7 +111,7 @@ def ask_ahead(
             "numbers that the tier has given to others", answer,
         )  # fmt: skip
         return None
-    return find_ahead(answer, metadata, local_end)
+    return find_ahead(answer, metadata, local_end, follows=follows)
 
 
 def refusal(root: object, url: str, ahead: Sequence[QueueAhead], *, follows: bool) -> StoreDamaged:

@@ -541,7 +541,7 @@ def _is_behind(
     place = (config.broker_cluster_name, config.broker_name)
     timeout_s = surroundings.ask_timeout_s(config.tier_start_timeout)
     try:
-        ahead = ask_ahead(driver, metadata, local.max_offset, *place, timeout_s)
+        ahead = ask_ahead(driver, metadata, local.max_offset, *place, timeout_s, follows=follows)
         if not ahead:
             return False
         if follows or not (_knows_segments(metadata) or local.topics()):

@@ -213,6 +213,8 @@ class FlatSegment:
             whole = self.sums.cut(self.sums.size // self.sums.block_bytes * self.sums.block_bytes)
             with suppress(CorruptSegment):
                 self.sums = whole.extended(self.read(whole.size, self.commit_position - whole.size))
+        if self.crc32 is None and self.sums.size == self.commit_position:
+            self.crc32 = self.sums.whole()
 
     def take_row(self, row: Segment) -> bool:
         """Be as long as the metadata says, by whoever wrote the rest; False when it says less than is known here."""
