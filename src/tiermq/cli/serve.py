@@ -159,7 +159,7 @@ def _start(
         "tier": tier,
         "metrics": broker.metrics_address,
         "tls": security.shown,
-        "open": acl is None and config.bind_address not in (LOOPBACK, "localhost", "::1"),
+        "open": not (acl or security.trusted) and config.bind_address not in (LOOPBACK, "localhost", "::1"),
         "ignored": list(file.ignored),
         "unknown": list(file.unknown),
         "weaker": weaker,
