@@ -81,7 +81,7 @@ def _accounts_attempt(path: Path) -> Callable[[bytes], str]:
 
 def _try_address(data: bytes) -> str:
     text = data.decode("utf-8", "replace")
-    _, url = documented(lambda: tier_url._wants_object_driver(tier_url._split(text)), BadTierUrl)
+    _, url = documented(lambda: tier_url._setting(tier_url._split(text)), BadTierUrl)
     _, servers = documented(lambda: parse_name_servers(text), BadConfig)
     _, topic = documented(lambda: check_topic_name(text), RequestRefused)
     return f"{url or 'a tier'} / {servers or 'servers'} / {topic or 'a topic'}"
@@ -145,7 +145,10 @@ def text_targets(scratch: Path) -> list[Target]:
             "settings_properties", lambda: [PROPERTIES], _settings_attempt(scratch / "b.conf"), (b"\\u", b"\\", b"=")
         ),
         Target(
-            "accounts_yaml", lambda: [YAML], _accounts_attempt(scratch / "acl.yml"), (b"- ", b": ", b"  ", b"|", b"&a")
+            "accounts_yaml",
+            lambda: [YAML, b"accounts: [{accessKey: &k a, secretKey: *k}]\n"],
+            _accounts_attempt(scratch / "acl.yml"),
+            (b"- ", b": ", b"  ", b"|", b"&a", b"*a", b"!!python/name:os.system", b"[", b"{", b"---", b"<<", b"? "),
         ),
         Target(
             "accounts_toml", lambda: [ACCOUNTS], _accounts_attempt(scratch / "acl.toml"), (b"[[", b"=", b"'''", b"1.*")

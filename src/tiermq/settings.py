@@ -110,7 +110,7 @@ def is_given(value: str) -> bool:
 
 
 def above(limit: int) -> Callable[[str], bool]:
-    """Numbers above a limit; what is no number is reported by whoever reads it."""
+    """Numbers above a limit; what is no number is reported when the setting is read."""
     return lambda value: value.strip().isdecimal() and int(value) > limit
 
 

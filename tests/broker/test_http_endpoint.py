@@ -26,7 +26,7 @@ from tiermq.broker.http_endpoint import (
     Answer,
     HttpEndpoint,
     Page,
-    told,
+    status_answer,
 )
 
 
@@ -106,7 +106,7 @@ def test_a_broker_that_no_name_server_knows_is_not_ready(tmp_path: Path) -> None
         ("HEAD", "/metrics", 200),
     ],
 )
-def test_other_pages_and_methods_are_told_apart(watched: Broker, method: str, path: str, status: int) -> None:
+def test_other_pages_and_methods_are_status_answer_apart(watched: Broker, method: str, path: str, status: int) -> None:
     found, text = get(watched, path, method)
     assert found == status
     assert bool(text) == (method != "HEAD")
@@ -202,8 +202,8 @@ def read_all(peer: socket.socket) -> bytes:
     return said
 
 
-def test_idle_peers_keep_nobody_out() -> None:
-    with serving({"/health": lambda: told({})}) as endpoint, contextlib.ExitStack() as peers:
+def test_idle_peers_do_not_block_a_new_one() -> None:
+    with serving({"/health": lambda: status_answer({})}) as endpoint, contextlib.ExitStack() as peers:
         for number in range(CONNECTIONS_MAX * 3):
             peer = peers.enter_context(socket.create_connection(("127.0.0.1", endpoint.port)))
             if number % 2:
@@ -219,7 +219,7 @@ def test_idle_peers_keep_nobody_out() -> None:
 def test_a_peer_that_says_no_more_is_closed(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
     monkeypatch.setattr("tiermq.broker.http_endpoint.IDLE_S", 0.05)
     with (
-        serving({"/health": lambda: told({})}) as endpoint,
+        serving({"/health": lambda: status_answer({})}) as endpoint,
         socket.create_connection(("127.0.0.1", endpoint.port)) as peer,
     ):
         peer.sendall(said)
@@ -228,7 +228,7 @@ def test_a_peer_that_says_no_more_is_closed(monkeypatch: pytest.MonkeyPatch, sai
 
 def test_no_thread_and_no_signal_handler_is_left() -> None:
     before, handlers = set(threading.enumerate()), [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
-    with serving({"/health": lambda: told({})}) as endpoint:
+    with serving({"/health": lambda: status_answer({})}) as endpoint:
         assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == handlers
         peer = socket.create_connection(("127.0.0.1", endpoint.port))
     assert set(threading.enumerate()) == before
@@ -247,7 +247,7 @@ def test_an_address_that_is_taken_is_an_error_at_once_and_leaves_nothing() -> No
 
 
 def test_a_page_that_fails_is_answered_503_and_others_go_on() -> None:
-    with serving({"/ready": lambda: 1 // 0, "/health": lambda: told({})}) as endpoint:  # type: ignore[dict-item,return-value]
+    with serving({"/ready": lambda: 1 // 0, "/health": lambda: status_answer({})}) as endpoint:  # type: ignore[dict-item,return-value]
         for path, status in (("/ready", 503), ("/health", 200), ("/ready", 503)):
             connection = http.client.HTTPConnection("127.0.0.1", endpoint.port)
             connection.request("GET", path)
@@ -261,7 +261,7 @@ def test_help_needs_neither_uvicorn_nor_starlette() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
-def test_problems_are_told_as_unavailable() -> None:
-    assert told({}).status == 200
-    answer = told({"store": "closed"})
+def test_problems_are_status_answer_as_unavailable() -> None:
+    assert status_answer({}).status == 200
+    answer = status_answer({"store": "closed"})
     assert (answer.status, json.loads(answer.body)["problems"]) == (503, {"store": "closed"})

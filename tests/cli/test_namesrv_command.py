@@ -104,3 +104,31 @@ def test_a_damaged_file_of_settings_is_said_and_not_overwritten(tmp_path: Path) 
     (tmp_path / "ns.conf").write_text(f"listenPort=0\nbindAddress=127.0.0.1\nkvConfigPath={tmp_path}/kv.json\n")
     assert "kv.json" in refused("--config", str(tmp_path / "ns.conf")).output
     assert (tmp_path / "kv.json").read_text() == "nonsense"
+
+
+@pytest.mark.parametrize(
+    "line", ["enableControllerInNamesrv=true", "enableAllTopicList=false", "enableTopicList=false"]
+)
+def test_a_file_that_asks_for_what_is_not_provided_is_refused_unless_less_is_accepted(
+    tmp_path: Path, line: str
+) -> None:
+    (tmp_path / "ns.conf").write_text(f"{line}\nkvConfigPath=\n")
+    words = ("--bind", "127.0.0.1", "--port", "0", "--config", str(tmp_path / "ns.conf"))
+    said = refused(*words).output
+    assert line in said
+    assert "--accept-weaker" in said
+    with running(tmp_path, *words, "--accept-weaker") as process:
+        assert line.partition("=")[0] in line_of(process)
+        assert "ready" in line_of(process)
+        process.terminate()
+
+
+def test_a_hangup_does_not_end_it(tmp_path: Path) -> None:
+    with running(tmp_path, "--bind", "127.0.0.1", "--port", "0", "--json") as process:
+        ready = json.loads(line_of(process))
+        process.send_signal(signal.SIGHUP)
+        with BlockingClient("127.0.0.1", ready["port"], timeout_s=60) as client:
+            asked = RemotingCommand(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+            assert client.request(asked).code == 0
+        process.terminate()
+        assert process.wait() == 0

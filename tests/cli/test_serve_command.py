@@ -21,7 +21,9 @@ from click.testing import CliRunner
 from broker.brokers import SMALL, send_command
 from servers.loopback import free_ports
 from tiermq import LocalStore
+from tiermq.broker.settings_file import settings_in_properties
 from tiermq.cli.main import cli
+from tiermq.cli.serve import _broker_config, _ready_line
 from tiermq.clock import SystemClock
 from tiermq.config import SETTINGS
 from tiermq.errors import RemotingError
@@ -287,11 +289,31 @@ def test_a_file_that_names_no_address_lets_only_this_machine_in(tmp_path: Path) 
     with serving(tmp_path / "store", "-c", config, *FREE) as (process, ready):
         assert _listening_addresses(process.pid) == {"0100007F"}
         assert not ready["open"]
-    config.write_text(f"brokerIP1=127.0.0.9\n{SMALL_PROPERTIES}")
-    with serving(tmp_path / "store", "-c", config, *FREE) as (process, ready):
-        assert ready["address"].startswith("127.0.0.9:")
-        assert _listening_addresses(process.pid) == {"00000000"}
-        assert ready["open"]
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "listening"),
+    [
+        ("brokerName=b", None, "127.0.0.1"),
+        ("brokerIP1=127.0.0.1", None, "127.0.0.1"),
+        ("brokerIP1=10.0.0.5", None, "0.0.0.0"),
+        ("bindAddress=10.0.0.5", None, "10.0.0.5"),
+        ("brokerIP1=10.0.0.5", "127.0.0.1", "127.0.0.1"),
+        ("bindAddress=0.0.0.0", "127.0.0.1", "127.0.0.1"),
+    ],
+)
+def test_where_it_listens_is_what_the_option_or_the_file_says(text: str, host: str | None, listening: str) -> None:
+    options = dict.fromkeys(("port", "name", "namesrv", "metrics_port")) | {"host": host}
+    assert _broker_config(options, settings_in_properties(text)).bind_address == listening
+
+
+def test_the_ready_line_says_that_a_broker_is_open_and_what_tls_it_has() -> None:
+    ready: dict[str, Any] = {"name": "b", "address": "a:1", "nameServer": "n:2", "store": "/s", "tier": None}
+    ready |= {"metrics": None, "tls": "TLS permissive", "open": False}
+    usual = "broker b ready at a:1, name server n:2, store /s, tier none"
+    assert _ready_line(ready) == usual
+    ready |= {"tls": "TLS off", "open": True}
+    assert _ready_line(ready) == f"{usual}, TLS off, open to every machine that reaches it (no --acl)"
 
 
 def test_clients_need_a_certificate_where_trusted_ones_are_named(tmp_path: Path) -> None:

@@ -390,7 +390,7 @@ def test_settings_that_ask_for_a_replica_are_refused_unless_less_is_accepted(
 
 
 @pytest.mark.parametrize("name", ROCKSDB)
-def test_a_store_with_a_part_in_rocksdb_is_refused_by_whoever_opens_it(tmp_path: Path, name: str) -> None:
+def test_a_store_with_a_part_in_rocksdb_is_refused_by_every_opener(tmp_path: Path, name: str) -> None:
     with on_disk(tmp_path / "store") as store:
         put_all(store, 3)
     (tmp_path / "store" / name).mkdir(parents=True, exist_ok=True)

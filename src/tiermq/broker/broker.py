@@ -31,7 +31,7 @@ from tiermq.broker.clients import ClientTable
 from tiermq.broker.cold_flow import ColdFlow
 from tiermq.broker.consumer_offsets import ConsumerOffsets
 from tiermq.broker.groups import GroupTable
-from tiermq.broker.http_endpoint import METRICS_TYPE, Answer, HttpEndpoint, told
+from tiermq.broker.http_endpoint import METRICS_TYPE, Answer, HttpEndpoint, status_answer
 from tiermq.broker.listening import BoundSockets, bound_sockets, store_host
 from tiermq.broker.parts import BrokerParts, config_directory
 from tiermq.broker.processors import PROCESSORS
@@ -334,10 +334,10 @@ class Broker:
         return Answer(200, METRICS_TYPE, self.render_metrics().encode())
 
     def _health_page(self) -> Answer:
-        return told({} if self.store.running else {"store": "expected it open, found it closed"})
+        return status_answer({} if self.store.running else {"store": "expected it open, found it closed"})
 
     def _ready_page(self) -> Answer:
-        return told(self.problems(), self.warnings())
+        return status_answer(self.problems(), self.warnings())
 
     def problems(self) -> dict[str, str]:
         """What keeps clients from being sent here; nothing when all is well."""

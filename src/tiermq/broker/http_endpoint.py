@@ -11,7 +11,7 @@ where the broker does, and that is loopback unless the operator says otherwise.
 Invariants: a request head is at most 8 KiB, and a request with a body ends its connection; answers of a connection are
 written one after the other, and the next request is read once the one before is written to within 64 KiB; a connection
 ends 30 s after its last answer, whether its peer sends or reads anything; beyond 64 connections the one that was
-silent the longest is closed, so that idle peers keep nobody out.
+silent the longest is closed, so that idle peers do not block a new one.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Answer(NamedTuple):
 Page = Callable[[], Answer]
 
 
-def told(problems: Mapping[str, str], warnings: Mapping[str, str] | None = None) -> Answer:
+def status_answer(problems: Mapping[str, str], warnings: Mapping[str, str] | None = None) -> Answer:
     """200 without problems, else 503 with them; warnings change nothing but the text."""
     body = {"status": "up" if not problems else "down", "problems": dict(problems)}
     if warnings:
@@ -158,7 +158,7 @@ def _connection_class() -> Callable[..., asyncio.Protocol]:
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     class Connection(H11Protocol):
-        """uvicorn's, with an end for peers that neither send nor read, and a place for whoever comes next."""
+        """uvicorn's, with a deadline for peers that neither send nor read, and room for the next connection."""
 
         _deadline: asyncio.TimerHandle | None = None
 
@@ -208,9 +208,9 @@ def _application(pages: Mapping[str, Page]) -> Starlette:
     async def page(request: Request) -> Response:
         try:
             return response(request, pages[request.url.path]())
-        except Exception as error:  # noqa: BLE001 - whoever watches is answered
+        except Exception as error:  # noqa: BLE001 - the client gets an answer
             _log.exception("%s failed", request.url.path)
-            return response(request, told({"endpoint": f"{type(error).__name__}: {error}"}))
+            return response(request, status_answer({"endpoint": f"{type(error).__name__}: {error}"}))
 
     async def refuse(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

@@ -1,4 +1,4 @@
-"""`say_event`: a line on stdout, by a command that serves; and what to do when nobody reads stdout any more."""
+"""`say_event`: a line on stdout, by a command that serves; and what to do when stdout has no reader any more."""
 
 from __future__ import annotations
 

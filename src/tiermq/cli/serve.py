@@ -185,7 +185,7 @@ def _ready(broker: Broker, tier: str | None, security: SecurityOptions, acl: Acc
         **_retention(broker),
         "metrics": broker.metrics_address,
         "tls": security.shown,
-        "open": acl is None and config.bind_address not in (LOOPBACK, "localhost", "::1"),
+        "open": not (acl or security.trusted) and config.bind_address not in (LOOPBACK, "localhost", "::1"),
     }
 
 

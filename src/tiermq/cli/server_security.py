@@ -46,7 +46,7 @@ class SecurityOptions:
         if self.trusted is not None and (self.mode is not TlsMode.ENFORCING or self.certificate is None):
             raise BadConfig(
                 "--tls-trusted: expected --tls enforcing and --tls-cert beside it, since a client that may connect "
-                "without TLS needs no certificate, and one that cannot check the server shows its own to anybody"
+                "without TLS needs no certificate, and one that cannot check the server shows its own to any server"
             )
         return TlsSettings(
             self.chosen_mode,

@@ -27,7 +27,7 @@ from tiermq.settings import (
 DEFAULT_PORT = 9876
 FIXED_WHILE_RUNNING = frozenset({"listen_port", "bind_address", "kv_config_path"})
 """What a running name server does not change: where it listens and where it keeps its file."""
-_LISTED = "lists of topics would be given to anybody"
+_LISTED = "lists of topics would be given to every client"
 PROMISES = {
     "enableControllerInNamesrv": Promise(is_true, "there is no controller, so no replica takes over", "leave it out"),
     "enableAllTopicList": Promise(is_false, _LISTED, "leave it out, or ask for accounts with --acl", "--acl"),
