@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from broker.brokers import SMALL, send_command
 from tiermq import LocalStore
 from tiermq.cli.main import cli
+from tiermq.cli.serve import _ready_line
 from tiermq.remoting.acl import Credentials
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
@@ -175,3 +176,11 @@ def _listening_addresses(pid: int) -> set[str]:
 @pytest.mark.parametrize("word", ["Examples:", "--tier", "--json", "exit code: 0 after a clean end"])
 def test_help_teaches(word: str) -> None:
     assert word.lower() in CliRunner().invoke(cli, ["serve", "--help"]).output.lower()
+
+
+def test_the_ready_line_says_how_long_history_is_kept(tmp_path: Path) -> None:
+    config = tmp_path / "broker.conf"
+    config.write_text("tieredStoreFileReservedTime=72\nbindAddress=127.0.0.1\n")
+    with serving(tmp_path / "store", *FREE, "-c", config, "--tier", (tmp_path / "tier").as_uri()) as (_, ready):
+        assert ready["retention"] == {"hours": 72, "max_bytes": None}
+    assert _ready_line(ready).endswith(f"tier {(tmp_path / 'tier').as_uri()}, history kept 3 d")
