@@ -18,6 +18,7 @@ from scenarios.broker_world import SETTINGS
 from servers.seaweedfs import SeaweedFS
 from servers.serving import SIZES, Serving
 from tiermq import Message, TieredStore
+from tiermq.errors import DiskFull
 from tiermq.remoting.client import BlockingClient
 from tiermq.tier.driver.faulty import Down, FaultyDriver
 from tiermq.tier.driver.memory import MemoryDriver
@@ -88,6 +89,20 @@ def test_a_tier_that_hangs_holds_the_close_for_its_time_only_and_what_is_left_is
     driver.released.set()
     with TieredStore.open(tmp_path, driver=MemoryDriver(), **USUAL) as again:
         assert again.get(T, 0, 0).count == 2
+
+
+def test_a_disk_that_cannot_flush_keeps_nothing_else_from_being_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = TieredStore.open(tmp_path, driver=MemoryDriver(), tier_close_timeout=0, **USUAL)
+
+    def full() -> None:
+        raise DiskFull("no room, as planned")
+
+    monkeypatch.setattr(store.local, "flush", full)
+    store.close()
+    assert "is not uploaded either: no room, as planned" in caplog.text
+    assert not store.local.running
 
 
 @pytest.mark.parametrize("settings", [{"tier_close_timeout": 0}, {"background": False}])
