@@ -413,3 +413,11 @@ def test_a_vip_port_that_is_taken_is_said_in_the_ready_line(tmp_path: Path) -> N
         done = CliRunner().invoke(cli, [*words, "--namesrv-port", "0"])
         assert done.exit_code == 2
         assert "Address already in use" in done.output
+
+
+def test_the_ready_line_says_how_long_history_is_kept(tmp_path: Path) -> None:
+    config = tmp_path / "broker.conf"
+    config.write_text("tieredStoreFileReservedTime=72\nbindAddress=127.0.0.1\n")
+    with serving(tmp_path / "store", *FREE, "-c", config, "--tier", (tmp_path / "tier").as_uri()) as (_, ready):
+        assert ready["retention"] == {"hours": 72, "max_bytes": None, "words": "3 d"}
+    assert _ready_line(ready).endswith(f"tier {(tmp_path / 'tier').as_uri()}, history kept 3 d")

@@ -46,10 +46,6 @@ def update_topic(broker: LocalBroker, name: str, attributes: str) -> RemotingCom
         client.close()
 
 
-def messages(at: Shell, topic: str) -> int:
-    return int(at.json("topic", "show", topic)["messages"])
-
-
 def test_history_is_kept_for_ever_unless_a_topic_or_the_broker_says_otherwise(tmp_path: Path) -> None:
     with shell(tmp_path, tier=(tmp_path / "tier").as_uri(), tiered_storage_level="FORCE", **TIER) as at:
         at.run("topic", "create", "short", "--queues", "1", "--retention", "2h")

@@ -18,6 +18,7 @@ from scenarios.broker_world import SETTINGS
 from servers.seaweedfs import SeaweedFS
 from servers.serving import SIZES, Serving
 from tiermq import Message, TieredStore
+from tiermq.errors import DiskFull
 from tiermq.remoting.client import BlockingClient
 from tiermq.tier.driver.faulty import Down, FaultyDriver
 from tiermq.tier.driver.memory import MemoryDriver
@@ -90,6 +91,20 @@ def test_a_tier_that_hangs_holds_the_close_for_its_time_only_and_what_is_left_is
         assert again.get(T, 0, 0).count == 2
 
 
+def test_a_disk_that_cannot_flush_keeps_nothing_else_from_being_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = TieredStore.open(tmp_path, driver=MemoryDriver(), tier_close_timeout=0, **USUAL)
+
+    def full() -> None:
+        raise DiskFull("no room, as planned")
+
+    monkeypatch.setattr(store.local, "flush", full)
+    store.close()
+    assert "is not uploaded either: no room, as planned" in caplog.text
+    assert not store.local.running
+
+
 @pytest.mark.parametrize("settings", [{"tier_close_timeout": 0}, {"background": False}])
 def test_a_store_that_is_not_to_upload_at_its_end_says_what_it_kept(tmp_path: Path, settings: dict[str, Any]) -> None:
     driver = MemoryDriver()
@@ -109,6 +124,7 @@ def test_a_broker_that_sigterm_ends_has_all_its_messages_in_the_bucket(
     url = f"s3://history/{uuid.uuid4().hex}"
     broker = Serving(tmp_path / "one", "--tier", url)
     broker.start()
+    assert broker.ready["retention"] == {"hours": None, "max_bytes": None}  # For ever.
     client = BlockingClient("127.0.0.1", broker.port, timeout_s=60)
     for number in range(40):
         assert client.request(send_command(T, b"%d" % number, queue=number % 4)).code == 0

@@ -260,8 +260,11 @@ class TieredStore(TieredReading):
         if tier.follower is not None:
             return
         if tier.engine.has_threads:
-            self.local.dispatch_now()
-            self.local.flush()  # Only what is durable is uploaded, and counted.
+            try:
+                self.local.dispatch_now()
+                self.local.flush()  # Only what is durable is uploaded, and counted.
+            except (TierMQError, OSError) as error:  # A disk that fails is for the local store's own close to report.
+                _log.warning("what could not be written to the disk is not uploaded either: %s", error)
         if tier.engine.has_threads and timeout_s > 0 and not tier.writer.refusal:
             last = threading.Thread(target=self._flush_last, args=(timeout_s,), name="tier-close", daemon=True)
             last.start()
