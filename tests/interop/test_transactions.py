@@ -237,6 +237,35 @@ def test_halves_in_flight_of_the_real_broker_are_ended_by_ours(
 
 
 @pytest.mark.parametrize("ending", ["closed", "killed"])
+def test_a_commit_whose_op_the_real_broker_did_not_write_is_not_delivered_again(
+    ending: str, tmp_path: Path, start_broker: StartBroker
+) -> None:
+    """The real broker itself asks about it after a restart, and delivers it again."""
+    store = tmp_path / "store"
+    cluster = start_broker(store, {**QUICK, "transactionTimeOut": 600_000, "transactionOpBatchInterval": 600_000})
+    with real_peer(cluster) as peer:
+        peer.prepare("open")
+        half = peer.prepare("committed")
+        assert peer.end(half, COMMIT).code == 0
+        while end_of(peer, "T", 1) == 0:
+            pass
+        assert end_of(peer, OPS) == 0
+        if ending == "killed":
+            cluster.crash()
+        else:
+            cluster.stop()
+    clock = MovableClock()
+    with our_broker(store, clock) as broker, our_peer(broker, clock) as peer:
+        round_after(broker, clock, 3600)
+        assert shown(peer.asked.get(timeout=60)).body == b"open"
+        assert peer.end(half, COMMIT).code == 0, "a producer that says it once more"
+        round_after(broker, clock)
+        assert shown(peer.asked.get(timeout=60)).body == b"open"
+        assert peer.asked.empty()
+        assert [each.body for each in stored(broker, "T", 1)] == [b"committed"]
+
+
+@pytest.mark.parametrize("ending", ["closed", "killed"])
 def test_halves_in_flight_of_ours_are_ended_by_the_real_broker(
     ending: str, tmp_path: Path, start_broker: StartBroker
 ) -> None:
