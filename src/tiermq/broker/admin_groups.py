@@ -33,8 +33,8 @@ class GroupAdminProcessor:
         server.register_blocking(RequestCode.DELETE_SUBSCRIPTIONGROUP, self.delete)
         server.register_blocking(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.all_settings)
         server.register_blocking(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, self.settings)
-        server.register(RequestCode.GET_CONSUMER_CONNECTION_LIST, self.consumers)
-        server.register(RequestCode.GET_PRODUCER_CONNECTION_LIST, self.producers)
+        server.register_blocking(RequestCode.GET_CONSUMER_CONNECTION_LIST, self.consumers)
+        server.register_blocking(RequestCode.GET_PRODUCER_CONNECTION_LIST, self.producers)
         server.register(RequestCode.QUERY_TOPICS_BY_CONSUMER, self.topics)
         server.register(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, self.subscription)
 
@@ -76,7 +76,7 @@ class GroupAdminProcessor:
         if group is None:
             raise RequestRefused(f"the consumer group[{name}] not online", ResponseCode.CONSUMER_NOT_ONLINE)
         body = {
-            "connectionSet": [_told(each) for each in group.clients.values()],
+            "connectionSet": [_told(each) for each in tuple(group.clients.values())],
             "consumeFromWhere": group.consume_from_where,
             "consumeType": group.consume_type,
             "messageModel": group.message_model,
@@ -89,7 +89,9 @@ class GroupAdminProcessor:
         group = self._parts.clients.producers(name)
         if group is None:
             raise RequestRefused(f"the producer group[{name}] not exist")
-        return command.respond(body=encode_body({"connectionSet": [_told(each) for each in group.clients.values()]}))
+        return command.respond(
+            body=encode_body({"connectionSet": [_told(each) for each in tuple(group.clients.values())]})
+        )
 
     def topics(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Those that the group has offsets of."""

@@ -13,7 +13,8 @@ from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.json_dialect import decode_object, encode_body
-from tiermq.remoting.server import RemotingServer
+from tiermq.remoting.limits import INLINE_BODY_BYTES, LOCKED_QUEUES_MAX, check_count
+from tiermq.remoting.server import Handler, RemotingServer
 
 EXPIRY_PERIOD_S = 30.0
 
@@ -23,6 +24,7 @@ class LockProcessor:
 
     def __init__(self, parts: BrokerParts) -> None:
         self._locks = parts.clients.locks
+        self._server = parts.server
         parts.holds_locks = parts.clients.locks.holds_any
         parts.periodic.append((EXPIRY_PERIOD_S, self._drop_expired))
 
@@ -30,13 +32,26 @@ class LockProcessor:
         server.register(RequestCode.LOCK_BATCH_MQ, self.lock)
         server.register(RequestCode.UNLOCK_BATCH_MQ, self.unlock)
 
-    def lock(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def lock(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
+        return self._in_place(connection, command, self._lock)
+
+    def unlock(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
+        return self._in_place(connection, command, self._unlock)
+
+    def _in_place(self, connection: Connection, command: RemotingCommand, handler: Handler) -> RemotingCommand | None:
+        """On the loop, or in the pool when there are many queues: locks are anybody's to call."""
+        if len(command.body) <= INLINE_BODY_BYTES:
+            return handler(connection, command)
+        self._server.hand_to_pool(handler, connection, command)
+        return None
+
+    def _lock(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         group, client_id, queues = _decode(command)
         held = self._locks.lock(group, client_id, queues)
         told = [{"brokerName": each.broker, "queueId": each.queue_id, "topic": each.topic} for each in held]
         return command.respond(body=encode_body({"lockOKMQSet": told}))
 
-    def unlock(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def _unlock(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         group, client_id, queues = _decode(command)
         self._locks.unlock(group, client_id, queues)
         return command.respond()
@@ -55,6 +70,7 @@ def _decode(command: RemotingCommand) -> tuple[str, str, list[QueueName]]:
     queues = table.get("mqSet") or []
     if not isinstance(queues, list):
         raise RequestRefused(f"expected a list in mqSet, found a {type(queues).__name__}")
+    check_count("queues in mqSet", len(queues), LOCKED_QUEUES_MAX)
     return group, client_id, [_queue_in(each) for each in queues]
 
 

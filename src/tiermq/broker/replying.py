@@ -47,8 +47,9 @@ class ReplyProcessor:
         parts.is_busy.append(lambda: self._pushing > 0)
 
     def register(self, server: RemotingServer) -> None:
-        server.register(RequestCode.SEND_REPLY_MESSAGE, self.reply)
-        server.register(RequestCode.SEND_REPLY_MESSAGE_V2, self.reply)
+        for code in (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2):
+            server.register(code, self.reply)
+            server.allow_body(code, server.limits.frame_bytes_max)
 
     def reply(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
         """Push a reply on. The answer comes later. Raises RequestRefused."""

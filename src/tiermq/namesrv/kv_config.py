@@ -18,6 +18,7 @@ from tiermq.errors import RequestRefused
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.namesrv.topic_config import object_in, text_map_in
 from tiermq.remoting.json_dialect import decode_object
+from tiermq.remoting.limits import KV_ENTRIES_MAX, KV_VALUE_CHARACTERS_MAX, check_count
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 Table = dict[str, dict[str, str]]
@@ -43,8 +44,10 @@ class KvConfig:
         return self._table.get(namespace)
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Durable when it returns. Raises OSError and StoreError."""
+        """Durable when it returns. Raises OSError and StoreError, RequestRefused when there are too many already."""
+        check_count("characters of a value", len(value), KV_VALUE_CHARACTERS_MAX)
         with self._lock:
+            check_count("key-value settings", sum(map(len, self._table.values())) + 1, KV_ENTRIES_MAX)
             self._replace({**self._table, namespace: {**self._table.get(namespace, {}), key: value}})
 
     def delete(self, namespace: str, key: str) -> bool:

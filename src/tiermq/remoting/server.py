@@ -17,9 +17,9 @@ import socket
 import ssl
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import RemotingError, RequestRefused
@@ -27,7 +27,7 @@ from tiermq.kernel import SendLane, SendRequest
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from tiermq.remoting.connection import NOBODY, Connection, TakeSends
-from tiermq.remoting.limits import ServerLimits
+from tiermq.remoting.limits import INLINE_BODY_BYTES, TURN_S, ServerLimits
 from tiermq.remoting.listener_end import close_listener
 from tiermq.remoting.receiving import SEND_CODES, command_of_send, send_request_of
 from tiermq.remoting.tls import TlsMode, TlsSettings
@@ -37,6 +37,7 @@ _log = logging.getLogger(__name__)
 Handler = Callable[[Connection, RemotingCommand], RemotingCommand | None]
 SendHandler = Callable[[Connection, SendRequest], bytes | None]
 REMARK_CHARACTERS_MAX = 500
+Decoded = TypeVar("Decoded")
 
 
 class AccessCheck(Protocol):
@@ -77,6 +78,7 @@ class RemotingServer:
         self.on_close: list[Callable[[Connection], None]] = []
         self._handlers: dict[int, Handler] = {}
         self._blocking: dict[int, Handler] = {}
+        self._body_bytes_max: dict[int, int] = {}
         self._send_handler: SendHandler | None = None
         self.send_lane: SendLane | None = None
         self.take_sends: TakeSends | None = None
@@ -104,6 +106,10 @@ class RemotingServer:
         """Requests of `code` go to `handler`, in a thread of the pool; what it returns is sent when it is done."""
         self._handlers.pop(int(code), None)
         self._blocking[int(code)] = handler
+
+    def allow_body(self, code: int, bytes_max: int) -> None:
+        """Requests of `code` may have bodies up to this size."""
+        self._body_bytes_max[int(code)] = bytes_max
 
     def register_send(
         self, handler: SendHandler, lane: SendLane | None = None, take_sends: TakeSends | None = None
@@ -309,6 +315,8 @@ class RemotingServer:
                 if answer is not None and not command.is_oneway:
                     connection.send_bytes(answer)
                 return
+            if len(command.body) > self.limits.body_bytes_max:
+                self._check_body(command)
             if (handler := self._handlers.get(code)) is not None:
                 response = handler(connection, command)
             elif (handler := self._blocking.get(code)) is not None:
@@ -319,6 +327,71 @@ class RemotingServer:
                 )
         except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered, counted and logged
             response = self._refusal_of(command, error)
+        if response is not None and not command.flag & FLAG_ONEWAY:
+            connection.send(response)
+
+    def _check_body(self, command: RemotingCommand) -> None:
+        most = self._body_bytes_max.get(command.code, self.limits.body_bytes_max)
+        if len(command.body) > most:
+            raise RequestRefused(
+                f"request {int(command.code)}: expected a body of at most {most} bytes, found {len(command.body)}: "
+                "split the request",
+                ResponseCode.INVALID_PARAMETER,
+            )
+
+    def decode_first(
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        decode: Callable[[RemotingCommand], Decoded],
+        handle: Callable[[Connection, RemotingCommand, Decoded], RemotingCommand | None],
+    ) -> RemotingCommand | None:
+        """From a handler on the loop: `decode` the body, in the pool if it is long, then `handle` it on the loop.
+
+        What either raises is answered as for any request.
+        """
+        if len(command.body) <= INLINE_BODY_BYTES:
+            return handle(connection, command, decode(command))
+
+        def done(decoded: Any, failure: Exception | None) -> None:
+            try:
+                if failure is not None:
+                    raise failure
+                response = None if connection.closing else handle(connection, command, decoded)
+            except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered, counted and logged
+                response = self._refusal_of(command, error)
+            if response is not None and not command.flag & FLAG_ONEWAY:
+                connection.send(response)
+
+        self.run_in_pool(lambda: decode(command), done)
+        return None
+
+    def in_turns(
+        self, connection: Connection, command: RemotingCommand, steps: Generator[None, None, RemotingCommand]
+    ) -> RemotingCommand | None:
+        """From a handler on the loop: run `steps` until they return the answer; others are served in between.
+
+        The answer when it was there at once, else None, and it is sent later. What the steps raise is answered.
+        """
+        until_s = self.loop.time() + TURN_S
+        try:
+            while self.loop.time() < until_s:
+                next(steps)
+        except StopIteration as done:
+            answer: RemotingCommand = done.value
+            return answer
+        except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered, counted and logged
+            return self._refusal_of(command, error)
+        self.loop.call_soon(self._next_turn, connection, command, steps)
+        return None
+
+    def _next_turn(
+        self, connection: Connection, command: RemotingCommand, steps: Generator[None, None, RemotingCommand]
+    ) -> None:
+        if connection.closing:
+            steps.close()
+            return
+        response = self.in_turns(connection, command, steps)
         if response is not None and not command.flag & FLAG_ONEWAY:
             connection.send(response)
 
