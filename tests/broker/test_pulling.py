@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from pathlib import Path
 
@@ -365,3 +366,46 @@ def test_a_pull_of_what_is_damaged_in_the_tier_is_an_error_with_words_and_moves_
         data[500] ^= 1
         log.write_bytes(data)
         assert first_words(peer.pull(0))[0] == "0"
+
+
+def reads_by_two(broker: Broker, groups: tuple[str, str], count: int) -> int:
+    """How often the tier's back end is read while two clients read a queue through, far from each other, in turns."""
+    store = broker.store
+    assert isinstance(store, TieredStore)
+    file = store.tier.files.find("T", 0)
+    assert file is not None
+    store.tier.fetcher.forget(file)
+    before, behind = downloads(broker), count // 2
+    with Peer(broker) as ahead, Peer(broker) as late:
+        for peer, group, client_id in ((ahead, groups[0], "one"), (late, groups[1], "two")):
+            peer.join(group=group, client_id=client_id, model="BROADCASTING")
+        for offset in range(0, count + behind, 32):
+            if offset < count:
+                assert first_words(ahead.pull(offset, consumerGroup=groups[0]))[0] == str(offset)
+            if offset >= behind:
+                assert first_words(late.pull(offset - behind, consumerGroup=groups[1]))[0] == str(offset - behind)
+    return downloads(broker) - before
+
+
+def downloads(broker: Broker) -> int:
+    head = "rocketmq_tiered_store_provider_download_bytes_count{"
+    lines = broker.render_metrics().splitlines()
+    return int(sum(float(line.split()[-1]) for line in lines if line.startswith(head)))
+
+
+def test_two_clients_of_a_broadcasting_group_read_ahead_like_two_groups(tmp_path: Path) -> None:
+    count = 9_600
+    settings = {"tiered_storage_level": "FORCE", "read_ahead_message_count_threshold": 64}
+    config = BrokerConfig(bind_address="127.0.0.1", listen_port=0, broker_name="b")
+    tier = (tmp_path / "tier").as_uri()
+    with Broker.open(tmp_path / "store", tier=tier, config=config, **SIZES, **settings) as broker:
+        broker.parts.topics.put(TopicConfig("T", 4, 4))
+        put(broker, *(f"{number} ".ljust(200, "x") for number in range(count)))
+        store = broker.store
+        assert isinstance(store, TieredStore)
+        assert store.tier_now(60)
+        store.tier.fetcher.pace._waits_so_far = itertools.count().__next__  # A back end that one has to wait for.
+        windows = 2 * count // 64
+        # Read-ahead fetches several windows at once: 26 to 69 reads as two groups, 163 when they cut each other's off.
+        for groups in (("G", "H"), ("K", "K")):
+            assert reads_by_two(broker, groups, count) < windows / 3, groups

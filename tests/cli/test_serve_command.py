@@ -170,7 +170,7 @@ def test_accounts_protect_the_name_server_beside_the_broker_too(tmp_path: Path) 
     (tmp_path / "small.toml").write_text(SMALL_FILE)
     words = (tmp_path / "s", "-c", tmp_path / "small.toml", "--host", "127.0.0.1", *FREE, "--name", "b1")
     names = RemotingServer()
-    names.serve(NameProcessor(NameServerConfig(kv_config_path=""), RouteTable(SystemClock()), KvConfig()))
+    NameProcessor(NameServerConfig(kv_config_path=""), RouteTable(SystemClock()), KvConfig()).serve_at(names)
     with serving(*words, "--acl", tmp_path / "acl.toml") as (_, ready), at(ready["nameServer"]) as stranger:
         for code, (access, _) in names.declared.items():
             request = RemotingCommand(code, ext=NAMED, body=b"{}")

@@ -101,7 +101,7 @@ class GroupAdminProcessor:
         if group is None:
             raise RequestRefused(f"the consumer group[{name}] not online", ResponseCode.CONSUMER_NOT_ONLINE)
         body = {
-            "connectionSet": [_told(each) for each in group.clients.values()],
+            "connectionSet": [_told(each) for each in tuple(group.clients.values())],
             "consumeFromWhere": group.consume_from_where,
             "consumeType": group.consume_type,
             "messageModel": group.message_model,
@@ -115,7 +115,9 @@ class GroupAdminProcessor:
         group = self._parts.clients.producers(name)
         if group is None:
             raise RequestRefused(f"the producer group[{name}] not exist")
-        return command.respond(body=encode_body({"connectionSet": [_told(each) for each in group.clients.values()]}))
+        return command.respond(
+            body=encode_body({"connectionSet": [_told(each) for each in tuple(group.clients.values())]})
+        )
 
     @serves(RequestCode.GET_ALL_PRODUCER_INFO, access=ADMINISTRATOR)
     def all_producers(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:

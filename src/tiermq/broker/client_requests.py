@@ -8,6 +8,8 @@ A consumer group that may not be made is left out silently, as RocketMQ does. Th
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from tiermq.broker.filtering.compiled import compile_sql
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.subscriptions import ConsumerData, Heartbeat, Subscription
@@ -38,14 +40,16 @@ class ClientProcessor:
 
     @serves(RequestCode.HEART_BEAT, access=reaches("SUB of each consumer group, SUB of each subscribed topic"))
     def heartbeat(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
-        beat = Heartbeat.decode(command.body)
+        return self._parts.server.decode_first(connection, command, _decode, self._take)
+
+    def _take(self, connection: Connection, command: RemotingCommand, beat: Heartbeat) -> RemotingCommand | None:
         if command.account is not None:
             for data in beat.consumers:
                 require_group(command, data.group)
                 for each in data.subscriptions:
                     require_topic(command, each.topic, Permission.SUB)
         if all(self._is_prepared(each) for each in beat.consumers):
-            return self._accept(connection, command, beat)
+            return self._parts.server.in_turns(connection, command, self._accept(connection, command, beat))
         self._parts.server.hand_to_pool(self._prepare, connection, command)
         return None
 
@@ -64,14 +68,18 @@ class ClientProcessor:
         self._parts.server.call_threadsafe(self._accept_later, connection, command, beat)
 
     def _accept_later(self, connection: Connection, command: RemotingCommand, beat: Heartbeat) -> None:
-        answer = self._accept(connection, command, beat)
-        if not command.is_oneway:
+        answer = self._parts.server.in_turns(connection, command, self._accept(connection, command, beat))
+        if answer is not None and not command.is_oneway:
             connection.send(answer)
 
-    def _accept(self, connection: Connection, command: RemotingCommand, beat: Heartbeat) -> RemotingCommand:
+    def _accept(
+        self, connection: Connection, command: RemotingCommand, beat: Heartbeat
+    ) -> Generator[None, None, RemotingCommand]:
+        """One group at a time: others are served in between."""
         clients = self._parts.clients
         changed = beat.fingerprint == 0
         for data in beat.consumers:
+            yield
             if not self._is_prepared(data):
                 continue
             if beat.without_subscriptions:
@@ -85,6 +93,7 @@ class ClientProcessor:
                 known.fingerprint = beat.fingerprint
         connection.attributes[ACCOUNT] = command.account
         for group in beat.producers:
+            yield
             clients.producer_came(group, beat.client_id, connection, command.language, command.version)
         told = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}
         return command.respond(ext=told)
@@ -127,3 +136,7 @@ class ClientProcessor:
         except BadExpression as error:
             raise RequestRefused(str(error), ResponseCode.SUBSCRIPTION_PARSE_FAILED) from error
         return command.respond()
+
+
+def _decode(command: RemotingCommand) -> Heartbeat:
+    return Heartbeat.decode(command.body)

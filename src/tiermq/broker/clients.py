@@ -23,6 +23,7 @@ from tiermq.clock import Clock
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
+from tiermq.remoting.limits import HEARTBEAT_GROUPS_MAX, check_count
 from tiermq.remoting.server import RemotingServer
 
 _log = logging.getLogger(__name__)
@@ -143,9 +144,9 @@ class ClientTable:
     def producer_came(self, group: str, client_id: str, connection: Connection, language: int, version: int) -> None:
         if connection.closing:
             return
+        self._of(connection, group, 0)
         found = self._producers.setdefault(group, ProducerGroup(group))
         self._enter(found.clients, client_id, connection, language, version)
-        self._of(connection)[0].add(group)
 
     def consumer_came(
         self, data: ConsumerData, client_id: str, connection: Connection, language: int, version: int
@@ -153,11 +154,11 @@ class ClientTable:
         """A heartbeat of one consumer; whether the group's members or topics changed, which is then told to all."""
         if connection.closing:
             return False  # It went while its group was made; whoever is gone already is not taken off again.
+        self._of(connection, data.group, 1)
         group = self._consumers.setdefault(data.group, ConsumerGroup(data.group))
         group.consume_type, group.message_model = data.consume_type, data.message_model
         group.consume_from_where = data.consume_from_where
         joined = self._enter(group.clients, client_id, connection, language, version)
-        self._of(connection)[1].add(data.group)
         changed = group.subscribe(data.subscriptions) or joined
         if changed:
             group.changed_ms = self._clock.now_ms()
@@ -186,8 +187,12 @@ class ClientTable:
         clients[connection] = Client(client_id, connection, language, version, now_ms)
         return True
 
-    def _of(self, connection: Connection) -> tuple[set[str], set[str]]:
-        return self._groups_of.setdefault(connection, (set(), set()))
+    def _of(self, connection: Connection, group: str, kind: int) -> None:
+        """Note a group of a connection: 0 of producers, 1 of consumers. Raises RequestRefused when it has too many."""
+        known = self._groups_of.setdefault(connection, (set(), set()))
+        if group not in known[kind]:
+            check_count("groups of a client", len(known[0]) + len(known[1]) + 1, HEARTBEAT_GROUPS_MAX)
+            known[kind].add(group)
 
     # Going.
 

@@ -9,11 +9,12 @@ from tiermq.broker.parts import BrokerParts
 from tiermq.broker.queue_locks import QueueName
 from tiermq.errors import RequestRefused
 from tiermq.namesrv.topic_config import int32_in, object_in, text_in
-from tiermq.remoting.access import reaches, require_group, require_topic, serves
+from tiermq.remoting.access import Handler, reaches, require_group, require_topic, serves
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.json_dialect import decode_object, encode_body
+from tiermq.remoting.limits import INLINE_BODY_BYTES, LOCKED_QUEUES_MAX, check_count
 from tiermq.remoting.permissions import Permission
 
 EXPIRY_PERIOD_S = 30.0
@@ -24,18 +25,32 @@ class LockProcessor:
 
     def __init__(self, parts: BrokerParts) -> None:
         self._locks = parts.clients.locks
+        self._server = parts.server
         parts.holds_locks = parts.clients.locks.holds_any
         parts.periodic.append((EXPIRY_PERIOD_S, self._drop_expired))
 
     @serves(RequestCode.LOCK_BATCH_MQ, access=reaches("SUB of the group, SUB of each topic"))
-    def lock(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def lock(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
+        return self._in_place(connection, command, self._lock)
+
+    @serves(RequestCode.UNLOCK_BATCH_MQ, access=reaches("SUB of the group, SUB of each topic"))
+    def unlock(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
+        return self._in_place(connection, command, self._unlock)
+
+    def _in_place(self, connection: Connection, command: RemotingCommand, handler: Handler) -> RemotingCommand | None:
+        """On the loop, or in the pool when there are many queues: locks are anybody's to call."""
+        if len(command.body) <= INLINE_BODY_BYTES:
+            return handler(connection, command)
+        self._server.hand_to_pool(handler, connection, command)
+        return None
+
+    def _lock(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         group, client_id, queues = _decode(command)
         held = self._locks.lock(group, client_id, queues)
         told = [{"brokerName": each.broker, "queueId": each.queue_id, "topic": each.topic} for each in held]
         return command.respond(body=encode_body({"lockOKMQSet": told}))
 
-    @serves(RequestCode.UNLOCK_BATCH_MQ, access=reaches("SUB of the group, SUB of each topic"))
-    def unlock(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def _unlock(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         group, client_id, queues = _decode(command)
         self._locks.unlock(group, client_id, queues)
         return command.respond()
@@ -54,6 +69,7 @@ def _decode(command: RemotingCommand) -> tuple[str, str, list[QueueName]]:
     queues = table.get("mqSet") or []
     if not isinstance(queues, list):
         raise RequestRefused(f"expected a list in mqSet, found a {type(queues).__name__}")
+    check_count("queues in mqSet", len(queues), LOCKED_QUEUES_MAX)
     require_group(command, group)
     found = [_queue_in(each) for each in queues]
     for each in found if command.account is not None else ():

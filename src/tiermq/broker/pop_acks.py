@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 from tiermq.broker.parts import BrokerParts
@@ -30,6 +30,7 @@ from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import int32_field, int_field, text_field
 from tiermq.remoting.json_dialect import decode_object
+from tiermq.remoting.limits import ACKS_MAX, check_count
 from tiermq.remoting.permissions import Permission
 
 BITS_MAX = 1024
@@ -58,11 +59,18 @@ class PopAcks:
         return command.respond()
 
     @serves(RequestCode.BATCH_ACK_MESSAGE, access=reaches("SUB of each group, SUB of each topic"))
-    def acknowledge_many(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        entries = decode_object(command.body).get("acks")
-        if not isinstance(entries, list):
-            raise RequestRefused("expected a list in acks, found none")
+    def acknowledge_many(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
+        return self._parts.server.decode_first(connection, command, _acks_in, self._acknowledge_all)
+
+    def _acknowledge_all(
+        self, connection: Connection, command: RemotingCommand, entries: list[Any]
+    ) -> RemotingCommand | None:
+        return self._parts.server.in_turns(connection, command, self._acknowledging(command, entries))
+
+    def _acknowledging(self, command: RemotingCommand, entries: list[Any]) -> Generator[None, None, RemotingCommand]:
+        """One entry at a time: others are served in between."""
         for entry in entries:
+            yield
             table = object_in(entry, "an element of acks")
             group, mark = text_in(table.get("c"), "c"), text_in(table.get("r"), "r") or "0"
             name = text_in(table.get("t"), "t")
@@ -154,6 +162,15 @@ class PopAcks:
                 ResponseCode.NO_MESSAGE,
             )
         return group, receipt, stored_in
+
+
+def _acks_in(command: RemotingCommand) -> list[Any]:
+    """Raises RequestRefused."""
+    entries = decode_object(command.body).get("acks")
+    if not isinstance(entries, list):
+        raise RequestRefused("expected a list in acks, found none")
+    check_count("entries of acks", len(entries), ACKS_MAX)
+    return entries
 
 
 def _popped(group: str, topic: str, receipt: Receipt) -> Popped:

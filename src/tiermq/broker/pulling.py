@@ -28,6 +28,7 @@ from tiermq.broker.long_polling import SLOT_MS, LongPolling
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.pull import FLAG_COMMIT, FLAG_SUSPEND, Pull
 from tiermq.broker.pull_admission import Admitted, PullAdmission, PullForbidden
+from tiermq.broker.subscriptions import MessageModel
 from tiermq.errors import RequestRefused, TierMQError
 from tiermq.kernel import GetPage, pull_answer
 from tiermq.remoting.access import of_group, reads, serves
@@ -70,10 +71,11 @@ _CODES = {
 class _ColdPull:
     """A pull that only the tier can answer, with what is needed to go on with it."""
 
-    __slots__ = ("admitted", "count", "may_hold", "promised", "pull")
+    __slots__ = ("admitted", "count", "may_hold", "promised", "pull", "reader")
 
-    def __init__(self, pull: Pull, admitted: Admitted, count: int, may_hold: bool) -> None:
+    def __init__(self, pull: Pull, reader: str, admitted: Admitted, count: int, may_hold: bool) -> None:
         self.pull = pull
+        self.reader = reader
         self.admitted = admitted
         self.count = count
         self.may_hold = may_hold
@@ -186,10 +188,18 @@ class PullProcessor:
                 pull.topic, pull.queue_id, pull.offset, count, message_filter=pull.message_filter
             )
             if page is None:
-                self._ask_cold(_ColdPull(pull, admitted, count, may_hold))
+                self._ask_cold(_ColdPull(pull, self._reader_of(pull), admitted, count, may_hold))
                 return
         self._hot_given += page.count
         self._finish(pull, admitted, page, may_hold)
+
+    def _reader_of(self, pull: Pull) -> str:
+        """Who reads on from page to page: the group, or its client where each of them reads all messages."""
+        members = self._parts.clients.consumers(pull.group)
+        if members is None or members.message_model is not MessageModel.BROADCASTING:
+            return pull.group
+        client = members.clients.get(pull.connection)
+        return f"{pull.group} {pull.connection.peer if client is None else client.client_id}"
 
     def _ask_cold(self, cold: _ColdPull) -> None:
         if self._cold_waiting >= COLD_LINE_MAX:
@@ -221,7 +231,9 @@ class PullProcessor:
         assert self._tiered is not None
         try:
             if pull.message_filter is None:
-                page = self._tiered.ready_page(pull.topic, pull.queue_id, pull.offset, cold.count, pull.group)
+                page = self._tiered.ready_page(
+                    pull.topic, pull.queue_id, pull.offset, cold.count, pull.group, reader=cold.reader
+                )
                 if page is not None:
                     self._cold_done(cold, page)
                     return
@@ -240,7 +252,13 @@ class PullProcessor:
             if cold.is_gone:
                 raise RequestRefused("the peer is gone")
             page = self._tiered.get(
-                pull.topic, pull.queue_id, pull.offset, cold.count, message_filter=pull.message_filter, group=pull.group
+                pull.topic,
+                pull.queue_id,
+                pull.offset,
+                cold.count,
+                message_filter=pull.message_filter,
+                group=pull.group,
+                reader=cold.reader,
             )
         except TierMQError as error:
             page = error

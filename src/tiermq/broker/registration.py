@@ -21,7 +21,7 @@ import logging
 import ssl
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from tiermq.errors import RemotingError, RequestRefused
@@ -207,6 +207,7 @@ class _Session:
         self._noted = 0  # How many notes of changes have come here, and how many of them were accepted.
         self._told = 0
         self._is_registered = False
+        self._version: DataVersion | None = None
         self._accepted_count = 0
         self._failed_count = 0
         self._failures_in_row = 0
@@ -273,21 +274,24 @@ class _Session:
             if len(some) == len(changed):
                 answer = await self._send(some, snapshot.data_version)
                 if answer.code == ResponseCode.SUCCESS:
-                    self._succeeded(noted)
+                    self._succeeded(noted, snapshot.data_version)
                     return
         answer = await self._send_whole(list(snapshot.topics.values()), snapshot.data_version)
-        self._succeeded(noted)
+        self._succeeded(noted, snapshot.data_version)
         self._owner.accepted(answer)
 
     async def _send_whole(self, topics: list[TopicConfig], version: DataVersion) -> RemotingCommand:
         """In parts: fifty thousand topics at once would hold a name server up, and exceed a frame before long. What
         comes behind the first part is a change to it. A lone topic could not be told from a change, and joins the part
-        before it.
+        before it. A name server takes topics that it has only from a version that it has not, so each part brings one
+        of its own, and the last the true one; unless it knows that one, then nothing has changed but what it lost.
         """
         begins = list(range(0, max(1, len(topics) - 1), PART_TOPICS))
+        is_known = self._is_registered and self._version == version
         answer: RemotingCommand | None = None
         for begin, end in zip(begins, [*begins[1:], len(topics)], strict=True):
-            answer = await self._send(topics[begin:end], version)
+            left = 0 if is_known else (begins[-1] - begin) // PART_TOPICS
+            answer = await self._send(topics[begin:end], replace(version, timestamp=version.timestamp - left))
             if answer.code != ResponseCode.SUCCESS:
                 raise RequestRefused(f"{self}: refused the registration with {int(answer.code)}: {answer.remark}")
         assert answer is not None
@@ -324,7 +328,8 @@ class _Session:
         if client is not None:
             await client.close()
 
-    def _succeeded(self, noted: int) -> None:
+    def _succeeded(self, noted: int, version: DataVersion) -> None:
+        self._version = version
         if not self._is_registered:
             _log.info("%s: registered", self)
         self._is_registered = True

@@ -46,8 +46,8 @@ class ReplyProcessor:
         self._pushing = 0
         parts.is_busy.append(lambda: self._pushing > 0)
 
-    @serves(RequestCode.SEND_REPLY_MESSAGE, access=writes("topic"))
-    @serves(RequestCode.SEND_REPLY_MESSAGE_V2, access=writes("b"))
+    @serves(RequestCode.SEND_REPLY_MESSAGE, access=writes("topic"), large_body=True)
+    @serves(RequestCode.SEND_REPLY_MESSAGE_V2, access=writes("b"), large_body=True)
     def reply(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
         """Push a reply on. The answer comes later. Raises RequestRefused."""
         request = send_request_of(command)

@@ -18,6 +18,12 @@ from tiermq.message.java_hash import java_hash
 from tiermq.message.message_filter import EVERYTHING, TAG_SEPARATOR
 from tiermq.namesrv.topic_config import int32_in, int64_in, list_in, object_in, text_in
 from tiermq.remoting.json_dialect import as_bool, as_int, as_name, decode_object
+from tiermq.remoting.limits import (
+    HEARTBEAT_GROUPS_MAX,
+    HEARTBEAT_SUBSCRIPTIONS_MAX,
+    HEARTBEAT_TAGS_MAX,
+    check_count,
+)
 
 TAG = "TAG"
 SQL92 = "SQL92"
@@ -134,12 +140,29 @@ class Heartbeat:
         client_id = text_in(table.get("clientID"), "clientID")
         if not client_id:
             raise RequestRefused("expected a heartbeat with a clientID, found one without")
+        _check_counts(table)
         return cls(
             client_id,
             tuple(_group_in(each) for each in list_in(table, "producerDataSet")),
             tuple(_consumer_in(each) for each in list_in(table, "consumerDataSet")),
             int32_in(table, "heartbeatFingerprint"),
             as_bool(table.get("withoutSub")),
+        )
+
+
+def _check_counts(table: dict[str, Any]) -> None:
+    """Before anything is made of it: see `remoting/limits.py`. Raises RequestRefused."""
+    consumers = [object_in(each, "an element of consumerDataSet") for each in list_in(table, "consumerDataSet")]
+    groups = len(consumers) + len(list_in(table, "producerDataSet"))
+    check_count("groups of a client", groups, HEARTBEAT_GROUPS_MAX)
+    lists = [list_in(each, "subscriptionDataSet") for each in consumers]
+    check_count("subscriptions in a heartbeat", sum(map(len, lists)), HEARTBEAT_SUBSCRIPTIONS_MAX)
+    subscriptions = [each for every in lists for each in every if isinstance(each, dict)]
+    for name in ("tagsSet", "codeSet"):
+        check_count(
+            f"entries of {name} in a heartbeat",
+            sum(len(list_in(each, name)) for each in subscriptions),
+            HEARTBEAT_TAGS_MAX,
         )
 
 

@@ -23,6 +23,7 @@ NAMES = (
     "wire",
     "broker",
     "delivery",
+    "topics",
     "compare",
 )
 

@@ -8,6 +8,7 @@ TOPIC_NOT_EXIST, an unknown key with QUERY_NOT_FOUND, a setting that may not be 
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator
 from dataclasses import replace
 
 from tiermq.errors import BadConfig, RequestRefused
@@ -23,11 +24,15 @@ from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import bool_field, int_field, text_field
 from tiermq.remoting.json_dialect import decode_object, encode_body
+from tiermq.remoting.limits import INLINE_BODY_BYTES, ROUTE_QUEUES_MAX, check_count
+from tiermq.remoting.server import RemotingServer
 from tiermq.settings import read_properties
 
 _log = logging.getLogger(__name__)
 
 ZONE_NAME = "__ZONE_NAME"
+TOPICS_AT_ONCE = 1_000
+"""Topics of a registration that are taken before others are served."""
 
 
 class NameProcessor:
@@ -38,6 +43,12 @@ class NameProcessor:
         self.table = table
         self.kv = kv
 
+    def serve_at(self, server: RemotingServer) -> None:
+        """Serve at `server`, and hear when a broker's connection ends."""
+        self._server = server
+        server.serve(self)
+        server.on_close.append(self.connection_closed)
+
     def connection_closed(self, connection: Connection) -> None:
         """A broker that is no longer connected is no longer there."""
         for name, address in self.table.channel_closed(connection):
@@ -45,28 +56,31 @@ class NameProcessor:
 
     # Brokers.
 
-    @serves(RequestCode.REGISTER_BROKER, access=ADMINISTRATOR)
-    def register_broker(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        checksum = int_field(request, "bodyCrc32", 0)
-        if checksum and checksum != body_checksum(request.body):
-            raise RequestRefused(f"expected a body with the CRC {checksum}, found {body_checksum(request.body)}")
-        compressed = bool_field(request, "compressed", default=False)
-        body = decode_register_body(request.body, compressed=compressed, version=request.version)
-        told = Registration(
-            cluster=text_field(request, "clusterName"),
-            broker_name=text_field(request, "brokerName"),
-            broker_id=int_field(request, "brokerId"),
-            address=text_field(request, "brokerAddr"),
-            ha_address=text_field(request, "haServerAddr", ""),
-            topics=body.topics,
-            data_version=body.data_version,
-            filter_servers=body.filter_servers,
-            timeout_ms=int_field(request, "heartbeatTimeoutMillis", BROKER_TIMEOUT_MS),
-            acting_master=_optional_bool(request, "enableActingMaster"),
-            zone=request.ext.get(ZONE_NAME),
-        )
+    @serves(RequestCode.REGISTER_BROKER, access=ADMINISTRATOR, large_body=True)
+    def register_broker(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+        if len(request.body) <= INLINE_BODY_BYTES:  # Some eighty topics.
+            return _at_once(self._registering(connection, request, _registration_in(request)))
+        return self._server.decode_first(connection, request, _registration_in, self._register_decoded)
+
+    def _register_decoded(
+        self, connection: Connection, request: RemotingCommand, told: Registration
+    ) -> RemotingCommand | None:
+        return self._server.in_turns(connection, request, self._registering(connection, request, told))
+
+    def _registering(
+        self, connection: Connection, request: RemotingCommand, told: Registration
+    ) -> Generator[None, None, RemotingCommand]:
+        """A table of many topics is taken in parts, as if it had come in parts: others are served in between."""
         is_new = self.table.data_version(told.cluster, told.broker_name, told.address) is None
-        answer = self.table.register(told, connection)
+        is_changed = self.table.is_changed(told.cluster, told.broker_name, told.address, told.data_version)
+        first, rest = told.topics[:TOPICS_AT_ONCE], told.topics[TOPICS_AT_ONCE:]
+        keeps = not self.table.delete_missing_topics
+        answer = self.table.register(replace(told, topics=first) if keeps else told, connection)
+        for begin in range(0, len(rest) if answer.accepted and keeps else 0, TOPICS_AT_ONCE):
+            yield
+            if (told.broker_name, told.address) not in self.table:
+                break  # It went meanwhile.
+            self.table.add_topics(told, rest[begin : begin + TOPICS_AT_ONCE], is_changed=is_changed)
         if not answer.accepted:
             _log.warning("broker %s at %s: not registered, another address is newer", told.broker_name, told.address)
         elif is_new:
@@ -189,6 +203,7 @@ class NameProcessor:
         queues = decode_object(request.body).get("queueDatas")
         if not topic or not isinstance(queues, list):
             raise RequestRefused("expected a topic and a route with queueDatas, found none")
+        check_count("queueDatas of a topic", len(queues), ROUTE_QUEUES_MAX)
         self.table.register_topic(topic, [QueueData.from_json(each) for each in queues])
         return request.respond()
 
@@ -239,6 +254,38 @@ class NameProcessor:
     @serves(RequestCode.GET_NAMESRV_CONFIG, access=ADMINISTRATOR)
     def get_config(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         return request.respond(body=self.config.to_properties().encode())
+
+
+def _at_once(steps: Generator[None, None, RemotingCommand]) -> RemotingCommand:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            answer: RemotingCommand = done.value
+            return answer
+
+
+def _registration_in(request: RemotingCommand) -> Registration:
+    """Raises RequestRefused."""
+    checksum = int_field(request, "bodyCrc32", 0)
+    if checksum and checksum != body_checksum(request.body):
+        raise RequestRefused(f"expected a body with the CRC {checksum}, found {body_checksum(request.body)}")
+    compressed = bool_field(request, "compressed", default=False)
+    body = decode_register_body(request.body, compressed=compressed, version=request.version)
+    check_count("filter servers of a broker", len(body.filter_servers), ROUTE_QUEUES_MAX)
+    return Registration(
+        cluster=text_field(request, "clusterName"),
+        broker_name=text_field(request, "brokerName"),
+        broker_id=int_field(request, "brokerId"),
+        address=text_field(request, "brokerAddr"),
+        ha_address=text_field(request, "haServerAddr", ""),
+        topics=body.topics,
+        data_version=body.data_version,
+        filter_servers=body.filter_servers,
+        timeout_ms=int_field(request, "heartbeatTimeoutMillis", BROKER_TIMEOUT_MS),
+        acting_master=_optional_bool(request, "enableActingMaster"),
+        zone=request.ext.get(ZONE_NAME),
+    )
 
 
 def _who(request: RemotingCommand) -> tuple[str, str, str]:

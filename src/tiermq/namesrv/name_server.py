@@ -59,8 +59,7 @@ class NameServer:
             self.config.bind_address, self.config.listen_port, limits=limits, tls=tls, acl=acl, clock=self.clock
         )
         self.processor = NameProcessor(self.config, self.table, self.kv)
-        self.server.serve(self.processor)
-        self.server.on_close.append(self.processor.connection_closed)
+        self.processor.serve_at(self.server)
         self._scanner: asyncio.TimerHandle | None = None
         self._thread: LoopThread | None = None
 

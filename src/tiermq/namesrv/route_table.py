@@ -126,6 +126,14 @@ class RouteTable:
         self._note_live(told, channel)
         return self._master_of(broker, told)
 
+    def __contains__(self, key: LiveKey) -> bool:
+        """Whether a broker of this name is alive at this address."""
+        return key in self._live
+
+    def add_topics(self, told: Registration, topics: tuple[TopicConfig, ...], *, is_changed: bool) -> None:
+        """More topics of a registration that was accepted a moment ago; `is_changed`: its version was new then."""
+        self._take_topics(replace(told, topics=topics), self._brokers[told.broker_name], is_first=is_changed)
+
     def _take_topics(self, told: Registration, broker: _Broker, *, is_first: bool) -> None:
         is_master = told.broker_id == MASTER_ID
         acts = not is_master and told.acting_master is not None and told.broker_id == min(broker.addresses)

@@ -52,6 +52,7 @@ class Declaration:
     code: int
     access: Access
     in_pool: bool
+    large_body: bool
 
 
 ANY_ACCOUNT = Access("any account", lambda _account, _command: None)
@@ -87,12 +88,15 @@ def _topic_in(field: str, wanted: Permission, text: str) -> Access:
     return Access(text, lambda account, command: account.require_topic(text_field(command, field), wanted))
 
 
-def serves(*codes: int, access: Access, in_pool: bool = False) -> Callable[[F], F]:
-    """Declare what a handler serves, who may ask for it, and whether it waits (for the disk, the tier, a peer)."""
+def serves(*codes: int, access: Access, in_pool: bool = False, large_body: bool = False) -> Callable[[F], F]:
+    """Declare what a handler serves, who may ask for it, and whether it waits (for the disk, the tier, a peer).
+
+    With `large_body` a request may be as large as a frame, not only as `ServerLimits.body_bytes_max`.
+    """
 
     def declare(handler: F) -> F:
-        declared = [*getattr(handler, _DECLARED, ()), *(Declaration(int(code), access, in_pool) for code in codes)]
-        setattr(handler, _DECLARED, tuple(declared))
+        added = (Declaration(int(code), access, in_pool, large_body) for code in codes)
+        setattr(handler, _DECLARED, (*getattr(handler, _DECLARED, ()), *added))
         return handler
 
     return declare

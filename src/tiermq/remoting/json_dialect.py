@@ -137,6 +137,8 @@ def _write(value: Any, parts: list[str]) -> None:
             parts.append(":")
             _write(each, parts)
         parts.append("}")
+    elif isinstance(value, list) and all(type(each) is str for each in value):
+        parts.append(json.dumps(value, separators=(",", ":"), ensure_ascii=False))  # Names by the ten thousand.
     elif isinstance(value, list | tuple | set | frozenset):
         parts.append("[")
         for number, each in enumerate(sorted(value, key=str) if isinstance(value, set | frozenset) else value):

@@ -1,11 +1,45 @@
-"""What a server allows its peers, so that no number of them and no slowness of theirs takes all memory."""
+"""What a server allows its peers, so that no number of them, no slowness of theirs and no single request takes all
+memory, or all the time of the loop that serves everybody else.
+
+A request's body is bounded before it is parsed. What is larger than `INLINE_BODY_BYTES` is parsed in the pool. Lists
+are bounded by what the largest real clients need; more is refused in words. What is still long is done in turns
+(`RemotingServer.in_turns`).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiermq.errors import BadConfig
+from tiermq.errors import BadConfig, RequestRefused
 from tiermq.kernel import FRAME_BYTES_MAX
+from tiermq.remoting.codes import ResponseCode
+
+BODY_BYTES_MAX = 1024 * 1024
+"""Of a request that is no message and no registration."""
+INLINE_BODY_BYTES = 16 * 1024
+"""A larger one is parsed in the pool: a loop should not spend more than a millisecond on it."""
+TURN_S = 0.005
+"""How long a piece of work may hold the loop before the others get their turn."""
+HEARTBEAT_GROUPS_MAX = 2_000
+"""Groups of one client, producers' and consumers'."""
+HEARTBEAT_SUBSCRIPTIONS_MAX = 5_000
+"""Subscriptions of one heartbeat, over all its groups."""
+HEARTBEAT_TAGS_MAX = 20_000
+"""Tags of all these, and as many codes."""
+LOCKED_QUEUES_MAX = 10_000
+"""Queues of one request to lock or unlock."""
+ACKS_MAX = 4_096
+"""Entries of one batch of acknowledgements."""
+ROUTE_QUEUES_MAX = 1_000
+"""Brokers in the route of one topic, and filter servers of one broker, that a registration names."""
+
+
+def check_count(what: str, count: int, most: int) -> None:
+    """Raises RequestRefused when there are more than `most`."""
+    if count > most:
+        raise RequestRefused(
+            f"expected at most {most} {what}, found {count}: split the request", ResponseCode.INVALID_PARAMETER
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +55,8 @@ class ServerLimits:
     """Answers and notices beyond this end the connection."""
     partial_bytes_max: int = 1024 * 1024 * 1024
     """Bytes of frames that are not complete, over all connections; the peer that exceeds it is closed."""
+    body_bytes_max: int = BODY_BYTES_MAX
+    """Of a request's body, unless its handler declares that it takes more (`large_body`)."""
     blocking_threads: int = 8
     blocking_line_max: int = 10_000
     """Requests that wait for a thread of the pool; beyond it they are answered SYSTEM_BUSY."""

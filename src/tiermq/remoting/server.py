@@ -17,9 +17,9 @@ import socket
 import ssl
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import RemotingError, RequestRefused
@@ -28,7 +28,7 @@ from tiermq.remoting.access import Access, Handler, declared_by
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from tiermq.remoting.connection import NOBODY, Connection, TakeSends
-from tiermq.remoting.limits import ServerLimits
+from tiermq.remoting.limits import INLINE_BODY_BYTES, TURN_S, ServerLimits
 from tiermq.remoting.listener_end import close_listener
 from tiermq.remoting.permissions import Account
 from tiermq.remoting.receiving import SEND_CODES, command_of_send, send_request_of
@@ -38,6 +38,7 @@ _log = logging.getLogger(__name__)
 
 SendHandler = Callable[[Connection, SendRequest], bytes | None]
 REMARK_CHARACTERS_MAX = 500
+Decoded = TypeVar("Decoded")
 
 
 class AccessCheck(Protocol):
@@ -80,6 +81,7 @@ class RemotingServer:
         self._handlers: dict[int, Handler] = {}
         self._blocking: dict[int, Handler] = {}
         self._access: dict[int, Access] = {}
+        self._large_bodies: set[int] = set()
         self._send_handler: SendHandler | None = None
         self.send_lane: SendLane | None = None
         self.take_sends: TakeSends | None = None
@@ -104,6 +106,8 @@ class RemotingServer:
             if declared.code in self._access:
                 raise ValueError(f"request {declared.code}: expected one handler, found {handler!r} beside another")
             self.register(declared.code, handler, declared.access, in_pool=declared.in_pool)
+            if declared.large_body:
+                self._large_bodies.add(declared.code)
 
     def register(self, code: int, handler: Handler, access: Access, *, in_pool: bool = False) -> None:
         """Requests of `code` go to `handler`, on the loop or in a thread of the pool; whoever `access` lets may ask."""
@@ -339,6 +343,8 @@ class RemotingServer:
                 if answer is not None and not command.is_oneway:
                     connection.send_bytes(answer)
                 return
+            if len(command.body) > self.limits.body_bytes_max:
+                self._check_body(command)
             if (handler := self._handlers.get(code)) is not None:
                 response = handler(connection, command)
             elif (handler := self._blocking.get(code)) is not None:
@@ -358,6 +364,71 @@ class RemotingServer:
         access = self._access.get(command.code)
         if account is not None and access is not None:  # What is not declared is not served.
             access.check(account, command)
+
+    def _check_body(self, command: RemotingCommand) -> None:
+        most = self.limits.body_bytes_max
+        if command.code not in self._large_bodies:
+            raise RequestRefused(
+                f"request {int(command.code)}: expected a body of at most {most} bytes, found {len(command.body)}: "
+                "split the request",
+                ResponseCode.INVALID_PARAMETER,
+            )
+
+    def decode_first(
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        decode: Callable[[RemotingCommand], Decoded],
+        handle: Callable[[Connection, RemotingCommand, Decoded], RemotingCommand | None],
+    ) -> RemotingCommand | None:
+        """From a handler on the loop: `decode` the body, in the pool if it is long, then `handle` it on the loop.
+
+        What either raises is answered as for any request.
+        """
+        if len(command.body) <= INLINE_BODY_BYTES:
+            return handle(connection, command, decode(command))
+
+        def done(decoded: Any, failure: Exception | None) -> None:
+            try:
+                if failure is not None:
+                    raise failure
+                response = None if connection.closing else handle(connection, command, decoded)
+            except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered, counted and logged
+                response = self._refusal_of(command, error)
+            if response is not None and not command.flag & FLAG_ONEWAY:
+                connection.send(response)
+
+        self.run_in_pool(lambda: decode(command), done)
+        return None
+
+    def in_turns(
+        self, connection: Connection, command: RemotingCommand, steps: Generator[None, None, RemotingCommand]
+    ) -> RemotingCommand | None:
+        """From a handler on the loop: run `steps` until they return the answer; others are served in between.
+
+        The answer when it was there at once, else None, and it is sent later. What the steps raise is answered.
+        """
+        until_s = self.loop.time() + TURN_S
+        try:
+            while self.loop.time() < until_s:
+                next(steps)
+        except StopIteration as done:
+            answer: RemotingCommand = done.value
+            return answer
+        except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered, counted and logged
+            return self._refusal_of(command, error)
+        self.loop.call_soon(self._next_turn, connection, command, steps)
+        return None
+
+    def _next_turn(
+        self, connection: Connection, command: RemotingCommand, steps: Generator[None, None, RemotingCommand]
+    ) -> None:
+        if connection.closing:
+            steps.close()
+            return
+        response = self.in_turns(connection, command, steps)
+        if response is not None and not command.flag & FLAG_ONEWAY:
+            connection.send(response)
 
     def hand_to_pool(self, handler: Handler, connection: Connection, command: RemotingCommand) -> None:
         """From a handler on the loop: let `handler` answer in a thread of the pool instead."""

@@ -65,15 +65,19 @@ class TieredReading:
         message_filter: MessageFilter | None = None,
         *,
         group: str = "",
+        reader: str = "",
     ) -> Page:
-        """A page of messages from wherever they are. Raises TierError when only the tier has them and cannot answer."""
+        """A page of messages from wherever they are. Raises TierError when only the tier has them and cannot answer.
+
+        `reader` is who reads on from page to page, where that is not the group as a whole: read-ahead follows it.
+        """
         file = None if self._level is StorageLevel.DISABLE else self._cold(topic, queue_id)
         if self._level > StorageLevel.NOT_IN_DISK and self._prefers_tier(topic, queue_id, offset, file):
-            return self._from_tier(topic, queue_id, offset, max_messages, max_bytes, message_filter, group)
+            return self._from_tier(topic, queue_id, offset, max_messages, max_bytes, message_filter, group, reader)
         page = self._local_page(file, topic, queue_id, offset, max_messages, max_bytes, message_filter)
         if page is not None:
             return page
-        cold = self._fetch(topic, queue_id, offset, max_messages, max_bytes, message_filter, group)
+        cold = self._fetch(topic, queue_id, offset, max_messages, max_bytes, message_filter, group, reader)
         return self._with_local_min(cold, topic, queue_id)
 
     def hot_page(
@@ -92,13 +96,21 @@ class TieredReading:
         return self._local_page(file, topic, queue_id, offset, max_messages, max_bytes, message_filter)
 
     def ready_page(
-        self, topic: str, queue_id: int, offset: int, max_messages: int, group: str, max_bytes: int = PULL_BYTES_MAX
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        group: str,
+        max_bytes: int = PULL_BYTES_MAX,
+        *,
+        reader: str = "",
     ) -> TierPage | None:
         """What `get` would give where `hot_page` gives nothing, if memory has it of what was fetched before; None when
         the tier must be asked. Never waits. Without a filter: to filter is work for another thread.
         """
         tier, began_s = self.tier, time.perf_counter()
-        page = tier.fetcher.ready_page(topic, queue_id, offset, max_messages, max_bytes, group)
+        page = tier.fetcher.ready_page(topic, queue_id, offset, max_messages, max_bytes, reader or group)
         if page is None:
             return None
         tier.metrics.took("get_message", topic, group, time.perf_counter() - began_s)
@@ -156,11 +168,13 @@ class TieredReading:
         max_bytes: int,
         message_filter: MessageFilter | None,
         group: str,
+        reader: str,
     ) -> TierPage:
         """A get from the tier, timed and counted."""
         tier, began_s = self.tier, time.perf_counter()
+        reader = reader or group
         try:
-            page = tier.fetcher.get(topic, queue_id, offset, max_messages, max_bytes, message_filter, group=group)
+            page = tier.fetcher.get(topic, queue_id, offset, max_messages, max_bytes, message_filter, group=reader)
         finally:
             tier.metrics.took("get_message", topic, group, time.perf_counter() - began_s)
         tier.metrics.served(topic, group, page.count)
@@ -219,10 +233,11 @@ class TieredReading:
         max_bytes: int,
         message_filter: MessageFilter | None,
         group: str,
+        reader: str,
     ) -> Page:
         """The tier's answer; when it has none and the local store has one, that."""
         try:
-            page = self._fetch(topic, queue_id, offset, max_messages, max_bytes, message_filter, group)
+            page = self._fetch(topic, queue_id, offset, max_messages, max_bytes, message_filter, group, reader)
         except TierError:
             if not self._is_local(topic, queue_id, offset):
                 raise

@@ -1,0 +1,235 @@
+"""One request does not hold up everybody: what a peer may ask for is bounded, and what is long is done in turns."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from broker.consuming import Peer, on_loop, running
+from tiermq.broker.broker import Broker
+from tiermq.namesrv.name_server import NameServer
+from tiermq.namesrv.name_server_config import NameServerConfig
+from tiermq.namesrv.register_body import encode_register_body
+from tiermq.namesrv.topic_config import DataVersion, TopicConfig
+from tiermq.remoting.client import BlockingClient
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.connection import Connection
+
+MANY = 100_000
+SUBSCRIPTION = {"topic": "T", "subString": "*"}
+Body = Callable[[int], Any]
+
+
+def consumers(count: int) -> dict[str, Any]:
+    return {"clientID": "c", "consumerDataSet": [{"groupName": f"g{each}"} for each in range(count)]}
+
+
+def producers(count: int) -> dict[str, Any]:
+    return {"clientID": "c", "producerDataSet": [{"groupName": f"g{each}"} for each in range(count)]}
+
+
+def subscriptions(count: int) -> dict[str, Any]:
+    wanted = [{"topic": f"t{each}", "subString": "*"} for each in range(count)]
+    return {"clientID": "c", "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": wanted}]}
+
+
+def tags(count: int) -> dict[str, Any]:
+    wanted = [{**SUBSCRIPTION, "tagsSet": [f"t{each}" for each in range(count)]}]
+    return {"clientID": "c", "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": wanted}]}
+
+
+def queues(count: int) -> dict[str, Any]:
+    named = [{"topic": "T", "brokerName": "b", "queueId": each} for each in range(count)]
+    return {"consumerGroup": "G", "clientId": "c", "mqSet": named}
+
+
+def acks(count: int) -> dict[str, Any]:
+    return {"acks": [{"c": "G", "t": "T", "q": 0, "so": each, "pt": 1, "b": "AQ=="} for each in range(count)]}
+
+
+FLOODS: list[tuple[int, Body]] = [
+    (34, consumers),
+    (34, producers),
+    (34, subscriptions),
+    (34, tags),
+    (41, queues),
+    (42, queues),
+    (200151, acks),
+    (46, lambda count: {"subscriptionData": {**SUBSCRIPTION, "tagsSet": ["a tag"] * count}}),
+    (400, lambda count: {"topic": "T", "consumerGroup": "G", "clientId": "c", "more": list(range(count))}),
+    (401, lambda count: {"topic": "T", "consumerGroup": "G", "more": list(range(count))}),
+    (200, lambda count: {"groupName": "G", "attributes": {f"a{each}": "v" for each in range(count)}}),
+]
+NAMES = [f"{code}-{body(1) and number}" for number, (code, body) in enumerate(FLOODS)]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running(tmp_path_factory.mktemp("floods")) as made:
+        yield made
+
+
+@pytest.fixture
+def peer(broker: Broker) -> Iterator[Peer]:
+    with Peer(broker) as made:
+        yield made
+
+
+@pytest.mark.parametrize(("code", "body"), FLOODS, ids=NAMES)
+def test_a_list_beyond_what_clients_need_is_refused_in_words(broker: Broker, peer: Peer, code: int, body: Body) -> None:
+    answer = peer.ask(code, json.dumps(body(200_000)).encode())
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert "at most" in (answer.remark or "")
+    assert broker.parts.server.handler_errors == 0
+    assert not broker.parts.clients.consumer_groups
+
+
+@pytest.mark.parametrize(("body", "most"), [(consumers, 2_000), (producers, 2_000), (subscriptions, 5_000)])
+def test_a_heartbeat_is_taken_up_to_its_limit_and_not_beyond(peer: Peer, body: Body, most: int) -> None:
+    assert peer.ask(34, json.dumps(body(most)).encode()).code == 0
+    answer = peer.ask(34, json.dumps(body(most + 1)).encode())
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert str(most + 1) in (answer.remark or "")
+
+
+def test_a_client_does_not_collect_groups_by_many_heartbeats(broker: Broker, peer: Peer) -> None:
+    for first in range(0, 2_000, 500):
+        named = [{"groupName": f"p{each}"} for each in range(first, first + 500)]
+        assert peer.ask(34, {"clientID": "c", "producerDataSet": named}).code == 0
+    answer = peer.ask(34, {"clientID": "c", "producerDataSet": [{"groupName": "one-more"}]})
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert broker.parts.clients.producers("one-more") is None
+    assert peer.ask(34, {"clientID": "c", "producerDataSet": [{"groupName": "p7"}]}).code == 0
+
+
+def test_locks_and_acknowledgements_up_to_their_limits_are_served(peer: Peer) -> None:
+    assert peer.ask(41, json.dumps(queues(10_000)).encode()).code == 0
+    assert peer.ask(42, json.dumps(queues(10_000)).encode()).code == 0
+    assert peer.ask(200151, json.dumps(acks(4_096)).encode()).code == 0
+
+
+def test_what_is_long_lets_others_be_served_in_between(broker: Broker, peer: Peer) -> None:
+    """Counted in turns of the loop, not in time: after a step that is as long as a turn, another is served."""
+    server = broker.parts.server
+    order: list[str] = []
+    done = threading.Event()
+
+    def steps(command: RemotingCommand) -> Any:
+        for number in range(3):
+            order.append(f"step {number}")
+            until_s = server.loop.time() + 0.006
+            while server.loop.time() < until_s:
+                pass
+            server.loop.call_soon(order.append, "another")
+            yield
+        done.set()
+        return command.respond(remark="at last")
+
+    def handler(connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
+        return server.in_turns(connection, command, steps(command))
+
+    on_loop(broker, server.register, 9999, handler)
+    assert peer.ask(9999).remark == "at last"
+    assert [each for each in order if each != "another"] == ["step 0", "step 1", "step 2"]
+    assert order.index("another") < order.index("step 1")
+
+
+def test_what_steps_raise_is_answered(broker: Broker, peer: Peer) -> None:
+    def steps() -> Any:
+        yield
+        raise ValueError("broken")
+
+    server = broker.parts.server
+    errors = server.handler_errors
+    on_loop(broker, server.register, 9998, lambda connection, command: server.in_turns(connection, command, steps()))
+    assert "broken" in (peer.ask(9998).remark or "")
+    assert server.handler_errors == errors + 1
+    server.handler_errors = errors
+
+
+# Name servers
+
+
+@pytest.fixture
+def names() -> Iterator[BlockingClient]:
+    server = NameServer(NameServerConfig(bind_address="127.0.0.1", listen_port=0))
+    server.start()
+    try:
+        with BlockingClient("127.0.0.1", server.port, timeout_s=120) as client:
+            yield client
+    finally:
+        server.stop()
+
+
+def register(count: int, counter: int = 1, queue_count: int = 4, **more: str) -> RemotingCommand:
+    body = encode_register_body(
+        (TopicConfig(f"t{each}", queue_count, queue_count) for each in range(count)), DataVersion(1, counter)
+    )
+    ext = {"clusterName": "c", "brokerName": "b", "brokerId": "0", "brokerAddr": "127.0.0.1:1", **more}
+    return RemotingCommand(RequestCode.REGISTER_BROKER, ext=ext, body=body)
+
+
+def test_a_registration_of_many_topics_is_taken_whole(names: BlockingClient) -> None:
+    assert names.request(register(3_500)).code == 0
+    listed = json.loads(bytes(names.request(RemotingCommand(206)).body))["topicList"]
+    assert len([each for each in listed if each.startswith("t")]) == 3_500
+    assert names.request(register(3_500, 2, queue_count=7)).code == 0
+    for topic in ("t0", "t3499"):
+        route = json.loads(bytes(names.request(RemotingCommand(105, ext={"topic": topic})).body))
+        assert route["queueDatas"][0]["readQueueNums"] == 7
+
+
+def test_permissions_that_were_taken_away_stay_away_over_a_registration_of_many(names: BlockingClient) -> None:
+    assert names.request(register(3_500)).code == 0
+    assert names.request(RemotingCommand(205, ext={"brokerName": "b"})).code == 0
+    assert names.request(register(3_500)).code == 0
+    for topic in ("t0", "t3499"):
+        route = json.loads(bytes(names.request(RemotingCommand(105, ext={"topic": topic})).body))
+        assert route["queueDatas"][0]["perm"] == 4
+
+
+def test_routes_and_key_values_are_bounded(names: BlockingClient) -> None:
+    many = json.dumps({"queueDatas": [{"brokerName": f"b{each}"} for each in range(5_000)]}).encode()
+    answer = names.request(RemotingCommand(217, ext={"topic": "T"}, body=many))
+    assert "at most" in (answer.remark or "")
+    answer = names.request(RemotingCommand(100, ext={"namespace": "n", "key": "k", "value": "v" * 70_000}))
+    assert "at most" in (answer.remark or "")
+
+
+# Beside a bystander
+
+
+def waits_of(peer: Peer, until: Callable[[], bool], least: int = 200) -> list[float]:
+    """How long each request of a bystander takes, until something is so."""
+    found: list[float] = []
+    while len(found) < least or not until():
+        began = time.perf_counter()
+        assert peer.ask(RequestCode.GET_MAX_OFFSET, topic="T", queueId=0).code == 0
+        found.append(time.perf_counter() - began)
+    return found
+
+
+def p99(waits: list[float]) -> float:
+    return statistics.quantiles(waits, n=100)[98]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("code", "body"), FLOODS, ids=NAMES)
+@pytest.mark.parametrize("count", [2_000, MANY])
+def test_a_bystander_hardly_notices_a_flood(broker: Broker, peer: Peer, code: int, body: Body, count: int) -> None:
+    """A ratio of the same minute on the same machine. It needs a quiet one."""
+    data = json.dumps(body(count)).encode()
+    with Peer(broker) as bystander:
+        idle = p99(waits_of(bystander, lambda: True, 1_000))
+        floods: list[Future[RemotingCommand]] = [peer.ask_later(code, data) for _ in range(10)]
+        beside = p99(waits_of(bystander, lambda: all(each.done() for each in floods), 1_000))
+    # Idle requests take some 0.1 ms here: fifty milliseconds are five hundred of them.
+    assert beside / idle < 500, f"p99 {beside * 1000:.1f} ms beside a flood, {idle * 1000:.2f} ms without"
