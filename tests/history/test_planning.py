@@ -227,6 +227,20 @@ def test_many_places_are_cut_into_tasks() -> None:
     assert [place for task in exact for place in task.places or ()] == list(Known(*range(0, 90_000, 100)).places)
 
 
+def test_a_key_that_a_large_part_of_a_queue_has_is_scanned_for() -> None:
+    hot = look_up(cold(), Known(*range(0, 80_000, 40)))  # 2,000 places of a log of 100,000 bytes.
+    assert [task.places for task in hot.tasks] == [None] * len(hot.tasks)
+    assert (hot.tasks[0].from_offset, hot.tasks[-1].to_offset) == (0, 1000)
+    rare = look_up(cold(), Known(*range(0, 80_000, 1000)))
+    assert any(task.places is not None for task in rare.tasks)
+
+
+def test_only_the_offsets_of_interest_are_planned_and_others_are_no_loss() -> None:
+    found = plan(cold(), only_offsets=(950, 5000))
+    assert (found.tasks[0].from_offset, found.tasks[-1].to_offset, found.losses) == (950, 1000, ())
+    assert plan(cold(), only_offsets=(2000, 5000)).tasks == ()
+
+
 def test_what_the_tiers_index_does_not_know_is_asked_of_the_store_that_still_has_it() -> None:
     found = look_up(cold(hot_min=950, hot_max=1100, hot_record_bytes=10, store=STORE), Known(300))
     scanned = [(task.side, task.from_offset, task.to_offset) for task in found.tasks if task.places is None]

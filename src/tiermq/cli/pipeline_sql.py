@@ -46,8 +46,9 @@ def sql(
     """Ask history in SQL. Every topic is a table; `messages` is all of them.
 
     What is no letter, digit or underscore in a topic's name becomes an underscore: %RETRY%group is _retry_group.
-    Only columns that the query names are decoded, so name them instead of taking all. Conditions in the query are
-    checked row by row; --topic, --since, --until, --offsets, --key and --tag prune before anything is read.
+    Only columns that the query names are decoded, so name them instead of taking all. Its plain conditions on topic,
+    brokerName, queueId, queueOffset, storeTimestamp, tags, uniqKey and array_contains(keys, …) prune before anything is
+    read, as --topic, --since, --until, --offsets, --key and --tag do; others are checked row by row.
 
     \b
     Columns:

@@ -22,10 +22,16 @@ from tiermq.config import StoreConfig
 from tiermq.errors import CorruptRecord
 from tiermq.history.arrow_schema import ALIASES, COLUMNS, arrow_schema
 from tiermq.history.row_filter import RowFilter
-from tiermq.history.scan_values import RecordRun, ScanRequest, Side
+from tiermq.history.scan_values import HistoryPlace, RecordRun, ScanRequest, ScanTask, Side
 from tiermq.kernel import COLUMN_SHAPES, Check, ColumnRequest, DecodedColumns, Shape, decode_columns
+from tiermq.tier.names import QueueKey
 
 MAX_BYTES = 64 << 20
+KNOWN_ROWS_MAX = 1 << 16
+_KNOWN_BY_RANGE = frozenset(
+    {"topic", "brokerName", "queueId", "partition", "tier", "timestampType", "queueOffset", "offset", "recordId"}
+)
+"""Columns for which no message need be read."""
 LOG_APPEND_TIME = 1
 """What Kafka calls a timestamp that the broker set, as a store time is."""
 DELAYS_MS = StoreConfig().delay_levels_ms
@@ -51,18 +57,21 @@ class Constants:
 
     @classmethod
     def of(cls, run: RecordRun) -> Constants:
-        queue = run.queue
+        constants = cls.of_queue(run.queue, run.side)
+        return cls(constants.values | {"segment": run.segment})
+
+    @classmethod
+    def of_queue(cls, queue: QueueKey, side: Side) -> Constants:
         return cls(
             {
                 "topic": queue.topic,
                 "brokerName": queue.broker,
                 "queueId": queue.queue_id,
-                "tier": str(run.side.value),
-                "segment": run.segment,
+                "tier": str(side.value),
                 "partition": queue.queue_id,
                 "timestampType": LOG_APPEND_TIME,
                 # The tier's copy has another place in another log; that of its broker's log is not known there.
-                **({"offsetMsgId": None} if run.side is Side.COLD else {}),
+                **({"offsetMsgId": None} if side is Side.COLD else {}),
             }
         )
 
@@ -100,6 +109,36 @@ def decode_run(
         **_filter_fields(RowFilter.of(request)),
     )
     return _batches(run, wanted, schema, max_rows, max_bytes, on_corrupt)
+
+
+def is_known(columns: Sequence[str], task: ScanTask) -> bool:
+    """Whether the rows of a task are known by its range: nothing of a message is asked for, and none is left out."""
+    return (
+        set(columns) <= _KNOWN_BY_RANGE
+        and task.places is None
+        and type(task.place) is HistoryPlace
+        and RowFilter.of(task.request).takes_everything
+    )
+
+
+def known_rows(task: ScanTask, columns: Sequence[str], max_rows: int = KNOWN_ROWS_MAX) -> Iterator[pa.RecordBatch]:
+    """The rows of such a task, without a read: manifests and queues say which messages there are."""
+    schema = arrow_schema(columns)
+    constants = Constants.of_queue(task.queue, task.side)
+    for begin in range(task.from_offset, task.to_offset, max_rows):
+        offsets = pa.array(np.arange(begin, min(begin + max_rows, task.to_offset), dtype=np.int64))
+        if not schema.names:
+            yield pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), len(offsets), [None]))
+            continue
+        arrays = [
+            offsets
+            if name in ("queueOffset", "offset")
+            else _record_ids(constants, offsets)
+            if name == "recordId"
+            else constant(constants.values[name], schema.field(name).type, len(offsets))
+            for name in schema.names
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _batches(
@@ -155,7 +194,7 @@ def _array(field: pa.Field, decoded: DecodedColumns, constants: Constants) -> pa
         return _reasons(decoded)
     if name in _MADE_OF:
         offsets = _array(pa.field("queueOffset", pa.int64()), decoded, constants)
-        ids = pc.binary_join_element_wise(constants.record_id_prefix, offsets.cast(pa.string()), "")
+        ids = _record_ids(constants, offsets)
         if name == "recordId":
             return ids
         return pc.coalesce(_array(pa.field("uniqKey", pa.string()), decoded, constants), ids)
@@ -166,6 +205,10 @@ def _array(field: pa.Field, decoded: DecodedColumns, constants: Constants) -> pa
     return _WRAPPERS[COLUMN_SHAPES[kernel_name]](
         field.type, rows, [None if b is None else pa.py_buffer(b) for b in buffers]
     )
+
+
+def _record_ids(constants: Constants, offsets: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(constants.record_id_prefix, offsets.cast(pa.string()), "")
 
 
 def _reasons(decoded: DecodedColumns) -> pa.Array:

@@ -41,7 +41,8 @@ from tiermq.tier.index.index_item import (
 )
 from tiermq.tier.metadata.metadata_values import Segment
 
-ITEMS_MAX = 1 << 20
+ITEMS_MAX = 1 << 18
+"""A key with more items in one index file is scanned for: to look at so many one by one takes longer."""
 Broker = tuple[str, str]
 
 

@@ -40,6 +40,12 @@ TASK_COST_BYTES = 256 << 10
 PLACES_MAX = 16_384
 """So many exact places make a task at most: they travel with it."""
 
+HOT_KEY_PLACES_MIN = 1024
+"""Fewer messages of a key are always read by their places."""
+
+PLACE_COST_BYTES = 2048
+"""What a record that is read by its place costs beside its bytes, as bytes that could be scanned meanwhile."""
+
 CUT_SLACK = 8
 """A cut may move by this part of a task to a place in the log that is known exactly."""
 
@@ -107,6 +113,7 @@ def plan_scan(
         bounds = request.bounds.get(queue.key, OffsetBounds())
         whole, losses = bounded(queue, bounds)
         draft.losses += losses
+        whole = _within(whole, request.only_offsets)
         _plan_queue(draft, catalog.place, queue, whole, task_request, loss_is_error, lookup)
     if loss_is_error and draft.losses:
         raise data_loss(draft.losses)
@@ -165,6 +172,11 @@ def bounded(queue: QueueHistory, bounds: OffsetBounds) -> tuple[OffsetRange, lis
     return ((begin, end) if begin < end else (begin, begin)), losses
 
 
+def _within(whole: OffsetRange, only: tuple[int, int | None]) -> OffsetRange:
+    begin, end = max(whole[0], only[0]), whole[1] if only[1] is None else min(whole[1], only[1])
+    return (begin, end) if begin < end else (whole[0], whole[0])
+
+
 def _vanished(key: QueueKey, bounds: OffsetBounds) -> Loss:
     begin = bounds.from_offset or 0
     detail = "there is no such queue (any more)"
@@ -219,6 +231,9 @@ def _look_up(
     while waiting:
         side, one = waiting.pop()
         found = lookup.find(queue, side, one, draft.counters)
+        if _costs_more(queue, side, one, found.places):
+            left[side].append(one)
+            continue
         if found.places:
             draft.exact += _exact_tasks(draft, place, queue, side, one, found.places, request, loss_is_error)
         for unknown in found.unknown:
@@ -229,6 +244,16 @@ def _look_up(
             else:
                 left[side].append(unknown)
     return sorted(left[Side.COLD]), sorted(left[Side.HOT])
+
+
+def _costs_more(queue: QueueHistory, side: Side, within: OffsetRange, places: Sequence[RecordPlace]) -> bool:
+    """Whether to read so many records one by one takes longer than to read everything, as of a hot key."""
+    if len(places) < HOT_KEY_PLACES_MIN:
+        return False
+    exact = sum(place.size + PLACE_COST_BYTES for place in places)
+    if side is Side.HOT:
+        return exact > (within[1] - within[0]) * queue.hot_record_bytes
+    return exact > LogPlaces(queue).bytes_of(*within)
 
 
 def _gap_losses(queue: QueueHistory, cold: Iterable[OffsetRange], whole: OffsetRange) -> list[Loss]:

@@ -100,6 +100,7 @@ class ScanRequest:
     keys: frozenset[str] = frozenset()
     tags: frozenset[str] = frozenset()
     include_body: bool = True
+    only_offsets: tuple[int, int | None] = (0, None)  # Others are of no interest: no loss when they are not there.
     delays_ms: tuple[int, ...] = ()  # The broker's delay levels, where they are not RocketMQ's.
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tiermq.spark.attached_history import AttachedHistory, attach
     from tiermq.spark.session import get_spark
     from tiermq.spark.source.builder import ScanExplanation, explain_scan, messages
     from tiermq.spark.source.data_source import TierMQDataSource
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from tiermq.spark.source.stream_offset import StreamLag, stream_lag
 
 _HOMES = {
+    "attach": "tiermq.spark.attached_history",
+    "AttachedHistory": "tiermq.spark.attached_history",
     "get_spark": "tiermq.spark.session",
     "messages": "tiermq.spark.source.builder",
     "explain_scan": "tiermq.spark.source.builder",
@@ -27,10 +30,12 @@ _HOMES = {
     "TierMQDataSource": "tiermq.spark.source.data_source",
 }
 __all__ = [
+    "AttachedHistory",
     "ScanExplanation",
     "ScanMeter",
     "StreamLag",
     "TierMQDataSource",
+    "attach",
     "explain_scan",
     "get_spark",
     "messages",

@@ -6,6 +6,7 @@ pushdown for Python sources is not to be trusted yet: a DataFrame that is used t
 
 from __future__ import annotations
 
+from tiermq.history.scan_pruning import ScanPruning
 from tiermq.spark.offsets_json import read_offsets, read_queues, read_times
 from tiermq.spark.option_table import Option, Use
 from tiermq.spark.option_values import (
@@ -224,6 +225,15 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         "The broker's setting of this name, for `deliverTime`: `1s 5s 10m`. By default RocketMQ's levels.",
     ),
     Option("scanMeter", "scan_meter", "text", read_text, None, "Set by `ScanMeter`: where workers count."),
+    Option(
+        "scanPruning",
+        "pruning",
+        "JSON",
+        ScanPruning.of_text,
+        None,
+        "Set by `attach` and `where`: what a query's own conditions leave out. Only prunes, is never an error.",
+        uses=_BATCH,
+    ),
 )
 
 SINK_OPTIONS: tuple[Option, ...] = (

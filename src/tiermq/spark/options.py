@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from tiermq.client.wire_history import WirePlace
 from tiermq.errors import BadConfig, BadOption
+from tiermq.history.scan_pruning import ScanPruning
 from tiermq.history.scan_values import HistoryPlace, StorePlace
 from tiermq.remoting.addresses import parse_name_servers
 from tiermq.spark.known_options import HINTS, SINK_OPTIONS, SOURCE_OPTIONS
@@ -56,6 +57,7 @@ class SourceOptions:
     trigger_delay_ms: int | None
     delays_ms: tuple[int, ...]
     scan_meter: str | None
+    pruning: ScanPruning | None
 
     @classmethod
     def of(cls, given: Mapping[str, str], use: Use | None) -> Self:
@@ -71,6 +73,12 @@ class SourceOptions:
         if use is Use.BATCH and options.starting_offsets is Edge.LATEST:
             raise BadOption("option startingOffsets: expected earliest or JSON, found latest, which would read nothing")
         return options
+
+    @property
+    def names_queues(self) -> bool:
+        """Whether options name single queues, which must then be looked for."""
+        edges = (self.assigned, self.starting_offsets, self.ending_offsets, self.starting_times, self.ending_times)
+        return any(isinstance(each, tuple) for each in edges)
 
     @property
     def place(self) -> HistoryPlace:

@@ -13,6 +13,7 @@ from spark.tables.table_world import TableWorld
 from tiermq.errors import BadHistory, BadOption, BadSchema, DataLoss, TableConflict, UnknownColumn
 from tiermq.spark.jobs.export import chosen_columns, export
 from tiermq.spark.tables.body_format import BodyFormat
+from tiermq.spark.tables.table_iceberg import open_catalog
 
 KINDS = ["parquet", "delta", "iceberg"]
 STEPS = ["create", "write", "journal", "commit", "finish"]
@@ -269,3 +270,46 @@ def test_spark_exports_and_reads_what_it_exported(spark: Any, tmp_path: Path) ->
     found = sorted((row.topic, row.queueId, row.queueOffset) for row in frame.collect())
     assert found == world.wanted()
     assert world.export(spark).planned["messages"] == 0
+
+
+def test_an_iceberg_table_is_partitioned_sorted_and_knows_its_rows_by_their_id(tmp_path: Path) -> None:
+    world = TableWorld(tmp_path, "iceberg")
+    world.put(10)
+    world.put(6, topic="returns")
+    world.export()
+    table = open_catalog(world.catalog, None).load_table("lake.orders")
+    schema = table.schema()
+    names = {field.field_id: field.name for field in schema.fields}
+    assert [names[field.source_id] for field in table.spec().fields] == ["topic"]
+    assert [names[field.source_id] for field in table.sort_order().fields] == [
+        "brokerName", "topic", "queueId", "queueOffset",
+    ]  # fmt: skip
+    assert [names[each] for each in schema.identifier_field_ids] == ["recordId"]
+    assert {tuple(task.file.partition) for task in table.scan().plan_files()} == {("orders",), ("returns",)}
+    assert "commit.retry.num-retries" not in table.properties
+    assert world.rows() == world.wanted()
+    ids = world.table().column("recordId").to_pylist()
+    assert len(set(ids)) == 16
+    assert "broker-a/orders/1/4" in ids
+
+
+def test_what_an_older_export_left_in_the_tables_properties_goes_with_the_next_commit(tmp_path: Path) -> None:
+    world = TableWorld(tmp_path, "iceberg")
+    world.put(4)
+    world.export()
+    table = open_catalog(world.catalog, None).load_table("lake.orders")
+    with table.transaction() as change:
+        change.set_properties({"commit.retry.num-retries": "0"})
+    world.put(4)
+    world.export()
+    assert "commit.retry.num-retries" not in open_catalog(world.catalog, None).load_table("lake.orders").properties
+
+
+def test_a_table_from_before_there_was_an_id_keeps_the_columns_that_it_has(world: TableWorld) -> None:
+    world.put(4)
+    before = [name for name in chosen_columns((), None) if name != "recordId"]
+    world.export(columns=before)
+    world.put(4)
+    assert world.export().done["messages"] == 4
+    assert world.rows() == world.wanted()
+    assert "recordId" not in world.table().column_names

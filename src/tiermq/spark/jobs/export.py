@@ -35,7 +35,7 @@ from tiermq.spark.source.builder import option_texts
 from tiermq.spark.tables.body_format import BodyFormat
 from tiermq.spark.tables.commit_journal import STAGING, Commit, CommitJournal, Move, next_number
 from tiermq.spark.tables.exported_ranges import ExportedRanges, queue_text
-from tiermq.spark.tables.table_contract import DataFile, ExportTable, require_same_schema
+from tiermq.spark.tables.table_contract import ID_COLUMN, DataFile, ExportTable, require_same_schema
 from tiermq.spark.tables.table_target import open_table
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class ExportSettings:
     allow_loss: bool = False
     max_bad: int | None = None
     wave_files: int | None = None
+    named: bool = False  # Whether columns were asked for by name.
     waits: bool = False  # For what comes later: nothing is there yet is no mistake.
 
 
@@ -103,7 +104,7 @@ def export(
     names = (columns,) if isinstance(columns, str) else tuple(columns or ())
     settings = ExportSettings(
         chosen_columns(names, body, keep_body=keep_body), body, file_bytes, allow_loss, max_bad, wave_files,
-        trigger_s is not None,
+        bool(names), trigger_s is not None,
     )  # fmt: skip
     table = open_table(to, catalog=catalog, warehouse=warehouse)
     job = _Export(JobTasks(spark, "export", progress), source, table, settings, clock or SystemClock(), step)
@@ -166,6 +167,11 @@ class _Export:
     def run(self) -> None:
         """Once: everything that is there now."""
         found = self._table.schema()
+        if found is not None and not self._settings.named and ID_COLUMN not in found.names:
+            # A table that was made before there was this column keeps the columns that it has.
+            left = tuple(name for name in self._settings.columns if name != ID_COLUMN)
+            self._settings = replace(self._settings, columns=left)
+            self._schema = export_schema(left, self._settings.body)
         if found is not None:
             require_same_schema(found, self._schema, self._table.place.url)
         number = self._table.number()
@@ -193,6 +199,7 @@ class _Export:
                 parallelism=self._tasks.parallelism,
                 allow_loss=self._settings.allow_loss,
                 may_be_empty=self._settings.waits,
+                one_topic_per_file=self._table.one_topic_per_file,
             )
         return _Run(number, exported.copy(), plan)
 

@@ -66,6 +66,7 @@ def plan_export(
     parallelism: int = 1,
     allow_loss: bool = False,
     may_be_empty: bool = False,
+    one_topic_per_file: bool = False,
 ) -> ExportPlan:
     """Plan what is missing in the table. Raises BadHistory, and DataLoss unless losses are allowed.
 
@@ -93,8 +94,22 @@ def plan_export(
     wanted = ExportedRanges(missing)
     for loss in losses:
         wanted.add(loss.queue, loss.from_offset, loss.to_offset)
-    bundles = bundle_tasks(scan.tasks, max_bytes=file_bytes, min_bundles=count)
+    bundles = _bundles(scan.tasks, file_bytes, count, one_topic_per_file=one_topic_per_file)
     return ExportPlan(bundles, wanted, tuple(losses), scan.counters, tuple(notes))
+
+
+def _bundles(
+    tasks: Sequence[ScanTask], file_bytes: int, count: int, *, one_topic_per_file: bool
+) -> tuple[ScanBundle, ...]:
+    if not one_topic_per_file:
+        return bundle_tasks(tasks, max_bytes=file_bytes, min_bundles=count)
+    total = sum(task.log_bytes for task in tasks) or 1
+    bundles: list[ScanBundle] = []
+    for topic in sorted({task.queue.topic for task in tasks}):
+        own = [task for task in tasks if task.queue.topic == topic]
+        share = count * sum(task.log_bytes for task in own) // total
+        bundles += bundle_tasks(own, max_bytes=file_bytes, min_bundles=share)
+    return tuple(bundles)
 
 
 def _scan(

@@ -29,7 +29,7 @@ from tiermq.history.scan_values import Loss, ScanBundle, ScanCounters
 from tiermq.spark.tables.body_format import BodyFormat, decoder_of
 from tiermq.spark.tables.data_place import DataPlace
 from tiermq.spark.tables.exported_ranges import ExportedRanges
-from tiermq.spark.tables.table_contract import DataFile
+from tiermq.spark.tables.table_contract import ID_COLUMN, DataFile
 from tiermq.spark.tables.table_files import RANGES
 
 CORRUPT = "_corrupt"
@@ -75,8 +75,9 @@ class ExportResult:
 
 
 def export_schema(columns: tuple[str, ...], body: BodyFormat | None) -> pa.Schema:
-    """The columns of a table: those of messages, then those of bodies."""
-    return pa.schema([*arrow_schema(columns), *(body.columns if body is not None else ())])
+    """The columns of a table: those of messages, then those of bodies. Every row has an id: damaged ones are apart."""
+    own = [field.with_nullable(field.name != ID_COLUMN) for field in arrow_schema(columns)]
+    return pa.schema([*own, *(body.columns if body is not None else ())])
 
 
 def write_export(task: ExportTask, history: OpenHistory | None = None) -> ExportResult:

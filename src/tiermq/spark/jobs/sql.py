@@ -1,7 +1,7 @@
 """sql: ask history in SQL. Every topic is a view under a legal name; `messages` is all of them.
 
-Only views that the query names are made, and only the columns that it can need are decoded. Conditions in the query are
-Spark's work; places, topics, times, keys and tags that are given beside it prune before anything is read.
+Each table of the query is read by itself: only the columns that it can need, and only what the query's own conditions
+on topic, broker, queue, offset, store time, tags and keys leave (see `query_tables`). Spark applies each of them again.
 """
 
 from __future__ import annotations
@@ -9,21 +9,16 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import decimal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tiermq.errors import BadOption
-from tiermq.history.catalog import read_catalog
-from tiermq.history.open_history import open_history
 from tiermq.history.scan_values import ScanCounters
-from tiermq.spark.jobs.asked_history import require_queues
+from tiermq.spark.attached_history import AttachedHistory, read_arguments, tables_of, topic_views
 from tiermq.spark.jobs.job_report import JobReport
-from tiermq.spark.jobs.sql_views import ALL_TOPICS, columns_needed, views_named, views_of
-from tiermq.spark.option_table import Use
-from tiermq.spark.options import SourceOptions
-from tiermq.spark.source.builder import explain_scan, messages, option_texts
+from tiermq.spark.jobs.sql_views import ALL_TOPICS, columns_needed, views_named
+from tiermq.spark.source.builder import explain_scan
 from tiermq.spark.source.scan_meter import ScanMeter, describe_counters
-from tiermq.spark.source.scan_request import base_request, check_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,62 +52,54 @@ def sql(
             if not named:
                 shown = ", ".join([ALL_TOPICS, *list(views)[:20]])
                 report.details["notes"] = [f"the query names none of the tables, so nothing is read; there are {shown}"]
-            for name in named:
-                found = explain_scan(show=False, topic=_topics(name, views), columns=columns, **source)
-                report.details.setdefault("scan", {})[name] = str(found).splitlines()
-                report.planned["bytes"] = report.planned.get("bytes", 0) + found.counters.bytes_planned
+            _explain(report, query, AttachedHistory(spark, views, source), named, columns)
             return report
         if spark is None:
             raise BadOption("a query needs Spark: give a master such as local[*]")
         meter = ScanMeter(spark) if getattr(spark, "_sc", None) is not None else None
-        with query_frame(spark, query, views, meter=meter, **source) as frame:
+        with query_frame(query, AttachedHistory(spark, views, source, meter)) as frame:
             rows = frame.limit(limit).collect() if limit else frame.collect()
             report.details["columns"] = [
                 {"name": each.name, "type": each.dataType.simpleString()} for each in frame.schema
             ]
         report.details["rows"] = [[plain(value) for value in row] for row in rows]
         read = meter.counters if meter is not None else ScanCounters()
-        report.done |= {"rows": len(rows), "messages": read.rows_read, "bytes": read.bytes_read}
+        report.done |= {"rows": len(rows), "messages": read.rows_given, "bytes": read.bytes_read}
         if explain:
             report.details["scan"] = {"all": describe_counters(read).splitlines()}
     return report
 
 
-def topic_views(*, topic: Any = None, **source: Any) -> dict[str, str]:
-    """The views that there are, by name: the topics that were asked for, or all of the history."""
-    options = SourceOptions.of(option_texts(topic=topic, **source), Use.BATCH)
-    request = base_request(options, ())
-    with open_history(options.place) as history:
-        catalog = read_catalog(history, request)
-        check_topics(catalog, request)
-        require_queues(catalog, options)
-        return views_of(catalog.topics())
+def _explain(
+    report: JobReport, query: str, attached: AttachedHistory, named: list[str], columns: tuple[str, ...] | None
+) -> None:
+    """Plan each table of a query by itself, or, where its text is left alone, each view that it names."""
+    tables = tables_of(query, attached.views, None)
+    wanted = [(name, {"topic": attached.topics(name)}) for name in named]
+    if tables is not None:
+        wanted = [(read.view, read_arguments(read, attached)) for read in tables.reads]
+    for number, (name, arguments) in enumerate(wanted):
+        found = explain_scan(show=False, **{**arguments, **attached.source, "columns": columns})
+        title = name if name not in report.details.get("scan", {}) else f"{name} ({number + 1})"
+        report.details.setdefault("scan", {})[title] = str(found).splitlines()
+        report.planned["bytes"] = report.planned.get("bytes", 0) + found.counters.bytes_planned
 
 
 @contextlib.contextmanager
-def query_frame(
-    spark: SparkSession, query: str, views: dict[str, str], *, meter: ScanMeter | None = None, **source: Any
-) -> Iterator[DataFrame]:
+def query_frame(query: str, attached: AttachedHistory) -> Iterator[DataFrame]:
     """The frame of a query. The views that it names are there as long as it is used. Raises BadOption."""
     from pyspark.errors import AnalysisException, ParseException
 
-    columns = columns_needed(query)
-    made = []
     try:
-        for name in views_named(query, [ALL_TOPICS, *views]):
-            frame = messages(spark, topic=_topics(name, views), columns=columns, meter=meter, **source)
-            frame.createOrReplaceTempView(name)
-            made.append(name)
-        yield spark.sql(query)
+        yield attached.sql(query)
     except (AnalysisException, ParseException) as error:
-        shown = ", ".join([ALL_TOPICS, *list(views)[:20]])
+        shown = ", ".join([ALL_TOPICS, *list(attached.views)[:20]])
         text = str(error).split("JVM stacktrace")[0].strip()
         raise BadOption(
             f"{text}\nTables are {shown}; columns are those of messages (topic, queueOffset, body, …)"
         ) from None
     finally:
-        for name in made:
-            spark.catalog.dropTempView(name)
+        attached.detach()
 
 
 def plain(value: Any) -> Any:
@@ -134,7 +121,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
     return value
-
-
-def _topics(view: str, views: dict[str, str]) -> Iterable[str]:
-    return sorted(views.values()) if view == ALL_TOPICS else [views[view]]

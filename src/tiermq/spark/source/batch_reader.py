@@ -7,6 +7,7 @@ an error is a text by the time a user sees it: it must say everything itself.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -15,6 +16,7 @@ from tiermq.client.wire_history import WireCatalog, open_place
 from tiermq.history.catalog import Catalog
 from tiermq.history.open_history import OpenHistory
 from tiermq.history.planning import KeyLookup, plan_scan
+from tiermq.history.scan_pruning import ScanPruning
 from tiermq.history.scan_values import ScanCounters, ScanPlan, ScanRequest
 from tiermq.spark.options import SourceOptions
 from tiermq.spark.source.scan_meter import reporting
@@ -42,8 +44,13 @@ class TierMQReader(DataSourceReader):  # type: ignore[misc] # PySpark is not fol
 def plan_batch(history: OpenHistory, options: SourceOptions, columns: Sequence[str]) -> ScanPlan:
     """The plan of a batch read as things are now. What looking at the catalogue has cost is in its counters."""
     request = base_request(options, columns)
-    catalog = open_catalog(history, options, request)
-    plan = plan_with(catalog, options, bounded_request(options, request, catalog))
+    pruning = options.pruning or ScanPruning()
+    if pruning.excludes(request):
+        return ScanPlan((), ScanCounters())
+    named, request = request, request if options.names_queues else pruning.on_topics(request)
+    # Topics that options name must exist; those that a query compares with need not.
+    catalog = open_catalog(history, options, request, named=replace(named, topics=named.topics & request.topics))
+    plan = plan_with(catalog, options, pruning.applied(bounded_request(options, request, catalog)))
     counters = plan.counters
     counters += catalog.counters
     return plan

@@ -22,12 +22,14 @@ from tiermq.client.wire_history import open_place
 from tiermq.errors import BadOption
 from tiermq.history.losses import describe
 from tiermq.history.planning import bundle_tasks
+from tiermq.history.scan_pruning import ScanPruning
 from tiermq.history.scan_values import ScanCounters, ScanPlan
 from tiermq.spark.option_table import Use
 from tiermq.spark.option_values import read_time_ms, time_ms
 from tiermq.spark.options import SourceOptions
 from tiermq.spark.source.batch_reader import plan_batch
 from tiermq.spark.source.data_source import FORMAT, TierMQDataSource
+from tiermq.spark.source.query_tables import condition_pruning
 from tiermq.spark.source.scan_meter import METER_OPTION, ScanMeter, counted, describe_counters
 from tiermq.spark.source.scan_request import columns_of
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 Texts = str | Iterable[str]
 Moment = dt.datetime | int | str
 Path = str | os.PathLike[str]
+PRUNING_OPTION = "scanPruning"
 
 
 def messages(
@@ -53,6 +56,7 @@ def messages(
     until: Moment | None = None,
     offsets: Any = None,
     columns: Texts | None = None,
+    where: str | None = None,
     meter: ScanMeter | None = None,
     **options: Any,
 ) -> DataFrame:
@@ -61,11 +65,13 @@ def messages(
     A store is a directory, or `DIR=broker` with its broker's name.
     `since` is inclusive and `until` exclusive, by store time; times without a zone are of the session's zone.
     `offsets` is (from, to) for every queue, either of which may be None, or the same by topic and queue:
-    `{"orders": {0: (100, 200)}}`. `options` are options of the source by name, such as `brokerName` or `minPartitions`.
+    `{"orders": {0: (100, 200)}}`. `where` is a condition in SQL: its rows are those of `.where(…)`, and what it says of
+    topic, broker, queue, offset, store time, tags and keys prunes before anything is read. `options` are options of the
+    source by name, such as `brokerName` or `minPartitions`.
     Raises BadOption and UnknownColumn at once; what is wrong with the history is told when the frame is used.
     """
     spark.dataSource.register(TierMQDataSource)
-    zone = _session_zone(spark)
+    zone = session_zone(spark)
     given = option_texts(
         tier=tier, store=store, namesrv=namesrv, topic=topic, keys=keys, tags=tags, queues=queues, since=since,
         until=until, offsets=offsets, columns=columns, zone=zone, **options,
@@ -73,7 +79,11 @@ def messages(
     columns_of(SourceOptions.of(given, Use.BATCH))
     if meter is not None:
         given[METER_OPTION] = meter.option
-    return spark.read.format(FORMAT).options(**given).load()
+    if where is None:
+        return spark.read.format(FORMAT).options(**given).load()
+    own = SourceOptions.of(given, Use.BATCH).pruning or ScanPruning()
+    given[PRUNING_OPTION] = own.also(condition_pruning(where, zone)).as_text()
+    return spark.read.format(FORMAT).options(**given).load().where(where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +224,6 @@ def _pair(offsets: Any) -> tuple[int | None, int | None]:
     )
 
 
-def _session_zone(spark: SparkSession) -> dt.tzinfo:
+def session_zone(spark: SparkSession) -> dt.tzinfo:
     name = spark.conf.get("spark.sql.session.timeZone") or "UTC"
     return dt.UTC if name in ("UTC", "Z") else ZoneInfo(name)

@@ -240,6 +240,8 @@ def describe_counters(counters: ScanCounters) -> str:
     if counters.index_files_asked:
         files = counted(counters.index_files_asked, "file")
         lines.append(f"index     {files} queried, {size_text(counters.index_bytes_read)}")
+    if counters.rows_given and not counters.rows_read:
+        lines.append(f"rows      {counters.rows_given:,}, known without reading a message")
     if counters.rows_read:
         lines.append(f"rows      {counters.rows_given:,} of {counted(counters.rows_read, 'message')} read")
     if counters.messages_lost:

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import InputPartition
 
 from tiermq.client.wire_history import worker_place
 from tiermq.client.wire_reading import read_placed_task
-from tiermq.history.arrow_batch import OnCorrupt, decode_run
+from tiermq.history.arrow_batch import OnCorrupt, decode_run, is_known, known_rows
 from tiermq.history.losses import describe
 from tiermq.history.open_history import OpenHistory
 from tiermq.history.planning import bundle_tasks
@@ -25,6 +25,8 @@ from tiermq.history.scan_values import Loss, ScanBundle, ScanCounters, ScanPlan
 from tiermq.spark.options import SourceOptions
 
 CORRUPT = "_corrupt"
+KNOWN_PARTITIONS = 8
+"""So many at most, about, where nothing is read: a task of Spark costs more than it has to do then."""
 _log = logging.getLogger(__name__)
 
 
@@ -41,7 +43,10 @@ class ScanPartition(InputPartition):  # type: ignore[misc] # PySpark is not foll
 
 def partitions_of(plan: ScanPlan, columns: Sequence[str], options: SourceOptions) -> list[ScanPartition]:
     """The partitions of a plan, in the order of its tasks."""
-    bundles = bundle_tasks(plan.tasks, max_bytes=options.partition_bytes, min_bundles=options.min_partitions)
+    largest = options.partition_bytes
+    if all(is_known(columns, task) for task in plan.tasks):
+        largest = max(largest, sum(task.log_bytes for task in plan.tasks) // KNOWN_PARTITIONS + 1)
+    bundles = bundle_tasks(plan.tasks, max_bytes=largest, min_bundles=options.min_partitions)
     partitions = [
         ScanPartition(bundle, tuple(columns), options.decompress, options.fail_on_data_loss) for bundle in bundles
     ]
@@ -63,6 +68,11 @@ def read_partition(
         columns.append(CORRUPT)
         drops_damage = True
     for task in partition.bundle.tasks:
+        if is_known(partition.columns, task):
+            for batch in known_rows(task, partition.columns):
+                counters.rows_given += batch.num_rows
+                yield batch
+            continue
         opened = worker_place(task.place) if history is None else history
         for run in read_placed_task(opened, task, counters, on_loss=lambda loss: _count_loss(loss, counters)):
             for decoded in decode_run(

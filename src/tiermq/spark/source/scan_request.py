@@ -56,17 +56,23 @@ def base_request(options: SourceOptions, columns: Sequence[str]) -> ScanRequest:
 
 
 def open_catalog(
-    history: OpenHistory, options: SourceOptions, request: ScanRequest, *, may_be_empty: bool = False
+    history: OpenHistory,
+    options: SourceOptions,
+    request: ScanRequest,
+    *,
+    named: ScanRequest | None = None,
+    may_be_empty: bool = False,
 ) -> Catalog:
     """The catalogue of what is wanted. Raises BadHistory for a topic, broker or assigned queue that does not exist.
 
-    Also for topics that cannot be read as history, and, unless it `may_be_empty`, for a tier that holds nothing.
+    `named` is what must exist, where that is less than the request. Also for topics that cannot be read as history,
+    and, unless it `may_be_empty`, for a tier that holds nothing.
     """
     catalog = catalog_of(history, request)
     if not may_be_empty:
         require_tier(catalog, options)
     catalog.require_readable()
-    check_topics(catalog, request)
+    check_topics(catalog, named or request)
     for each in options.assigned or ():
         catalog.find(each.topic, each.queue_id, each.broker or None)
     return catalog

@@ -19,6 +19,8 @@ from tiermq.spark.tables.data_place import DataPlace
 
 APP_ID = "tiermq"
 COMMIT_PROPERTY = "tiermq.commit"
+ID_COLUMN = "recordId"
+"""Unique and never null in a table: what rows are told apart by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,11 @@ class ExportTable(Protocol):
     @property
     def stages_files(self) -> bool:
         """Whether every file in the place is part of the table, so that new ones must wait elsewhere."""
+        ...
+
+    @property
+    def one_topic_per_file(self) -> bool:
+        """Whether a file may have messages of one topic only, as the table is partitioned so."""
         ...
 
     def number(self) -> int:

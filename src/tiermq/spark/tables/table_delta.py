@@ -27,6 +27,7 @@ class DeltaLakeTable:
 
     kind = "delta"
     stages_files = False
+    one_topic_per_file = False
 
     def __init__(self, place: DataPlace) -> None:
         self.place = place

@@ -3,6 +3,9 @@
 
     catalog="sqlite:////lake/catalog.db", warehouse="file:///lake"      a catalogue in a file, made when it is not there
     catalog="prod"                                                      a catalogue of .pyiceberg.yaml or PYICEBERG_*
+
+A table that is made here is partitioned by topic, says that its files are sorted by broker, topic, queue and offset,
+and has `recordId` as its identifier field, as far as it has these columns. The catalogue in a file is called `tiermq`.
 """
 
 from __future__ import annotations
@@ -10,21 +13,25 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.table.sorting import NullOrder
+from pyiceberg.transforms import IdentityTransform
 
 from tiermq.errors import BadOption, TableConflict
 from tiermq.spark.tables.data_place import DataPlace
-from tiermq.spark.tables.table_contract import COMMIT_PROPERTY, DataFile, own_errors
+from tiermq.spark.tables.table_contract import COMMIT_PROPERTY, ID_COLUMN, DataFile, own_errors
 from tiermq.spark.tables.table_parquet import conflict
 
 ATTEMPTS = 5
 RETRIES = "commit.retry.num-retries"
 SQLITE = "sqlite:///"
+SORTED_BY = ("brokerName", "topic", "queueId", "queueOffset")
+"""As tasks write rows: queues in their order, each by its offsets."""
 
 
 class IcebergTable:
@@ -50,6 +57,18 @@ class IcebergTable:
             )
         return DataPlace.of(f"{self._warehouse}/{self._name.replace('.', '/')}")
 
+    @property
+    def one_topic_per_file(self) -> bool:
+        """Whether it is partitioned by topic, or will be."""
+        table = self._open()
+        if table is None:
+            return True
+        source = {field.field_id: field.name for field in table.schema().fields}
+        return any(
+            source.get(part.source_id) == "topic" and isinstance(part.transform, IdentityTransform)
+            for part in table.spec().fields
+        )
+
     def number(self) -> int:
         table = self._open()
         return 0 if table is None else int(table.properties.get(COMMIT_PROPERTY, "0"))
@@ -63,9 +82,11 @@ class IcebergTable:
             place = self.place
             with own_errors(f"iceberg table {self._name}", OSError):
                 self._catalog.create_namespace_if_not_exists(self._name.rsplit(".", 1)[0])
-                self._catalog.create_table_if_not_exists(
-                    self._name, schema=schema, location=place.url, properties={RETRIES: "0"}
-                )
+                with (
+                    suppress(TableAlreadyExistsError),
+                    self._catalog.create_table_transaction(self._name, schema=schema, location=place.url) as made,
+                ):
+                    _lay_out(made, schema)
 
     def commit(self, number: int, previous: int, files: Sequence[DataFile], schema: pa.Schema) -> None:  # noqa: ARG002 - the signature is shared
         for _ in range(ATTEMPTS):
@@ -77,16 +98,16 @@ class IcebergTable:
                 return
             if found != previous:
                 raise conflict(self._name, previous, found)
-            if table.properties.get(RETRIES) != "0":
-                # A retry inside would not look whether another export was the reason.
-                with table.transaction() as change:
-                    change.set_properties({RETRIES: "0"})
-                continue
+            left_behind = table.properties.get(RETRIES) == "0" and COMMIT_PROPERTY in table.properties
+            # A retry inside would not look whether another export was the reason. Not stored: this is our copy.
+            table.metadata.properties[RETRIES] = "0"
             paths = [f"{self.place.url}/{file.name}" for file in files]
             mark = {COMMIT_PROPERTY: str(number)}
             try:
                 with _quietly(), table.transaction() as change:
                     change.set_properties(mark)
+                    if left_behind:  # By exports of older versions, in the table itself.
+                        change.remove_properties(RETRIES)
                     # Their names are random: nobody has added them before, and to look would read every manifest.
                     change.add_files(paths, snapshot_properties=mark, check_duplicate_files=False)
             except CommitFailedException:
@@ -99,6 +120,21 @@ class IcebergTable:
             return self._catalog.load_table(self._name)
         except NoSuchTableError:
             return None
+
+
+def _lay_out(made: Any, schema: pa.Schema) -> None:
+    """Partition, order and identity of a new table, by those columns that it has."""
+    if "topic" in schema.names:
+        with made.update_spec() as spec:
+            spec.add_identity("topic")
+    order = [name for name in SORTED_BY if name in schema.names]
+    if order:
+        with made.update_sort_order() as change:
+            for name in order:
+                change.asc(name, IdentityTransform(), NullOrder.NULLS_FIRST)
+    if ID_COLUMN in schema.names:
+        with made.update_schema() as change:
+            change.set_identifier_fields(ID_COLUMN)
 
 
 @contextmanager

@@ -29,6 +29,7 @@ class ParquetTable:
 
     kind = "parquet"
     stages_files = True
+    one_topic_per_file = False
 
     def __init__(self, place: DataPlace) -> None:
         self.place = place

@@ -1,0 +1,106 @@
+"""Topics as tables of a session, and queries that read only what they need. Pruned and unpruned rows are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark.source_world import SourceWorld
+from tiermq.errors import BadHistory
+from tiermq.spark import ScanMeter, attach, explain_scan, messages
+from tiermq.spark.attached_history import AttachedHistory, topic_views
+from tiermq.spark.source.builder import PRUNING_OPTION
+from tiermq.spark.source.query_tables import condition_pruning
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[SourceWorld]:
+    made = SourceWorld(tmp_path)
+    for queue_id in range(3):
+        made.put(60, "orders", queue_id)
+    made.put(5, "rare", 0)
+    made.tier_now()
+    made.upload_index()
+    made.evict_all()
+    made.put(10, "orders", 0)
+    yield made
+    made.bury()
+
+
+def places(world: SourceWorld) -> dict[str, Any]:
+    return {"tier": world.url, "store": world.disk, "brokerName": "broker-a"}
+
+
+QUERIES = (
+    "select topic, queueId, count(*) from messages group by all",
+    "select body from messages where topic = 'rare'",
+    "select body from messages where topic = 'no such topic'",
+    "select body from orders where queueId = 99",
+    "select body from orders where queueOffset >= 58",
+    "select body from orders where queueOffset between 1000 and 2000",
+    "select a.body from orders a join orders b on a.queueOffset = b.queueOffset where a.queueId = 0 and b.queueId = 1",
+    "select a.body, b.body from rare a left join orders b on a.queueOffset = b.queueOffset and b.queueId = 7",
+    "with c as (select * from orders) select body from c where queueId = 1 union select body from c where queueId = 2",
+    "select body from orders where queueId = 1 or topic = 'orders' and queueId = 2",
+    "select count(*) from orders where storeTimestamp >= '2000-01-01' and storeTimestamp < '2200-01-01'",
+    "select body from messages m where m.topic in ('rare', 'orders') and not m.queueId = 0",
+    "select body from orders where exists (select 1 from rare r where r.queueOffset = orders.queueOffset)",
+    "select count(*) from orders o full outer join rare r on o.queueOffset = r.queueOffset where r.topic = 'rare'",
+)
+
+
+def test_every_query_gives_what_unpruned_views_give(spark: SparkSession, world: SourceWorld) -> None:
+    history = attach(spark, **places(world))
+    try:
+        assert history.views == {"orders": "orders", "rare": "rare"}
+        for query in QUERIES:
+            pruned = sorted(map(tuple, history.sql(query).collect()))
+            assert pruned == sorted(map(tuple, spark.sql(query).collect())), query
+        key = world.sent["orders", 2][7].keys[0]
+        (row,) = history.sql(f"select queueOffset from messages where array_contains(keys, '{key}')").collect()
+        assert row[0] == 7
+    finally:
+        history.detach()
+    assert not spark.catalog.tableExists("orders")
+
+
+def test_a_query_reads_what_its_conditions_leave_and_counts_read_nothing(
+    spark: SparkSession, world: SourceWorld
+) -> None:
+    meter = ScanMeter(spark)
+    source = places(world)
+    history = AttachedHistory(spark, topic_views(**source), source, meter)
+    assert history.sql("select body from messages where topic = 'rare'").count() == 5
+    assert meter.counters.rows_read == 5
+    assert history.sql("select topic, count(*) n from messages group by topic").count() == 2
+    assert (meter.counters.rows_read, meter.counters.rows_given) == (5, 5 + 195)
+    assert messages(spark, **source, where="topic = 'orders' and queueId = 1", meter=meter).count() == 60
+    assert meter.counters.rows_read == 65
+
+
+def test_the_plan_of_a_condition_is_that_of_the_options(world: SourceWorld) -> None:
+    key = world.sent["orders", 2][7].keys[0]
+    pairs: list[tuple[str, dict[str, Any]]] = [
+        ("topic = 'rare'", {"topic": "rare"}),
+        ("topic = 'orders' and queueId = 1", {"topic": "orders", "queues": 1}),
+        (f"topic = 'orders' and array_contains(keys, '{key}')", {"topic": "orders", "keys": key}),
+    ]
+    for condition, options in pairs:
+        pruning = {PRUNING_OPTION: condition_pruning(condition, None).as_text()}
+        found = explain_scan(show=False, tier=world.url, **pruning).counters
+        assert found.bytes_planned == explain_scan(show=False, tier=world.url, **options).counters.bytes_planned
+        assert found.bytes_planned < explain_scan(show=False, tier=world.url).counters.bytes_planned
+
+
+def test_a_topic_that_was_named_must_exist_and_one_of_a_condition_need_not(
+    spark: SparkSession, world: SourceWorld
+) -> None:
+    with pytest.raises(BadHistory, match="did you mean 'orders'"):
+        attach(spark, topic="order", tier=world.url)
+    assert messages(spark, tier=world.url, where="topic = 'order'").count() == 0
+    with pytest.raises(Exception, match="did you mean 'orders'"):
+        messages(spark, tier=world.url, topic="order", where="queueId = 1").count()
