@@ -228,6 +228,7 @@ def test_a_batch_for_a_topic_of_batch_queues_is_one_record(tmp_path: Path) -> No
         broker.parts.topics.put(TopicConfig("Inner", 1, 1, attributes={"queue.type": "BatchCQ"}))
         answers = [producer.send("Inner", batch_of(3), batch=True) for _ in range(2)]
         assert [answer.ext["queueOffset"] for answer in answers] == ["0", "3"]
+        assert {answer.ext["batchUniqId"] for answer in answers} == {"KEY1"}, "clients give it one id by this"
         assert broker.parts.local.put_count == 2
 
 

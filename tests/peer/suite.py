@@ -113,6 +113,13 @@ def _compile(root: Path, lib: Path) -> Path:
     return classes
 
 
+def _end(process: subprocess.Popen[str]) -> None:
+    stop(process)
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
+
+
 class PeerSuite:
     """See the module. A context manager, used by one thread."""
 
@@ -131,7 +138,7 @@ class PeerSuite:
                 served = Serving(store, *words, broker_name=f"TestBrokerName_{number}", **SETTINGS)
                 brokers.append(undo.enter_context(served))
             self._process = self._start_java(brokers)
-            undo.callback(stop, self._process)
+            undo.callback(_end, self._process)
             self._running = undo.pop_all()
         return self
 

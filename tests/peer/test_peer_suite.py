@@ -159,4 +159,4 @@ def test_passes_against_our_brokers(suite: PeerSuite, test_class: str) -> None:
     print(f"\n{test_class}: {len(outcome.passed)} passed, {len(outcome.ignored)} ignored by RocketMQ itself")
     for name, why in not_applicable.items():
         print(f"  not applicable: {name}: {why}")
-    assert outcome.failed == {}
+    assert not outcome.failed, "\n".join(f"{name}: {why}" for name, why in outcome.failed.items())

@@ -72,6 +72,13 @@ def answers_with(answers: bytes, status: PutStatus) -> bytes:
     return b"".join(changed)
 
 
+def with_batch_id(answer: bytes, unique_key: str) -> bytes:
+    """The frame that answers a batch stored as one record: by this field clients give it one id for all."""
+    command = decode_frame(answer)
+    command.ext["batchUniqId"] = unique_key
+    return encode_frame(command)
+
+
 def refusal_of(request: SendRequest, error: RequestRefused) -> RemotingCommand:
     """The answer to a send that was refused."""
     return RemotingCommand(

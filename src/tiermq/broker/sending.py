@@ -23,7 +23,7 @@ from tiermq.broker.delay_rewrite import Place
 from tiermq.broker.durable_answers import LOOK_S, DurableAnswers
 from tiermq.broker.listening import store_host
 from tiermq.broker.parts import BrokerParts
-from tiermq.broker.put_answers import STORED, answers_with, code_of, refusal_of
+from tiermq.broker.put_answers import STORED, answers_with, code_of, refusal_of, with_batch_id
 from tiermq.broker.recall_handle import recall_handle_of, with_recall_handle
 from tiermq.broker.send_checks import (
     SYS_FLAG_TRANSACTION,
@@ -247,7 +247,7 @@ class SendProcessor:
         sys_flag = sys_flag_of(request, config)
         self._require_room()
         if config.attributes.get(QUEUE_TYPE) == BATCH_QUEUE:
-            return self._send_inner_batch(connection, request, Place(config.name, queue_id, properties), sys_flag)
+            return self._send_inner_batch(connection, request, Place(config.name, queue_id, properties), sys_flag, key)
         envelope = message_to_store(connection, request, Place(config.name, queue_id, properties), sys_flag)
         try:
             results = self._local.append_batch(envelope)
@@ -264,7 +264,7 @@ class SendProcessor:
         return self._answered_stored(connection, request, whole, envelope.waits_for_store, queue_id, key)
 
     def _send_inner_batch(
-        self, connection: Connection, request: SendRequest, place: Place, sys_flag: int
+        self, connection: Connection, request: SendRequest, place: Place, sys_flag: int, key: str
     ) -> bytes | None:
         """A batch for a topic whose queues hold batches: one record with all of it."""
         try:
@@ -274,24 +274,24 @@ class SendProcessor:
         place = place._replace(properties=with_inner_num(place.properties, count))
         message = message_to_store(connection, request, place, sys_flag | INNER_BATCH_FLAGS)
         result = self._append(message)
-        return self._answered(connection, request, result, message.waits_for_store, place.queue_id, "")
+        return self._answered(connection, request, result, message.waits_for_store, place.queue_id, "", batch_id=key)
 
     # Answers.
 
     def _answered(
         self, connection: Connection, request: SendRequest, result: PutResult, waits: bool, queue_id: int, key: str,
-        handle: str = "",
+        handle: str = "", batch_id: str = "",
     ) -> bytes | None:  # fmt: skip
         if result.status not in STORED:
             code, remark = code_of(result.status)
             self.counts.refused += 1
             raise RequestRefused(remark or result.status.name, code)
         stored = _Stored(result.message_id or "", result.queue_offset, result.end_offset, result.size, result.count)
-        return self._answered_stored(connection, request, stored, waits, queue_id, key, handle)
+        return self._answered_stored(connection, request, stored, waits, queue_id, key, handle, batch_id)
 
     def _answered_stored(
         self, connection: Connection, request: SendRequest, stored: _Stored, waits: bool, queue_id: int, key: str,
-        handle: str = "",
+        handle: str = "", batch_id: str = "",
     ) -> bytes | None:  # fmt: skip
         self.counts.add(request.topic, stored.size, stored.messages)
 
@@ -301,6 +301,8 @@ class SendProcessor:
                 request.header_type, request.opaque, code, VERSION, stored.ids, queue_id, stored.queue_offset, key,
                 self._region, self._trace_on, remark,
             )  # fmt: skip
+            if batch_id:
+                return with_batch_id(told, batch_id)
             return with_recall_handle(told, handle) if handle else told
 
         if not self._sync:
