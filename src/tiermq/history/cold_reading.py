@@ -3,8 +3,9 @@
     units of 65,536 messages ─► wanted ones ─► ranges of the log: one segment, up to 4 MiB, small gaps read along
 
 Blank units stand for nothing and are passed over; recorded gaps were told by the plan already.
-Blocks whose checksum the tier's manifest knows are read whole and compared: every message of a bad one is lost, for a
-record's own CRC covers its body alone. Not where bodies are left out of large records: there the heads and tails are
+Blocks whose checksum the tier's manifest knows are read whole and compared, for a record's own CRC covers its body
+alone: every record of a bad one is given with a body CRC that does not fit, so that it is a damaged row for whoever
+decodes it; units of a bad one are lost. Not where bodies are left out of large records: there the heads and tails are
 read without the blocks that they lie in.
 """
 
@@ -42,6 +43,7 @@ RUN_BYTES = 4 << 20
 GAP_BYTES = 64 << 10
 """Unwanted bytes between two records that are read along, because one request costs more than they do."""
 
+BODY_CRC_AT = 8  # In a record: behind its size and its magic.
 BAD_BLOCK = "its block in the tier is not what was written"
 LARGE_BYTES = 256 << 10
 """Records of this size and more are not read whole when nobody wants their bodies."""
@@ -219,18 +221,18 @@ class ColdReader:
         task, queue = self._task, self._task.queue
         is_exact = task.places is not None
         starts, good = locate(one.units, data, one.begin, queue.queue_id, trust_offsets=is_exact)
+        damaged = _touching(one.units.places - one.span.base, one.units.sizes, bad)
         if is_exact:
             # What an index says is a promise: a record that is not there, or out of the range, is none of ours.
             offsets = claimed_offsets(data, starts, good)
             good &= (offsets >= task.from_offset) & (offsets < task.to_offset)
-            damaged = good & _touching(one.units.places - one.span.base, one.units.sizes, bad)
-            for offset in offsets[damaged].tolist():
-                self._lose(corrupt(queue, offset, offset + 1, BAD_BLOCK))
+            if damaged.any():  # Which messages they are, and whether they have the keys, only their bytes would say.
+                count = int(damaged.sum())
+                self._lose(corrupt(queue, task.from_offset, task.from_offset + count, BAD_BLOCK))
+                good &= ~damaged
         else:
-            damaged = _touching(one.units.places - one.span.base, one.units.sizes, bad)
-            self._tell(one.units, damaged, BAD_BLOCK)
-            self._tell(one.units, ~good & ~damaged, "the record is not the one of its unit")
-        good &= ~damaged
+            self._tell(one.units, ~good, "the record is not the one of its unit")
+        data = _marked(data, starts[good & damaged])
         if not good.any():
             return None
         segment = queue.segment(SegmentType.COMMIT_LOG, one.span.base)
@@ -248,3 +250,13 @@ def _touching(starts: Int64s, sizes: Int64s | int, bad: list[tuple[int, int]]) -
     for low, high in bad:
         found |= (starts < high) & (starts + sizes > low)
     return found
+
+
+def _marked(data: memoryview, starts: Int64s) -> memoryview:
+    """The bytes, with the body CRC of these records made wrong."""
+    if not len(starts):
+        return data
+    marked = bytearray(data)
+    for start in starts.tolist():
+        marked[start + BODY_CRC_AT] ^= 0xFF
+    return memoryview(marked).toreadonly()

@@ -81,11 +81,12 @@ def test_a_damaged_record_is_a_bad_row_and_not_a_message(world: SourceWorld, tmp
     data[at] ^= 0xFF
     log.write_bytes(data)
     result = write_export(task_of(world, tmp_path / "t"))
-    assert (result.rows, result.bad_rows, result.corrupt_rows) == (19, 1, 1)
+    # All ten messages of that queue are in one block, and the block is not what was written.
+    assert (result.rows, result.bad_rows, result.corrupt_rows) == (10, 10, 10)
     assert result.bad is not None
-    (row,) = pq.read_table(tmp_path / "t" / result.bad.name).to_pylist()
-    assert row["topic"] == "orders"
-    assert "crc" in row["reason"].lower() or "check" in row["reason"].lower()
+    for row in pq.read_table(tmp_path / "t" / result.bad.name).to_pylist():
+        assert row["topic"] == "orders"
+        assert "crc" in row["reason"].lower() or "check" in row["reason"].lower()
 
 
 def test_only_bad_rows_make_only_a_bad_file(world: SourceWorld, tmp_path: Path) -> None:

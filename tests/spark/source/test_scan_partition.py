@@ -58,7 +58,9 @@ def test_a_damaged_body_is_an_error_or_a_row_that_says_so_or_no_row(filled: Sour
         rows_of(filled.cold, subscribe="orders")
     lenient = {**filled.cold, "subscribe": "orders", "queueIds": "1", "failOnDataLoss": "false"}
     left = rows_of(lenient)
-    assert [row[2] for row in left] == [offset for offset in range(120) if offset != victim.offset]
+    gone = set(range(120)) - {row[2] for row in left}
+    assert victim.offset in gone
+    assert 0 < len(gone) < 120  # The messages of its block.
     reader = batch_reader({**lenient, "columns": "queueOffset,_corrupt"})
     rows = [
         row
@@ -68,7 +70,7 @@ def test_a_damaged_body_is_an_error_or_a_row_that_says_so_or_no_row(filled: Sour
     ]
     assert len(rows) == 120
     damaged = [row for row in rows if row["_corrupt"] is not None]
-    assert [row["queueOffset"] for row in damaged] == [victim.offset]
+    assert {row["queueOffset"] for row in damaged} == gone
 
 
 def test_what_is_lost_is_counted_with_what_the_plan_lost(filled: SourceWorld, caplog: pytest.LogCaptureFixture) -> None:
@@ -78,8 +80,9 @@ def test_what_is_lost_is_counted_with_what_the_plan_lost(filled: SourceWorld, ca
     break_a_unit(filled, "orders", 1, 7)
     counters = ScanCounters()
     rows = sum(batch.num_rows for part in partitions for batch in read_partition(part, counters))
-    assert (rows, counters.rows_given, counters.messages_lost) == (118, 118, 2)
-    assert "orders/1: 1 messages, offsets 7 to 8: corrupt" in caplog.text
+    assert rows == counters.rows_given
+    assert (rows + counters.messages_lost, counters.messages_lost > 2) == (120, True)
+    assert "orders/1: 64 messages, offsets 0 to 64: corrupt (its block in the tier" in caplog.text
 
 
 def break_a_unit(world: SourceWorld, topic: str, queue_id: int, offset: int) -> None:
