@@ -181,3 +181,7 @@ class RequestRefused(RemotingError):
 
 class BadExpression(TierMQError, ValueError):
     """A filter expression that cannot be understood."""
+
+
+TIER_REFUSALS = (TierCredentials, BadTierUrl)
+"""What does not pass by itself: no such bucket, no permission, a bad signature."""

@@ -42,7 +42,7 @@ from tiermq.broker.topic_attributes_text import RETENTION, retention_of, with_re
 from tiermq.broker.topics import TopicTable
 from tiermq.clock import Clock, SystemClock
 from tiermq.consumequeue.queue_table import QueueType
-from tiermq.errors import RemotingError, StoreError
+from tiermq.errors import TIER_REFUSALS, RemotingError, StoreError
 from tiermq.metrics import Registry
 from tiermq.remoting.acl import Credentials
 from tiermq.remoting.addresses import parse_name_servers
@@ -53,7 +53,6 @@ from tiermq.remoting.server import AccessCheck, RemotingServer
 from tiermq.remoting.tls import TlsSettings
 from tiermq.store.local_store import LocalStore
 from tiermq.store.topic_attributes import ATTRIBUTE as QUEUE_TYPE
-from tiermq.tier.driver.retrying import REFUSALS
 
 if TYPE_CHECKING:
     from tiermq.broker.parts import Store
@@ -350,14 +349,14 @@ class Broker:
             reasons = "; ".join(f"{each.address}: {each.last_error or 'no answer yet'}" for each in states)
             found["name servers"] = f"expected to be registered at one, found none: {reasons}"
         trouble = None if self.parts.tiered is None else self.parts.tiered.trouble
-        if isinstance(trouble, REFUSALS):
+        if isinstance(trouble, TIER_REFUSALS):
             found["tier"] = str(trouble)
         return found
 
     def warnings(self) -> dict[str, str]:
         """What is wrong and keeps clients from nothing: a tier that does not answer, whose uploads wait."""
         trouble = None if self.parts.tiered is None else self.parts.tiered.trouble
-        return {} if trouble is None or isinstance(trouble, REFUSALS) else {"tier": str(trouble)}
+        return {} if trouble is None or isinstance(trouble, TIER_REFUSALS) else {"tier": str(trouble)}
 
     def stop(self, drain_s: float = DRAIN_S) -> None:
         """Leave the name servers, answer what was asked, close the store. Twice does no harm."""

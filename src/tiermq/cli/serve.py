@@ -26,7 +26,7 @@ from tiermq.cli.say_event import say_event
 from tiermq.cli.server_security import SecurityOptions, reload_security, security_options
 from tiermq.cli.tier_trouble_filter import TierTroubleFilter
 from tiermq.config import StoreConfig
-from tiermq.errors import BadConfig, RemotingError, TierMQError, TierUnavailable
+from tiermq.errors import TIER_REFUSALS, BadConfig, RemotingError, TierMQError, TierUnavailable
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.remoting.acl import Credentials
@@ -191,15 +191,14 @@ def _ready(broker: Broker, tier: str | None, security: SecurityOptions, acl: Acc
 
 def _check_tier(url: str, tier: TierConfig, config: BrokerConfig) -> None:
     """A tier that refuses ends the start; one that does not answer now may do so later. Raises TierError."""
-    from tiermq.tier.driver.retrying import REFUSALS  # A broker without a tier loads nothing of it.
-    from tiermq.tier.driver.tier_url import check_tier
+    from tiermq.tier.driver.tier_url import check_tier  # A broker without a tier loads nothing of it.
     from tiermq.tier.metadata.broker_lease import lease_name
 
     try:
         check_tier(url, lease_name(config.broker_cluster_name, config.broker_name), writes=tier.tier_dispatch_enable)
     except TierUnavailable as error:
         _log.warning("the tier does not answer, so uploads wait: %s", error)
-    except REFUSALS as error:
+    except TIER_REFUSALS as error:
         raise type(error)(f"{error} To start without it: --tier-later") from error
 
 

@@ -17,14 +17,12 @@ from functools import partial
 from typing import TypeVar
 
 from tiermq.clock import Clock, SystemClock
-from tiermq.errors import BadTierUrl, TierCredentials, TierError, TierUnavailable
+from tiermq.errors import TIER_REFUSALS, TierError, TierUnavailable
 from tiermq.tier.driver.circuit_breaker import BreakerState, CircuitBreaker
 from tiermq.tier.driver.contract import ANY, Buffer, Expected, SegmentInfo, StoredObject, TierDriver
 from tiermq.tier.names import SegmentKey
 
 Result = TypeVar("Result")
-REFUSALS = (TierCredentials, BadTierUrl)
-"""What does not pass by itself: no such bucket, no permission, a bad signature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +85,7 @@ class RetryingDriver:
                 if exhausted or self.breaker.state is not BreakerState.CLOSED:
                     raise
             except TierError as error:
-                self.trouble = error if isinstance(error, REFUSALS) else None
+                self.trouble = error if isinstance(error, TIER_REFUSALS) else None
                 self.breaker.answered(permission)
                 raise
             except BaseException:
