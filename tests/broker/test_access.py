@@ -128,6 +128,7 @@ def test_without_permission_no_code_is_served_and_nothing_changes(
             code for code, each in answered.items() if each.code != NO_PERMISSION and code not in of_the_group
         ] == []
         assert not any(b"secret" in bytes(each.body) for each in answered.values())
+        assert not any(b'"guarded"' in bytes(each.body) for each in answered.values())
         if who == "nobody":
             assert state_of(broker) == before
         assert len(answered) > 50

@@ -167,3 +167,34 @@ def test_sixty_four_threads_send_batches_without_a_failure(client: JavaClient, t
     told = client.load(kind="batch", topic=topic, threads=64, bytes=128, messages=160_000, batch=16)
     assert (told["messages"], told["failed"]) == (160_000, 0)
     client.load(kind="consume", topic=topic, threads=20, messages=160_000, group=f"G-{topic}")
+
+
+ACCOUNTS = """
+[[accounts]]
+accessKey = "orders-service"
+secretKey = "a long secret"
+topicPerms = ["orders=PUB|SUB"]
+groupPerms = ["billing=SUB", "audit=SUB", "ordered=SUB"]
+"""
+ACCOUNT = {"accessKey": "orders-service", "secretKey": "a long secret"}
+
+
+def test_clients_with_an_account_need_their_topic_and_their_group_and_nothing_else(
+    distribution: Distribution, tmp_path: Path
+) -> None:
+    """Every request that a producer, a push, an ordered and a lite pull consumer make, retries and commits too."""
+    (tmp_path / "acl.toml").write_text(ACCOUNTS)
+    with Serving(tmp_path / "store", "--acl", str(tmp_path / "acl.toml")) as served:
+        client = JavaClient(distribution, served.name_server, tmp_path)
+        sent(client.run(topic="orders", group="P", bodies=BODIES, **ACCOUNT))
+        [_] = sent(client.run(topic="orders", group="P", bodies=["one", "two"], batch=True, **ACCOUNT))
+        count = len(BODIES) + 2
+        got = received(client.run(topic="orders", group="billing", receive=count + 1, failures=1, **ACCOUNT))
+        assert len(got) == count + 1, "one was given back, and came again"
+        in_order = client.run(topic="orders", group="ordered", receive=count, orderly=True, **ACCOUNT)
+        assert len(received(in_order)) == count
+        assert len(bodies(client.run(topic="orders", group="audit", receive=count, lite=True, **ACCOUNT))) == count
+        with pytest.raises(AssertionError, match="may not PUB the topic 'secret'"):
+            client.run(topic="secret", group="P", bodies=["refused"], **ACCOUNT)
+        with pytest.raises(AssertionError, match="No route info"):  # What a client makes of an unsigned question.
+            client.run(topic="orders", group="P", bodies=["refused"])

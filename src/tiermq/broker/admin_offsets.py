@@ -30,6 +30,7 @@ from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import bool_field, int32_field, int_field, text_field
 from tiermq.remoting.json_dialect import ObjectKeyed, encode_body
+from tiermq.remoting.permissions import Permission
 
 ALL_QUEUES = -1
 NO_OFFSET = -1
@@ -58,7 +59,7 @@ class OffsetAdminProcessor:
         group = text_field(command, "consumerGroup")
         asked = [*(command.ext.get("topicList") or "").split(TOPIC_SEPARATOR), command.ext.get("topic") or ""]
         names = [name for name in asked if name] or self._parts.offsets.topics_of(group)
-        return command.respond(body=encode_body(self._stats(group, list(self._topics_to_tell(group, names)))))
+        return command.respond(body=encode_body(self._stats(group, list(self._topics_to_tell(group, names, command)))))
 
     @serves(RequestCode.GET_BROKER_CONSUME_STATS, access=ADMINISTRATOR, in_pool=True)
     def all_consume_stats(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
@@ -67,7 +68,7 @@ class OffsetAdminProcessor:
         listed, behind, in_flight = [], 0, 0
         for group in self._parts.groups.table:
             stats = []
-            for topic in self._topics_to_tell(group, self._parts.offsets.topics_of(group)):
+            for topic in self._topics_to_tell(group, self._parts.offsets.topics_of(group), command):
                 if ordered_only and not topic.order:
                     continue
                 stats.append(self._stats(group, [topic]))
@@ -93,13 +94,16 @@ class OffsetAdminProcessor:
             ),
         }
 
-    def _topics_to_tell(self, group: str, names: Iterable[str]) -> Iterator[TopicConfig]:
-        """Those of the topics that there are; none that the group's members no longer want."""
+    def _topics_to_tell(self, group: str, names: Iterable[str], command: RemotingCommand) -> Iterator[TopicConfig]:
+        """Those of the topics that there are; none that the group's members no longer want, or that the account may
+        not read.
+        """
         members = self._parts.clients.consumers(group)
         for name in dict.fromkeys(names):
             topic = self._parts.topics.get(name)
             is_wanted = members is None or not members.subscriptions or name in members.subscriptions
-            if topic is not None and is_wanted:
+            may_read = command.account is None or command.account.may_use_topic(name, Permission.SUB)
+            if topic is not None and is_wanted and may_read:
                 yield topic
 
     def _progress(self, group: str, topic: str, queue_id: int) -> dict[str, int]:

@@ -8,6 +8,8 @@ import java.util.List;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
@@ -22,12 +24,13 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 
 /**
  * RocketMQ's own client does one job, told by one JSON object, and tells what happened as JSON lines.
  *
- * nameServer, topic, group, and either
+ * nameServer, topic, group, optional accessKey and secretKey, and either
  *   bodies; optional tag, key, properties, delay, batch, orderly, async, oneway, vip, awaitRoute →  {"sent": {…}} for each
  *   receive: how many; optional tag, sql, orderly, broadcast, lite, failures, tries →  {"received": {…}} for each
  * and {"done": true} at the end. With "standing" a consumer goes on after that, until its input ends.
@@ -62,8 +65,14 @@ public final class ClientJob {
         tell("done", true);
     }
 
+    /** What signs every request of an account; null without one. */
+    private static RPCHook signer(JSONObject job) {
+        String key = job.getString("accessKey");
+        return key == null ? null : new AclClientRPCHook(new SessionCredentials(key, job.getString("secretKey")));
+    }
+
     private static void send(JSONObject job) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(job.getString("group"));
+        DefaultMQProducer producer = new DefaultMQProducer(job.getString("group"), signer(job));
         producer.setNamesrvAddr(job.getString("nameServer"));
         producer.setSendMsgTimeout(PATIENCE_MS);
         producer.setMqClientApiTimeout(PATIENCE_MS);
@@ -152,7 +161,7 @@ public final class ClientJob {
     }
 
     private static void consume(JSONObject job) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(job.getString("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(job.getString("group"), signer(job));
         consumer.setNamesrvAddr(job.getString("nameServer"));
         consumer.setMqClientApiTimeout(PATIENCE_MS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -197,7 +206,7 @@ public final class ClientJob {
     }
 
     private static void poll(JSONObject job) throws Exception {
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(job.getString("group"));
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(job.getString("group"), signer(job));
         consumer.setNamesrvAddr(job.getString("nameServer"));
         consumer.setMqClientApiTimeout(PATIENCE_MS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
