@@ -22,11 +22,14 @@ from tiermq import LocalStore, Message
 from tiermq.broker.broker import Broker
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.delivering import DeliveryProcessor
+from tiermq.broker.far_delivery import KnownTopics
 from tiermq.broker.transacting import TransactionProcessor
 from tiermq.clock import ManualClock
+from tiermq.delivery.timer.far_timers import FarTimer
 from tiermq.delivery.timer.timer_service import TimerService
 from tiermq.errors import RequestRefused
 from tiermq.message.properties import encode_properties
+from tiermq.message.record import reencode
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.command import RemotingCommand
 
@@ -358,6 +361,21 @@ def test_a_timer_brings_a_check_point_of_rocketmq_to_the_revive_log(manual_clock
     with opened([record(TIMER_TOPIC, body, **late)], manual_clock) as broker:
         run_until_idle(timers_of(broker))
         assert found(broker, REVIVE_TOPIC, 5) == [body]
+
+
+@pytest.mark.parametrize("queue_id", ["2147483647", "9" * 5000, "²", "-1", "3"])
+@pytest.mark.parametrize("topic", ["new", TIMER_TOPIC, "a/b"])
+def test_a_timer_that_comes_back_from_the_tier_makes_no_topic_of_two_billion_queues(
+    manual_clock: ManualClock, topic: str, queue_id: str
+) -> None:
+    with opened([record(TIMER_TOPIC, b"x", REAL_TOPIC=topic, REAL_QID=queue_id)], manual_clock) as broker:
+        broker.parts.local.dispatch_now()
+        (message,) = broker.parts.local.get(TIMER_TOPIC, 0, 0).messages
+        before = broker.parts.topics.table.keys()
+        KnownTopics(broker.parts.topics).serve(FarTimer(NOW_MS, False, reencode(message)))
+        made = broker.parts.topics.table.keys() - before
+        assert made == ({"new"} if topic == "new" and queue_id in ("2147483647", "3") else set())
+        assert all(broker.parts.topics.table[name].read_queues <= 1024 for name in made)
 
 
 # Transactions
