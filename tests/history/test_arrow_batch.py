@@ -92,7 +92,7 @@ def expected_row(record: bytes, side: Side, key: QueueKey, log_offset: int) -> d
     check = CrcPropertyCheck.IF_PRESENT if side is Side.HOT else CrcPropertyCheck.IGNORE
     message = decode_record(record, check_crc=False)
     row["queueOffset"] = row["offset"] = message.queue_offset
-    row["recordId"] = row["msgId"] = f"{key.broker}/{key.topic}/{key.queue_id}/{message.queue_offset}"
+    row["recordId"] = f"{key.broker}/{key.topic}/{key.queue_id}/{message.queue_offset}"
     try:
         decode_record(record, crc_property=check)
         body = message.decompressed_body()
@@ -121,7 +121,7 @@ def expected_row(record: bytes, side: Side, key: QueueKey, log_offset: int) -> d
         "timestamp": store_us,
         "storeHost": message.store_host,
         "msgId": unique or row["recordId"],
-        "offsetMsgId": message.message_id if side is Side.HOT else None,
+        "offsetMsgId": None if side is Side.COLD else message.message_id,
         "tagsCode": tags_code(properties.get("TAGS")),
         "reconsumeTimes": message.reconsume_times,
         "preparedTransactionOffset": message.prepared_transaction_offset,
@@ -182,7 +182,7 @@ def test_damaged_bytes_never_pass_for_another_message(run: Run, data: st.DataObj
         if row["_corrupt"] is not None:
             kept = {name for name, value in row.items() if value is not None}
             assert kept == {"topic", "brokerName", "queueId", "partition", "queueOffset", "offset", "commitLogOffset",
-                            "tier", "segment", "timestampType", "_corrupt"}  # fmt: skip
+                            "tier", "segment", "timestampType", "recordId", "_corrupt"}  # fmt: skip
         elif before["_corrupt"] is None and "body" in row:
             # What the checksum covers is what was sent; other fields are what the bytes say now.
             assert row == expected_row(run.record(number), found.side, found.queue, found.log_base + run.starts[number])

@@ -197,6 +197,8 @@ def _array(field: pa.Field, decoded: DecodedColumns, constants: Constants) -> pa
         ids = _record_ids(constants, offsets)
         if name == "recordId":
             return ids
+        if decoded.corrupt:  # Whether a damaged message has a key of its own is not known.
+            ids = pc.if_else(pc.is_null(_reasons(decoded)), ids, pa.scalar(None, pa.string()))
         return pc.coalesce(_array(pa.field("uniqKey", pa.string()), decoded, constants), ids)
     kernel_name = _SAME_AS.get(name, name)
     buffers = decoded.buffers.get(kernel_name)
