@@ -15,7 +15,6 @@ from tiermq.broker.groups import SubscriptionGroup, decode_groups, encode_groups
 from tiermq.broker.pop_order import decode_order_infos
 from tiermq.broker.settings_file import read_settings_file
 from tiermq.broker.topics import check_topic_name, decode_topics, encode_topics
-from tiermq.delivery.delay_offsets import decode_delay_offsets
 from tiermq.errors import BadConfig, BadExpression, BadTierUrl, RequestRefused, StoreDamaged
 from tiermq.message.message_filter import TagCodeFilter
 from tiermq.message.properties import encode_properties
@@ -23,6 +22,7 @@ from tiermq.namesrv.kv_config import _decode as decode_kv
 from tiermq.namesrv.topic_config import DataVersion, TopicConfig
 from tiermq.remoting.addresses import parse_name_servers
 from tiermq.remoting.permissions import AccessTable
+from tiermq.store.delay_offsets import decode_delay_offsets
 from tiermq.tier.driver import tier_url
 
 MESSAGES = [

@@ -12,11 +12,11 @@ from small_store import SIZES
 from tiermq import LocalStore, Message, PutResult
 from tiermq.clock import ManualClock
 from tiermq.delivery.delay_levels import DelayLevels
-from tiermq.delivery.delay_offsets import FILE, decode_delay_offsets
 from tiermq.errors import StoreError
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.message.stored_message import StoredMessage
 from tiermq.status import PutStatus
+from tiermq.store.delay_offsets import FILE, decode_delay_offsets
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 

@@ -20,7 +20,6 @@ from tiermq.broker.consumer_offsets import encode_offsets
 from tiermq.broker.groups import check_group_name
 from tiermq.broker.parts import BrokerParts, config_directory
 from tiermq.broker.rates import NOTE_PERIOD_S
-from tiermq.delivery.delay_offsets import FILE, decode_delay_offsets, encode_delay_offsets
 from tiermq.errors import RequestRefused
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.namesrv.topic_config import TopicConfig
@@ -31,6 +30,7 @@ from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import bool_field, int32_field, int_field, text_field
 from tiermq.remoting.json_dialect import ObjectKeyed, encode_body
 from tiermq.remoting.permissions import Permission
+from tiermq.store.delay_offsets import FILE, decode_delay_offsets, encode_delay_offsets
 
 ALL_QUEUES = -1
 NO_OFFSET = -1

@@ -16,7 +16,6 @@ import shutil
 
 from tiermq.broker.parts import BrokerParts, config_directory
 from tiermq.broker.rates import NOTE_PERIOD_S, Rates, Window
-from tiermq.delivery.delay_offsets import FILE, decode_delay_offsets
 from tiermq.errors import RequestRefused, TierMQError
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.message.topic_name import SCHEDULE_TOPIC
@@ -26,6 +25,7 @@ from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import text_field
 from tiermq.remoting.json_dialect import encode_body
+from tiermq.store.delay_offsets import FILE, decode_delay_offsets
 from tiermq.store.statistics import RATE_WINDOWS_SECONDS
 
 VERSION_NAME = "V5_3_3"

@@ -59,7 +59,11 @@ _TIER = click.option("--tier", "tier_url", metavar="URL", help="This tier: timer
 @click.option("--topic", help="Only messages for this topic.")
 @click.option("--key", help="Only messages with this key, or this unique key.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many, soonest first.")
-@click.option("--levels", "message_delay_level", help="With --store: the delays of its levels (messageDelayLevel).")
+@click.option(
+    "--levels",
+    "message_delay_level",
+    help="With --store: its messageDelayLevel [as its broker wrote it down, else RocketMQ's].",
+)
 @click.option(
     "--precision-ms", type=click.IntRange(1), help="With --store: its timerPrecisionMs, if it cannot be told."
 )
@@ -100,7 +104,7 @@ async def _asked(cluster: ClusterClient, options: Row) -> list[Row]:
 def _found(directory: Path, options: Row) -> list[Row]:
     told = options["message_delay_level"]
     try:
-        delays_ms = StoreConfig(**({"message_delay_level": told} if told else {})).delay_levels_ms
+        delays_ms = StoreConfig(message_delay_level=told).delay_levels_ms if told else ()
         with WaitingView(directory, delays_ms, options["precision_ms"]) as view:
             rows = (each.to_dict() for each in chain(view.timers(), view.levels()))
             return _soonest((row for row in rows if _is_wanted(row, options)), options["limit"])

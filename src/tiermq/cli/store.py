@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 
 import click
 
-from tiermq.config import StoreConfig
 from tiermq.delivery.transactions.open_halves import open_halves
 from tiermq.delivery.waiting_view import WaitingView
 from tiermq.errors import StoreError
@@ -71,7 +70,7 @@ def stat(directory: Path, logs: tuple[Path, ...], slots: int | None, as_json: bo
     try:
         found = stat_store(directory, commit_log_paths=logs, slot_count=slots)
         open_transactions = sum(1 for _ in open_halves(directory, logs))
-        with WaitingView(directory, StoreConfig().delay_levels_ms, commit_log_paths=logs) as view:
+        with WaitingView(directory, commit_log_paths=logs) as view:
             waiting = view.summary()
     except StoreError as error:
         _no_store(error)

@@ -19,7 +19,7 @@ import logging
 import os
 
 from tiermq.clock import Clock
-from tiermq.delivery.delay_offsets import FILE, decode_delay_offsets, encode_delay_offsets
+from tiermq.config import StoreConfig
 from tiermq.delivery.put_again import NEVER, STORED, QueueFor, as_named, redirected
 from tiermq.delivery.skipped_records import SkippedRecords
 from tiermq.errors import CorruptRecord, IllegalMessage
@@ -30,6 +30,7 @@ from tiermq.message.properties import REAL_QID, REAL_TOPIC
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import SCHEDULE_TOPIC
 from tiermq.service import Service
+from tiermq.store.delay_offsets import FILE, decode_delay_offsets, decode_delays_ms, encode_delay_offsets
 from tiermq.store.local_store import LocalStore
 
 _log = logging.getLogger(__name__)
@@ -71,6 +72,8 @@ class DelayLevels(Service):
         found = self._access.read_config(self.path, decode_delay_offsets)
         if found is not None:
             self._offsets, self._counter = found
+        written_ms = self._access.read_config(self.path, decode_delays_ms) or StoreConfig().delay_levels_ms
+        self._changed = written_ms != self.delays_ms
 
     def waiting(self) -> dict[int, tuple[int, int]]:
         """Level → (offset of the next message to deliver, end of its queue), of levels that ever had one."""
@@ -119,7 +122,8 @@ class DelayLevels(Service):
             self._store.flush()
             self._counter += 1
             self._access.make_directories(os.path.dirname(self.path))
-            self._access.write_config(self.path, encode_delay_offsets(offsets, self._counter, self._clock.now_ms()))
+            text = encode_delay_offsets(offsets, self._counter, self._clock.now_ms(), self.delays_ms)
+            self._access.write_config(self.path, text)
         except BaseException:
             self._changed = True
             raise

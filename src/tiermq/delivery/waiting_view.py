@@ -17,8 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tiermq.clock import SystemClock
-from tiermq.delivery.delay_offsets import FILE as OFFSETS_FILE
-from tiermq.delivery.delay_offsets import decode_delay_offsets
+from tiermq.config import StoreConfig
 from tiermq.delivery.timer.timer_checkpoint import FILE as CHECKPOINT_FILE
 from tiermq.delivery.timer.timer_checkpoint import TimerProgress, decode_progress
 from tiermq.delivery.timer.timer_listing import WaitingTimer, described, described_level, readable, waiting_timers
@@ -34,6 +33,8 @@ from tiermq.files.os_file_access import OsFileAccess
 from tiermq.message.record import decode_record
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import SCHEDULE_TOPIC, TIMER_TOPIC
+from tiermq.store.delay_offsets import FILE as OFFSETS_FILE
+from tiermq.store.delay_offsets import decode_delay_offsets, stored_delays_ms
 from tiermq.store.read_only_store import ReadOnlyStore
 
 DEFAULT_PRECISION_MS = 1_000
@@ -45,15 +46,17 @@ class WaitingView:
     def __init__(
         self,
         root: str | os.PathLike[str],
-        delays_ms: tuple[int, ...],
+        delays_ms: tuple[int, ...] = (),
         precision_ms: int | None = None,
         *,
         commit_log_paths: Sequence[Path] = (),
     ) -> None:
-        """`precision_ms` is needed for a directory of RocketMQ's with an unusual one. Raises StoreError when `root` is
-        no store, StoreDamaged when its timer files are none."""
+        """Without `delays_ms` those that the broker wrote down, or RocketMQ's. `precision_ms` is needed for a directory
+        of RocketMQ's with an unusual one. Raises StoreError when `root` is no store, StoreDamaged when its timer files
+        are none.
+        """
         self._root = Path(root)
-        self._delays_ms = delays_ms
+        self._delays_ms = delays_ms or stored_delays_ms(root) or StoreConfig().delay_levels_ms
         self._access = OsFileAccess()
         self._open = ExitStack()
         self._wheel: TimerWheel | None = None

@@ -105,7 +105,7 @@ def decode_run(
         first_offset=-1 if run.first_offset is None else run.first_offset,
         check=_check_of(run.side, check_crc=check_crc and run.has_bodies),
         decompress=decompress,
-        delays_ms=request.delays_ms or DELAYS_MS,
+        delays_ms=request.delays_ms or run.delays_ms or DELAYS_MS,
         **_filter_fields(RowFilter.of(request)),
     )
     return _batches(run, wanted, schema, max_rows, max_bytes, on_corrupt)

@@ -110,7 +110,8 @@ class HotReader:
         self._counters.rows_read += len(sizes)
         self._counters.bytes_read += int(sizes.sum())
         self._counters.hot_bytes_read += int(sizes.sum())
-        return RecordRun(queue, Side.HOT, piece.data, starts[good], sizes, piece.base, piece.name)
+        delays_ms = self._store.delays_ms
+        return RecordRun(queue, Side.HOT, piece.data, starts[good], sizes, piece.base, piece.name, delays_ms=delays_ms)
 
     def _tell(self, units: UnitArray, bad: Bools, why: str) -> None:
         for begin, end in units.runs(bad):

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from tiermq.consumequeue.unit import PRE_BLANK_SIZE, UNIT, UNIT_BYTES
 from tiermq.index.index_file import HEADER, HEADER_BYTES
 from tiermq.index.index_name import is_index_name
+from tiermq.store.delay_offsets import stored_delays_ms
 from tiermq.store.read_only_store import ReadOnlyStore
 from tiermq.store.store_files import ReadOnlyMap, is_store
 from tiermq.tier.tier_config import TierConfig
@@ -51,6 +52,8 @@ class HotStore:
         is_new = may_be_new and has_metadata and not is_store(Path(path))
         self._store = ReadOnlyStore(Path(path)) if is_new else ReadOnlyStore.open(path)
         self._maps: dict[int, ReadOnlyMap] = {}
+        self.delays_ms = stored_delays_ms(path)
+        """The delay levels of its broker; empty where the directory does not have them."""
 
     def refresh(self) -> None:
         """See what was written and deleted since."""

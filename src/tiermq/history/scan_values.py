@@ -210,6 +210,7 @@ class RecordRun:
     too), and is `sizes[i]` bytes long. The buffer is read-only and may be a map of a file.
     `first_offset`: the queue offset of the first record where the others follow one by one; None: only they know.
     `has_bodies`: false when bodies were not read, since nobody wants them; zeros stand in their place.
+    `delays_ms`: the delay levels of the store that has them; empty where they are not known.
     """
 
     queue: QueueKey
@@ -221,3 +222,4 @@ class RecordRun:
     segment: str
     first_offset: int | None = None
     has_bodies: bool = True
+    delays_ms: tuple[int, ...] = ()

@@ -222,7 +222,7 @@ SOURCE_OPTIONS: tuple[Option, ...] = (
         "time spans",
         read_delay_levels,
         (),
-        "The broker's setting of this name, for `deliverTime`: `1s 5s 10m`. By default RocketMQ's levels.",
+        "The broker's setting of this name, for `deliverTime`: `1s 5s 10m` [as its store's broker wrote it].",
     ),
     Option("scanMeter", "scan_meter", "text", read_text, None, "Set by `ScanMeter`: where workers count."),
     Option(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.delivery.delay_offsets import FILE, decode_delay_offsets, encode_delay_offsets
 from tiermq.errors import StoreDamaged
+from tiermq.store.delay_offsets import FILE, decode_delay_offsets, decode_delays_ms, encode_delay_offsets
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "rocketmq-5.3.3-clean" / "store" / "config" / FILE
 
@@ -46,3 +46,15 @@ def test_what_is_no_such_file_is_damage(data: bytes) -> None:
 def test_a_level_that_is_no_number_is_damage(level: str) -> None:
     with pytest.raises(StoreDamaged):
         decode_delay_offsets(f'{{"offsetTable":{{"{level}":7}}}}'.encode())
+
+
+def test_delays_are_written_beside_the_offsets_and_may_be_absent() -> None:
+    data = encode_delay_offsets({1: 7}, 3, 5, (1000, 60_000))
+    assert decode_delays_ms(data) == (1000, 60_000)
+    assert decode_delay_offsets(data) == ({1: 7}, 3)
+    assert decode_delays_ms(encode_delay_offsets({1: 7}, 3, 5)) == ()
+
+
+@pytest.mark.parametrize("told", ["7", '["1s"]', "[-1]", "[true]", "{}", "null"])
+def test_delays_that_are_none_count_for_nothing(told: str) -> None:
+    assert decode_delays_ms(b'{"offsetTable":{},"delayLevelsMs":%b}' % told.encode()) == ()
