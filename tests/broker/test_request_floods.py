@@ -18,6 +18,7 @@ from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.namesrv.register_body import encode_register_body
 from tiermq.namesrv.topic_config import DataVersion, TopicConfig
+from tiermq.remoting.access import ANY_ACCOUNT
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
@@ -136,7 +137,7 @@ def test_what_is_long_lets_others_be_served_in_between(broker: Broker, peer: Pee
     def handler(connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
         return server.in_turns(connection, command, steps(command))
 
-    on_loop(broker, server.register, 9999, handler)
+    on_loop(broker, server.register, 9999, handler, ANY_ACCOUNT)
     assert peer.ask(9999).remark == "at last"
     assert [each for each in order if each != "another"] == ["step 0", "step 1", "step 2"]
     assert order.index("another") < order.index("step 1")
@@ -149,7 +150,8 @@ def test_what_steps_raise_is_answered(broker: Broker, peer: Peer) -> None:
 
     server = broker.parts.server
     errors = server.handler_errors
-    on_loop(broker, server.register, 9998, lambda connection, command: server.in_turns(connection, command, steps()))
+    handler = lambda connection, command: server.in_turns(connection, command, steps())  # noqa: E731
+    on_loop(broker, server.register, 9998, handler, ANY_ACCOUNT)
     assert "broken" in (peer.ask(9998).remark or "")
     assert server.handler_errors == errors + 1
     server.handler_errors = errors

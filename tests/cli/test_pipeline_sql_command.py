@@ -30,7 +30,7 @@ def test_a_dry_run_says_what_would_be_read_without_starting_spark(store: Path) -
     found = run("select body from orders", "--store", store, "--dry-run")
     assert found.exit_code == 0, found.output
     assert "orders:" in found.output
-    assert "1 queues" in found.output
+    assert "1 queue," in found.output
     report = json.loads(run("select body from orders", "--store", store, "--dry-run", "--json").stdout)
     assert report["details"]["columns_read"] == ["body"]
 

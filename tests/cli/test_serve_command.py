@@ -309,11 +309,13 @@ def test_where_it_listens_is_what_the_option_or_the_file_says(text: str, host: s
 
 def test_the_ready_line_says_that_a_broker_is_open_and_what_tls_it_has() -> None:
     ready: dict[str, Any] = {"name": "b", "address": "a:1", "nameServer": "n:2", "store": "/s", "tier": None}
-    ready |= {"metrics": None, "tls": "TLS permissive", "open": False}
+    ready |= {"metrics": None, "tls": "TLS permissive", "open": False, "whyNoVip": None}
     usual = "broker b ready at a:1, name server n:2, store /s, tier none"
     assert _ready_line(ready) == usual
-    ready |= {"tls": "TLS off", "open": True}
-    assert _ready_line(ready) == f"{usual}, TLS off, open to every machine that reaches it (no --acl)"
+    ready |= {"tls": "TLS off", "open": True, "whyNoVip": "taken"}
+    assert (
+        _ready_line(ready) == f"{usual}, no VIP port (taken), TLS off, open to every machine that reaches it (no --acl)"
+    )
 
 
 def test_clients_need_a_certificate_where_trusted_ones_are_named(tmp_path: Path) -> None:
@@ -420,4 +422,4 @@ def test_the_ready_line_says_how_long_history_is_kept(tmp_path: Path) -> None:
     config.write_text("tieredStoreFileReservedTime=72\nbindAddress=127.0.0.1\n")
     with serving(tmp_path / "store", *FREE, "-c", config, "--tier", (tmp_path / "tier").as_uri()) as (_, ready):
         assert ready["retention"] == {"hours": 72, "max_bytes": None, "words": "3 d"}
-    assert _ready_line(ready).endswith(f"tier {(tmp_path / 'tier').as_uri()}, history kept 3 d")
+    assert f"tier {(tmp_path / 'tier').as_uri()}, history kept 3 d, " in _ready_line(ready)

@@ -18,10 +18,11 @@ from tiermq import LocalStore, Message
 from tiermq.config import StoreConfig
 from tiermq.errors import BadConfig, IllegalMessage, ReadOnlyStore, StoreDamaged, StoreLocked
 from tiermq.files.os_file_access import OsFileAccess
+from tiermq.message.topic_name import ROCKSDB_HALF_TOPIC
 from tiermq.store.check import check_store
 from tiermq.store.read_only_store import ReadOnlyStore as OpenedReadOnly
 from tiermq.store.stat import stat_store
-from tiermq.store.store_files import ROCKSDB, ROCKSDB_TRANSACTIONS
+from tiermq.store.store_files import ROCKSDB
 
 
 def maps_below(path: Path) -> list[str]:
@@ -405,6 +406,6 @@ def test_a_store_with_a_part_in_rocksdb_is_refused_by_every_opener(tmp_path: Pat
 def test_open_transactions_in_rocksdb_are_not_passed_over(tmp_path: Path) -> None:
     with on_disk(tmp_path / "store") as store:
         put_all(store, 3)
-    (tmp_path / "store" / "consumequeue" / ROCKSDB_TRANSACTIONS / "0").mkdir(parents=True)
+    (tmp_path / "store" / "consumequeue" / ROCKSDB_HALF_TOPIC / "0").mkdir(parents=True)
     with pytest.raises(StoreDamaged, match="open transactions"):
         on_disk(tmp_path / "store")

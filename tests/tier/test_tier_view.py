@@ -67,12 +67,12 @@ def test_a_gap_is_a_row_without_message_and_does_not_count(world: TierWorld) -> 
     assert not any(row.error for row in rows)
 
 
-def test_a_damaged_message_is_a_row_with_its_error_and_the_next_one_follows(world: TierWorld) -> None:
+def test_each_message_of_a_damaged_block_is_a_row_with_its_error(world: TierWorld) -> None:
     bytes_of(world, log_key(world))[95] ^= 1
     bytes_of(world, unit_key(world))[51] ^= 1  # The size in the unit of message 2.
     view = look(world)
     rows = list(view.messages(view.find("orders", 0), 0, 5))
-    assert [bool(row.error) for row in rows] == [True, False, True, False, False]
+    assert [(row.queue_offset, bool(row.error), row.message) for row in rows] == [(n, True, None) for n in range(5)]
 
 
 def test_a_segment_that_is_lost_costs_its_messages_only(world: TierWorld) -> None:

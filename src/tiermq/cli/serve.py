@@ -264,7 +264,6 @@ def _explained(what: str) -> Iterator[None]:
 def _ready_line(ready: dict[str, Any]) -> str:
     parts = [
         f"broker {ready['name']} ready at {ready['address']}",
-        f"VIP port at {ready['vipAddress']}" if ready["vipAddress"] else f"no VIP port ({ready['whyNoVip']})",
         f"name server {ready['nameServer']}",
         f"store {ready['store']}",
         f"tier {ready['tier'] or 'none'}"
@@ -272,6 +271,8 @@ def _ready_line(ready: dict[str, Any]) -> str:
     ]
     if ready["metrics"]:
         parts.append(f"metrics http://{ready['metrics']}/metrics")
+    if ready["whyNoVip"]:
+        parts.append(f"no VIP port ({ready['whyNoVip']})")
     if ready["tls"] != USUAL_TLS:
         parts.append(ready["tls"])
     if ready["open"]:

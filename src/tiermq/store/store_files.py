@@ -26,6 +26,7 @@ from typing import Self
 from tiermq.errors import StoreDamaged
 from tiermq.index.index_name import is_index_name
 from tiermq.message.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
+from tiermq.message.topic_name import ROCKSDB_HALF_TOPIC
 from tiermq.store import clean_marker
 
 _ZEROS = bytes(1 << 20)
@@ -43,7 +44,6 @@ ROCKSDB = {
     "kvStore": "popped messages",
 }
 """Directories in which RocketMQ keeps a RocksDB, by its settings, and what is in it. One always has a file CURRENT."""
-ROCKSDB_TRANSACTIONS = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
 
 
 class FileKind(enum.Enum):
@@ -124,7 +124,7 @@ def is_store(root: Path) -> bool:
 def require_no_rocksdb(root: str, exists: Callable[[str], bool] = os.path.exists) -> None:
     """Refuse a store of which RocketMQ keeps a part in RocksDB: that part would be missing. Raises StoreDamaged."""
     found = {name: held for name, held in ROCKSDB.items() if exists(f"{root}/{name}/CURRENT")}
-    if exists(f"{root}/consumequeue/{ROCKSDB_TRANSACTIONS}"):
+    if exists(f"{root}/consumequeue/{ROCKSDB_HALF_TOPIC}"):
         found["rocksdbstore"] = "open transactions"
     if found:
         parts = ", ".join(f"{name} ({held})" for name, held in found.items())

@@ -18,7 +18,7 @@ def test_one_key_reads_only_its_messages(filled: SourceWorld) -> None:
         row["body"] for part in reader.partitions() for b in read_partition(part, counters) for row in b.to_pylist()
     ]
     assert rows == [victim.body]
-    assert counters.cold_bytes_read < 1000
+    assert counters.rows_read <= 2  # Its copies, hot and cold; blocks of the tier are read whole, to be compared.
     assert counters.index_files_asked > 0
 
 

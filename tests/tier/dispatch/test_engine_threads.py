@@ -216,3 +216,30 @@ def test_among_two_thousand_queues_a_busy_one_starves_nobody(tmp_path: Path) -> 
     while world.engine.step():
         pass
     assert world.files.find("busy", 0).commit_offset == 4_000  # type: ignore[union-attr]
+
+
+def test_a_flush_waits_for_what_is_stored_and_not_yet_recorded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the write of a batch and its rows, its messages are not in the index, either."""
+    stored, released = threading.Event(), threading.Event()
+    flushed: list[bool] = []
+    record = broker.metadata.record_commit
+
+    def hold(*arguments: object) -> None:
+        stored.set()
+        released.wait(60)
+        record(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(broker.metadata, "record_commit", hold)
+    broker.engine.start()
+    broker.put(50)
+    flushing = threading.Thread(target=lambda: flushed.append(broker.engine.flush(60)))
+    flushing.start()
+    assert stored.wait(60)
+    file = broker.files.find("T", 0)
+    assert file is not None
+    assert (file.commit_offset, file.is_settled) == (50, False)
+    assert not broker.engine._has_reached(("T", 0), 50)
+    released.set()
+    flushing.join()
+    assert flushed == [True]
+    assert file.is_settled

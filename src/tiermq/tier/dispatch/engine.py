@@ -287,7 +287,7 @@ class DispatchEngine:
 
     def _has_reached(self, name: QueueName, target: int) -> bool:
         file = self.files.find(*name)
-        return file is not None and file.compared and file.commit_offset >= target and not file.committed
+        return file is not None and file.compared and file.commit_offset >= target and file.is_settled
 
     # Scheduling
 

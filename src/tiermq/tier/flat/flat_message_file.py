@@ -85,6 +85,11 @@ class FlatMessageFile:
         return self.units.commit_queue_offset if self.initialised else -1
 
     @property
+    def is_settled(self) -> bool:
+        """Whether all that was appended is recorded, and the index has it. Any thread may ask, also during a commit."""
+        return not self._uncommitted and not self.committed
+
+    @property
     def taken_offset(self) -> int:
         """Behind the newest message whose record is known to lie in the tier, be its unit there or not.
 
