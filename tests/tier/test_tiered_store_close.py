@@ -124,7 +124,7 @@ def test_a_broker_that_sigterm_ends_has_all_its_messages_in_the_bucket(
     url = f"s3://history/{uuid.uuid4().hex}"
     broker = Serving(tmp_path / "one", "--tier", url)
     broker.start()
-    assert broker.ready["retention"] == {"hours": None, "max_bytes": None}  # For ever.
+    assert broker.ready["retention"] == {"hours": None, "max_bytes": None, "words": "for ever"}
     client = BlockingClient("127.0.0.1", broker.port, timeout_s=60)
     for number in range(40):
         assert client.request(send_command(T, b"%d" % number, queue=number % 4)).code == 0

@@ -382,6 +382,10 @@ class LocalStore(StoreLife):
         self._parts.cleaner.request()
         return self._parts.cleaner.run()
 
+    def clean_soon(self) -> None:
+        """What held a file back is over: let housekeeping clean now instead of at its next time. Waits for nothing."""
+        self._parts.housekeeping.clean_soon()
+
     def verify_log(self) -> int:
         """Check every record of the log, body CRCs included; how many. Raises CorruptRecord at the first bad one."""
         self._ensure_running()

@@ -196,6 +196,8 @@ class TieredStore(TieredReading):
             )
         if tier.config.tier_evict_on_proof:
             self.local.add_eviction_veto(tier.engine.proof.must_stay)
+            if background:
+                tier.engine.proof.start(on_proven=self.local.clean_soon)
         if tier.follower is not None:
             tier.follower.refresh()
         if background:
@@ -244,6 +246,7 @@ class TieredStore(TieredReading):
             close.callback(lambda: tier.files.close(left_s()))
             close.callback(tier.pool.shutdown, wait=False, cancel_futures=True)
             close.callback(lambda: tier.engine.stop(left_s()))  # Gives the broker back, so the index has to be through.
+            close.callback(lambda: tier.engine.proof.stop_within(left_s()))
             index = tier.index
             if index is not None:
                 close.callback(lambda: index.close(left_s()))
@@ -252,6 +255,7 @@ class TieredStore(TieredReading):
             close.callback(lambda: tier.engine.pause(left_s()))
             close.callback(lambda: self._upkeep.stop_within(left_s()))
             close.callback(self._upload_rest, timeout_s * UPLOAD_SHARE)
+            close.callback(tier.engine.proof.ask_to_stop)
         return self._left
 
     def _upload_rest(self, timeout_s: float) -> None:
@@ -351,8 +355,17 @@ class TieredStore(TieredReading):
     # What goes
 
     def clean_now(self) -> Cleaned:
-        """Run the local cleaner once, as if its hour had come. What the tier has no proof of stays."""
-        return self.local.clean_now()
+        """Run the local cleaner, as if its hour had come. What the tier has no proof of stays.
+
+        What has to be read back for that is read on this thread, which waits for the tier; `local.clean_now` does not.
+        """
+        cleaned = self.local.clean_now()
+        while cleaned.vetoed and self.tier.engine.proof.prove():
+            more = self.local.clean_now()
+            cleaned = cleaned.and_then(more)
+            if not more.log_files:
+                break
+        return cleaned
 
     def expire_now(self) -> RetentionReport:
         """Delete from the tier what is too old or too much. Raises StaleWriter when this process may not write it."""
@@ -495,14 +508,6 @@ class _Upkeep(Service):
             except TierError as error:
                 _log.warning("nothing is expired in the tier this time: %s", error)
         return min(UPKEEP_REST_S, self._interval_ms / 1000)
-
-    def stop_within(self, timeout_s: float) -> bool:
-        """Ask the thread to end; False when it has not by then, because a request hangs."""
-        self._stopping.set()
-        self._woken.set()
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-        return not self.running
 
 
 def _open_local(
