@@ -150,6 +150,17 @@ class BrokerLease:
         stored = self._driver.get_object(self.name)
         return None if stored is None else decode_lease(stored.data, self.name)
 
+    def require_free(self) -> None:
+        """Raises LeaseHeld, naming the holder, while the lease is another's. One that cannot be read names nobody."""
+        try:
+            found = self.read()
+        except CorruptManifest as error:
+            _log.error("who holds the broker's part of the tier cannot be read: %s", error)
+            return
+        now_ms = self._clock.now_ms()
+        if found is not None and found.owner not in ("", self.owner) and now_ms < found.expires_ms:
+            raise self._held_by(found, now_ms)
+
     def acquire(self, *, epoch_min: int = 1, force: bool = False) -> int:
         """Take the lease and return its epoch, which is higher than every one before and at least `epoch_min`.
 
