@@ -16,6 +16,7 @@ from tier.tiered_world import bodies, opened, sent
 from tiermq import GetStatus, Message, PutStatus
 from tiermq.errors import StaleWriter, StoreDamaged, StoreLocked
 from tiermq.remoting.client import BlockingClient
+from tiermq.tier import tier_assembly
 from tiermq.tier.driver.contract import ANY
 from tiermq.tier.driver.faulty import Down
 from tiermq.tier.names import QueueKey
@@ -173,6 +174,28 @@ def test_a_broker_that_was_cut_off_and_replaced_takes_no_puts_once_it_knows(worl
             world.clock.advance_ms(20_000)
         assert world.store.put(Message(T, b"mine")).status is PutStatus.SERVICE_NOT_AVAILABLE
         assert second.get(T, 0, 5).messages[0].body == b"other"
+
+
+def test_of_two_machines_of_one_name_the_first_takes_no_puts_once_it_knows(
+    world: BrokerWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tier_assembly, "lease_owner", lambda _config: "broker-0:/store")
+    world.open()
+    world.put(5)
+    assert world.store.tier_now()
+    shutil.copytree(world.disk, tmp_path / "copy")
+    with opened(tmp_path / "copy", driver=world.driver, clock=world.clock) as second:
+        assert second.put(Message(T, b"other")).queue_offset == 5
+        assert second.tier_now()
+        for _ in range(3):
+            world.clock.advance_ms(20_000)
+            world.store.tier.engine.tick()
+            second.tier.engine.tick()
+        assert world.store.put(Message(T, b"mine")).status is PutStatus.SERVICE_NOT_AVAILABLE
+        tier: Any = world.store.status()["tier"]
+        assert "another broker-0:/store" in tier["lease"]
+        assert second.put(Message(T, b"more")).queue_offset == 6
+        assert second.tier_now(), "the first does not take the lease back"
 
 
 def test_a_copy_of_a_served_directory_starts_no_second_broker(tmp_path: Path) -> None:

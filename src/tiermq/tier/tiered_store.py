@@ -209,7 +209,7 @@ class TieredStore(TieredReading):
                 tier.engine.start()
             self._upkeep.start()
 
-    def _fence(self, error: LeaseHeld) -> None:
+    def _fence(self, error: TierError) -> None:
         """Another process has the broker: what is put here from now on would get numbers that it gives out, too."""
         if self.local.fence():
             _log.error(

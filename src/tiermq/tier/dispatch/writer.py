@@ -58,7 +58,7 @@ class QueueWriter:
         self._next_renewal_ms = 0
         self._held_until_ms = 0
         self._lost = ""
-        self.on_held: Callable[[LeaseHeld], None] = lambda _error: None
+        self.on_held: Callable[[TierError], None] = lambda _error: None
         """Called when another process has the broker, each time that this is found. A damaged lease names nobody."""
         self._seals: deque[tuple[FlatAppendFile, FlatSegment]] = deque()
         self._seals_lock = threading.Lock()
@@ -96,7 +96,7 @@ class QueueWriter:
 
     def _keep_lease(self) -> None:
         now_ms = self._clock.now_ms()
-        if self._lease is None or now_ms < self._next_renewal_ms:
+        if self._lease is None or now_ms < self._next_renewal_ms or self._lease.has_twin():
             return
         self._next_renewal_ms = now_ms + self._renew_ms
         try:
@@ -114,6 +114,8 @@ class QueueWriter:
         except StaleWriter as error:
             self._held_until_ms, self._lost = 0, f"lost: {error}"
             _log.error("this process stops writing the tier: %s", error)
+            if self._lease.has_twin():
+                self.on_held(error)
 
     def own(self, file: FlatMessageFile) -> int:
         """Become the queue's writer; its epoch, or 0 while the broker is not ours. Raises StaleWriter, TierError."""
