@@ -71,7 +71,7 @@ class TierGround:
                     messages |= {(TOPIC, queue_id, each.queue_offset): each.body for each in page.messages}
                     offset = page.next_offset
             if self.cold:
-                store.local.clean_now()
+                store.clean_now()
         return Contents(messages, keys)
 
     def kind_of(self, path: Path) -> str:

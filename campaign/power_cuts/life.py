@@ -62,7 +62,7 @@ def tier(directory: Path, first: int) -> None:
             _say(f"A {number} {queue_id} {result.queue_offset}")
         if chance.random() < 0.01:
             store.tier_now(60)
-            store.local.clean_now()
+            store.clean_now()
 
 
 def timers(directory: Path, first: int) -> None:

@@ -48,10 +48,20 @@ class Service:
     def running(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def stop(self) -> None:
-        """Ask the thread to finish and wait until it has."""
+    def ask_to_stop(self) -> None:
         self._stopping.set()
         self._woken.set()
+
+    def stop_within(self, timeout_s: float) -> bool:
+        """Ask the thread to finish; False when it has not by then, because a request hangs. It ends with its answer."""
+        self.ask_to_stop()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+        return not self.running
+
+    def stop(self) -> None:
+        """Ask the thread to finish and wait until it has."""
+        self.ask_to_stop()
         if self._thread is not None:
             self._thread.join()
             self._thread = None

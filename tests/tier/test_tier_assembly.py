@@ -9,7 +9,7 @@ import pytest
 
 from scenarios.broker_world import HOUR_MS, BrokerWorld
 from tiermq.tier.dispatch.pace import PaceSettings
-from tiermq.tier.driver.faulty import Down
+from tiermq.tier.driver.faulty import Fault, ScriptedFaults
 from tiermq.tier.metadata.manifest import decode_manifest, manifest_name
 from tiermq.tier.names import QueueKey
 
@@ -30,15 +30,18 @@ def work(world: BrokerWorld) -> None:
         continue
 
 
-def test_opening_asks_the_tier_only_how_far_it_reaches(world: BrokerWorld) -> None:
+@pytest.mark.parametrize("unanswered", ["get_object", "list_segments"])
+def test_opening_asks_the_tier_who_has_it_and_how_far_it_reaches_and_nothing_more(
+    world: BrokerWorld, unanswered: str
+) -> None:
     world.open()
     world.put(5)
     assert world.store.tier_now()
     world.close()
-    world.driver.plan = Down()
+    world.driver.plan = ScriptedFaults(unanswered, [Fault.BEFORE] * 10)
     world.driver.injected.clear()
     world.open()
-    assert [operation for operation, _ in world.driver.injected] == ["list_segments"]
+    assert [operation for operation, _ in world.driver.injected] == [unanswered]
 
 
 def test_settings_reach_the_parts(tmp_path: Path) -> None:

@@ -52,6 +52,8 @@ def test_cold_reads_times_and_keys_work_while_a_job_copies_and_local_files_go_on
     end = store.local.dispatched_where
     assert proof.must_stay(0, end)
     store.refresh_tier()
+    assert proof.must_stay(0, end), "nothing has been read back yet"
+    assert proof.prove()
     assert not proof.must_stay(0, end)
     for topic, queue_id in QUEUES:
         cold = store.tier.fetcher.get(topic, queue_id, 0, 32)

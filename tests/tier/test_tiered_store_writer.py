@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker.brokers import send_command
 from scenarios.broker_world import BrokerWorld
+from servers.serving import Serving
 from tier.tiered_world import bodies, opened, sent
-from tiermq import GetStatus, Message
-from tiermq.errors import (
-    StaleWriter,
-    StoreDamaged,
-)
+from tiermq import GetStatus, Message, PutStatus
+from tiermq.errors import StaleWriter, StoreDamaged, StoreLocked
+from tiermq.remoting.client import BlockingClient
+from tiermq.tier import tier_assembly
+from tiermq.tier.driver.contract import ANY
 from tiermq.tier.driver.faulty import Down
 from tiermq.tier.names import QueueKey
 
@@ -93,9 +96,10 @@ def test_a_second_broker_of_the_same_name_is_refused_with_the_first_ones_name(
     world.open()
     world.put(5)
     assert world.store.tier_now()
-    with pytest.raises(StoreDamaged, match="another brokerName"):
-        opened(tmp_path / "second", driver=world.driver, clock=world.clock)
-    with opened(tmp_path / "second", driver=world.driver, clock=world.clock, restore=True) as second:
+    for restore in (False, True):
+        with pytest.raises(StoreLocked, match=rf"{world.disk} holds it.*another brokerName"):
+            opened(tmp_path / "second", driver=world.driver, clock=world.clock, restore=restore)
+    with opened(tmp_path / "second", driver=world.driver, clock=world.clock, restore=True, standby=True) as second:
         assert second.put(Message(T, b"other")).ok
         assert not second.tier_now()
         tier: Any = second.status()["tier"]
@@ -107,6 +111,133 @@ def test_a_second_broker_of_the_same_name_is_refused_with_the_first_ones_name(
             second.expire_now()
         assert second.get(T, 0, 5).count == 1
     assert bodies(world) == sent(world)
+
+
+def test_a_copy_of_a_directory_is_refused_while_the_original_runs_and_loses_nothing_afterwards(
+    world: BrokerWorld, tmp_path: Path
+) -> None:
+    world.open()
+    world.put(50)
+    assert world.store.tier_now()
+    world.put(10)  # Acknowledged, and not in the tier yet.
+    world.store.flush()
+    copy = tmp_path / "copy"
+    shutil.copytree(world.disk, copy)
+    before = {info.key: info.size for info in world.driver.list_segments()}
+    with pytest.raises(StoreLocked, match=rf"{world.disk} holds it.*same numbers to different messages"):
+        opened(copy, driver=world.driver, clock=world.clock)
+    assert {info.key: info.size for info in world.driver.list_segments()} == before
+    world.put(10)
+    assert world.store.tier_now()
+    assert bodies(world) == sent(world)
+    world.close()
+    # The original is gone. The copy is an older one of its disk now, and goes on behind what the tier has.
+    with opened(copy, driver=world.driver, clock=world.clock) as second:
+        assert second.put(Message(T, b"next")).queue_offset == 70
+        assert second.tier_now()
+        assert [second.get(T, 0, offset, 1).messages[0].body for offset in range(71)] == [*sent(world), b"next"]
+    with opened(world.disk, driver=world.driver, clock=world.clock) as first:
+        assert first.max_offset(T, 0) == 71
+        assert first.get(T, 0, 70).messages[0].body == b"next"
+
+
+def test_of_two_stores_that_start_at_once_the_one_without_the_lease_takes_no_puts(
+    world: BrokerWorld, tmp_path: Path
+) -> None:
+    world.open()
+    world.put(5)
+    assert world.store.tier_now()
+    world.close()
+    shutil.copytree(world.disk, tmp_path / "copy")
+    world.open()
+    with opened(tmp_path / "copy", driver=world.driver, clock=world.clock) as second:  # Nobody has the lease yet.
+        assert world.store.tier_now()
+        assert not second.tier_now()
+        assert second.status()["flags"] == ["FENCED"]
+        assert second.put(Message(T, b"x")).status is PutStatus.SERVICE_NOT_AVAILABLE
+        world.put(1)
+        assert second.get(T, 0, 4).messages[0].body == sent(world)[4]
+    assert bodies(world) == sent(world)
+
+
+def test_a_broker_that_was_cut_off_and_replaced_takes_no_puts_once_it_knows(world: BrokerWorld, tmp_path: Path) -> None:
+    world.open()
+    world.put(5)
+    assert world.store.tier_now()
+    shutil.copytree(world.disk, tmp_path / "copy")
+    world.clock.advance_ms(61_000)  # It was cut off from the tier for longer than its lease.
+    with opened(tmp_path / "copy", driver=world.driver, clock=world.clock) as second:
+        assert second.put(Message(T, b"other")).queue_offset == 5
+        assert second.tier_now()
+        for _ in range(2):  # It asks for the lease, as its scheduler does three times in a term.
+            world.store.tier_now()
+            world.clock.advance_ms(20_000)
+        assert world.store.put(Message(T, b"mine")).status is PutStatus.SERVICE_NOT_AVAILABLE
+        assert second.get(T, 0, 5).messages[0].body == b"other"
+
+
+def test_of_two_machines_of_one_name_the_first_takes_no_puts_once_it_knows(
+    world: BrokerWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tier_assembly, "lease_owner", lambda _config: "broker-0:/store")
+    world.open()
+    world.put(5)
+    assert world.store.tier_now()
+    shutil.copytree(world.disk, tmp_path / "copy")
+    with opened(tmp_path / "copy", driver=world.driver, clock=world.clock) as second:
+        assert second.put(Message(T, b"other")).queue_offset == 5
+        assert second.tier_now()
+        for _ in range(3):
+            world.clock.advance_ms(20_000)
+            world.store.tier.engine.tick()
+            second.tier.engine.tick()
+        assert world.store.put(Message(T, b"mine")).status is PutStatus.SERVICE_NOT_AVAILABLE
+        tier: Any = world.store.status()["tier"]
+        assert "another broker-0:/store" in tier["lease"]
+        assert second.put(Message(T, b"more")).queue_offset == 6
+        assert second.tier_now(), "the first does not take the lease back"
+
+
+def test_a_copy_of_a_served_directory_starts_no_second_broker(tmp_path: Path) -> None:
+    tier = tmp_path / "tier"
+    with Serving(tmp_path / "one", "--tier", tier.as_uri()) as first:
+        with BlockingClient("127.0.0.1", first.port, timeout_s=60) as client:
+            assert client.request(send_command(T, b"x")).code == 0
+        while not list(tier.rglob("lease.tiermq.json")):
+            pass  # It takes the lease as soon as it runs.
+        shutil.copytree(tmp_path / "one", tmp_path / "two")
+        with (
+            pytest.raises(AssertionError, match="found another one at work"),
+            Serving(tmp_path / "two", "--tier", tier.as_uri()),
+        ):
+            pass
+
+
+def test_a_copy_of_a_directory_waits_for_the_lease_of_an_original_that_died(world: BrokerWorld, tmp_path: Path) -> None:
+    world.open()
+    world.put(50)
+    assert world.store.tier_now()
+    world.kill()
+    copy = tmp_path / "copy"
+    shutil.copytree(world.disk, copy)
+    with pytest.raises(StoreLocked, match="for another 60000 ms"):
+        opened(copy, driver=world.driver, clock=world.clock)
+    world.clock.advance_ms(60_000)
+    with opened(copy, driver=world.driver, clock=world.clock) as second:
+        assert second.put(Message(T, b"next")).queue_offset == 50
+        assert second.tier_now()
+
+
+def test_a_lease_that_cannot_be_read_shuts_no_store_out(world: BrokerWorld, tmp_path: Path) -> None:
+    world.open()
+    world.put(50)
+    assert world.store.tier_now()
+    world.driver.put_object(world.store.tier.lease.name, b"{", expected=ANY)
+    world.kill()
+    copy = tmp_path / "copy"
+    shutil.copytree(world.disk, copy)
+    with opened(copy, driver=world.driver, clock=world.clock) as second:
+        assert second.max_offset(T, 0) == 50
 
 
 def test_the_first_writer_is_fenced_after_a_take_over_and_its_messages_stay_local(
@@ -147,7 +278,7 @@ def test_a_standby_takes_over_when_the_first_one_is_gone(world: BrokerWorld, tmp
     world.open()
     world.put(5)
     assert world.store.tier_now()
-    with opened(tmp_path / "second", driver=world.driver, clock=world.clock, restore=True) as second:
+    with opened(tmp_path / "second", driver=world.driver, clock=world.clock, restore=True, standby=True) as second:
         assert not second.tier_now() or second.tier.engine.status()["lease"] != "held"
         world.close()
         assert second.put(Message(T, b"mine")).queue_offset == 5
@@ -159,7 +290,7 @@ def test_a_standby_writes_no_index_into_the_tier(world: BrokerWorld, tmp_path: P
     world.open()
     world.put(400)
     assert world.store.tier_now()
-    with opened(tmp_path / "second", driver=world.driver, clock=world.clock, restore=True) as second:
+    with opened(tmp_path / "second", driver=world.driver, clock=world.clock, restore=True, standby=True) as second:
         before = [info.key for info in world.driver.list_segments()]
         assert second.tier.index is not None
         assert second.tier.index.is_complete

@@ -9,6 +9,8 @@ When: at an hour of `delete_when`, when the disk is too full, or when asked to. 
 
 Invariants: oldest first, never the last file, at most `delete_file_batch_max` per run, and never a file that a veto
 holds back: a tier says "not yet" until it has proof of its copy, and a full disk does not change that (it is reported).
+A veto answers from what it knows, and waits for nothing: housekeeping has more to do. Whoever learns later that a file
+may go calls `LocalStore.clean_soon`.
 A file goes only when its records were dispatched and their units are durable: when a queue's last records are gone, its
 units are all that knows which queue offset comes next, and after a power cut it would begin again at 0.
 Threads: `run` is called by the housekeeping thread alone.
@@ -59,6 +61,15 @@ class Cleaned:
     index_files: int
     vetoed: bool
 
+    def and_then(self, later: Cleaned) -> Cleaned:
+        """Both runs as one."""
+        return Cleaned(
+            self.log_files + later.log_files,
+            self.queue_files + later.queue_files,
+            self.index_files + later.index_files,
+            later.vetoed,
+        )
+
 
 def urgency_of(ratio: float, config: StoreConfig) -> Urgency:
     """What a disk that is full to `ratio` (0 to 1, negative when unknown) asks for."""
@@ -91,15 +102,22 @@ class Cleaner:
         self._flags = flags
         self._clock = clock
         self._manual_runs = 0
+        self._is_by_hand = False
         self._run_lock = threading.Lock()
         self._last_min_offset = -1
         self._last_redelete_ms = 0
         self._vetoed = False
+        self._held_from = -1  # Where the file begins that a veto held back in the last run.
         self._queues_flushed = False
 
     def request(self) -> None:
         """Delete expired files in the next runs, whatever the hour."""
         self._manual_runs = MANUAL_RUNS
+
+    def go_on(self) -> None:
+        """A file that was held back may go now: the run that it ended does not count as one that was asked for."""
+        if self._is_by_hand:
+            self._manual_runs += 1
 
     def full_paths(self) -> set[str]:
         """Commit-log paths that are too full for new files."""
@@ -128,7 +146,7 @@ class Cleaner:
 
     def _clean_log(self) -> int:
         urgency = self._judge_disks()
-        by_hand = self._manual_runs > 0
+        self._is_by_hand = by_hand = self._manual_runs > 0
         if by_hand:
             self._manual_runs -= 1
         hour = time.localtime(self._clock.now_ms() / 1000).tm_hour
@@ -147,7 +165,9 @@ class Cleaner:
         held = any(veto(file.from_offset, file.from_offset + file.size) for veto in self.vetoes)
         if held and not self._vetoed:
             self._vetoed = True
-            _log.warning("%s is due to be deleted, but somebody still needs it", file.path)
+            level = logging.WARNING if file.from_offset == self._held_from else logging.INFO  # A proof takes a moment.
+            _log.log(level, "%s is due to be deleted, but somebody still needs it", file.path)
+            self._held_from = file.from_offset
         if not held and not self._queues_flushed:
             self._queues_flushed = True
             for queue in self._queues.all_queues():

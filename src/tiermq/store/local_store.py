@@ -46,6 +46,7 @@ from tiermq.store.cleaning import Cleaned, Veto
 from tiermq.store.dispatching import ArrivalListener, Dispatcher
 from tiermq.store.querying import QueryPage, query_by_key, record_at
 from tiermq.store.reading import PULL_BYTES_MAX
+from tiermq.store.running_flags import Flag
 from tiermq.store.store_life import StoreLife
 
 TIME_MAX_MS = 2**63 - 1
@@ -381,6 +382,14 @@ class LocalStore(StoreLife):
         self._ensure_running()
         self._parts.cleaner.request()
         return self._parts.cleaner.run()
+
+    def fence(self) -> bool:
+        """Refuse puts from now on, for as long as the store is open; False when they were refused so before."""
+        return self._parts.flags.set(Flag.FENCED)
+
+    def clean_soon(self) -> None:
+        """What held a file back is over: let housekeeping clean now instead of at its next time. Waits for nothing."""
+        self._parts.housekeeping.clean_soon()
 
     def verify_log(self) -> int:
         """Check every record of the log, body CRCs included; how many. Raises CorruptRecord at the first bad one."""

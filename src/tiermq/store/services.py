@@ -118,6 +118,12 @@ class Housekeeping(Service):
         self._clock = clock
         self._next_clean_ms = clock.now_ms() + CLEAN_DELAY_MS
 
+    def clean_soon(self) -> None:
+        """Go on with a run of the cleaner that a veto stopped. Any thread may call it."""
+        self._cleaner.go_on()
+        self._next_clean_ms = 0
+        self.wake()
+
     def run_once(self) -> float:
         self._sample()
         self._checkpoint.flush()

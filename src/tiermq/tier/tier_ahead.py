@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import StoreDamaged, TierError
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
+from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import TopicStatus
 from tiermq.tier.names import QueueKey, SegmentType, broker_directory
@@ -87,13 +88,19 @@ def ask_ahead(
     broker: str,
     timeout_s: float,
     *,
+    lease: BrokerLease | None,
     follows: bool,
 ) -> list[QueueAhead] | None:
-    """The same, asked of the tier; None when it did not answer in time, which holds nobody up for longer."""
+    """The same, asked of the tier; None when it did not answer in time, which holds nobody up for longer.
+
+    Raises LeaseHeld when somebody else holds the `lease`, if one is given.
+    """
     answers: list[list[SegmentInfo] | TierError] = []
 
     def ask() -> None:
         try:
+            if lease is not None:
+                lease.require_free()
             answers.append(list(driver.list_segments(broker_directory(cluster, broker) + "/")))
         except TierError as error:
             answers.append(error)
@@ -105,6 +112,8 @@ def ask_ahead(
     else:
         ask()
     answer = answers[0] if answers else TierError(f"{driver.url}: no answer within {timeout_s:g} s")
+    if isinstance(answer, LeaseHeld):
+        raise answer
     if isinstance(answer, TierError):
         _log.warning(
             "the store was not compared with its tier: %s. If its disk is an older copy, stop: messages would get "

@@ -85,7 +85,7 @@ def assemble_tier(
 ) -> TierParts:
     """Make and connect the parts. Asks the tier nothing. `follows`: a job writes the tier, this store only reads it."""
     files = _files(config, driver, metadata, clock)
-    lease = _lease(config, driver, clock)
+    lease = broker_lease(config, driver, clock)
     manifests = ManifestStore(driver, lease_owner(config), lease=lease, clock=clock)
     writer = _writer(config, metadata, manifests, lease, clock)
     records = ColdRecords(files)
@@ -144,7 +144,8 @@ def assemble_tier(
     )
 
 
-def _lease(config: TierConfig, driver: TierDriver, clock: Clock) -> BrokerLease:
+def broker_lease(config: TierConfig, driver: TierDriver, clock: Clock) -> BrokerLease:
+    """This process's hand on the broker, which holds nothing yet."""
     place = (config.broker_cluster_name, config.broker_name)
     return BrokerLease(driver, *place, lease_owner(config), term_ms=config.tier_lease_term, clock=clock)
 

@@ -46,6 +46,7 @@ from tiermq.tier.driver.metered import ProviderMetrics
 from tiermq.tier.driver.retrying import RetryingDriver
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.index.index_follower import IndexFollower
+from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
 from tiermq.tier.metadata.manifest_policy import ManifestCause
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import UNLIMITED, TopicStatus
@@ -54,7 +55,7 @@ from tiermq.tier.metadata.restore_report import Finding, RestoreReport
 from tiermq.tier.retention import RetentionReport
 from tiermq.tier.surroundings import HeldLock, Surroundings
 from tiermq.tier.tier_ahead import NAMED_MAX, ask_ahead, refusal
-from tiermq.tier.tier_assembly import TierParts, assemble_tier, lease_owner
+from tiermq.tier.tier_assembly import TierParts, assemble_tier, broker_lease, lease_owner
 from tiermq.tier.tier_config import SETTINGS as TIER_SETTINGS
 from tiermq.tier.tier_config import TierConfig
 from tiermq.tier.tiered_reading import TieredReading
@@ -106,6 +107,7 @@ class TieredStore(TieredReading):
         background: bool = True,
         surroundings: Surroundings | None = None,
         accept_weaker: bool = False,
+        standby: bool = False,
         **settings: Any,
     ) -> Self:
         """Open the store in `path` with the tier at URL `tier`.
@@ -113,8 +115,10 @@ class TieredStore(TieredReading):
         `settings` are RocketMQ's names in snake_case, of the local store and of the tier alike. `restore=True` reads
         the tier's own description into a store that has none first; it raises TierError when the tier cannot be read,
         which opening without it never does. `background=False` starts no thread (see `LocalStore.open`): then the tier
-        is written by `tier_now` and cleaned by `expire_now`. `surroundings` are for simulations. Raises BadConfig,
-        BadTierUrl, TierCredentials, and what `LocalStore.open` raises.
+        is written by `tier_now` and cleaned by `expire_now`. `surroundings` are for simulations.
+
+        A store whose broker another process writes is refused (StoreLocked): both would number messages. `standby=True`
+        opens it to be read; nobody may put to it. Raises BadConfig, BadTierUrl, TierCredentials, and `LocalStore`'s.
         """
         clock = clock or SystemClock()
         local_config, tier_config = _configured(path, tier, config, tier_config, settings)
@@ -131,21 +135,19 @@ class TieredStore(TieredReading):
             lock = _tier_lock(tier_config, around)
             if lock is not None:
                 undo.callback(lock.release)
+            lease = None if lock is None or standby else broker_lease(tier_config, driver, clock)
             known = tier_config.metadata_path
             is_lost = around.put_away_damaged_metadata(known, tier_config.root_path, may_replace=lock is not None)
             metadata = around.open_metadata(known, clock)
             if not is_lost and (not restore or _knows_segments(metadata)):
-                is_lost = _is_behind(tier_config, local, around, driver, metadata, follows=lock is None)
+                is_lost = _is_behind(tier_config, local, around, driver, metadata, lease, follows=lock is None)
                 metadata = around.open_metadata(known, clock) if is_lost else metadata
             unfinished = undo.enter_context(ExitStack())  # Left behind the metadata, and only when opening fails.
             undo.callback(metadata.close)
             report = None
             if (restore or is_lost) and _is_new(metadata):
-                cluster, broker = tier_config.broker_cluster_name, tier_config.broker_name
                 unfinished.callback(around.discard_metadata, known)  # Half a restore would pass for a whole one.
-                report = restore_metadata(
-                    driver, metadata, cluster=cluster, broker=broker, threads=around.restore_threads, clock=clock
-                )
+                report = _restored(tier_config, around, driver, metadata, lease, clock)
             parts = assemble_tier(tier_config, local, around, driver, metadata, clock, registry, follows=lock is None)
             undo.callback(parts.pool.shutdown)
             store = cls(local, parts, registry, clock)
@@ -158,7 +160,7 @@ class TieredStore(TieredReading):
                 store._finish_uploads()
             if is_lost:
                 around.note_metadata_replaced(known)
-            store._start(background)
+            store._start(background, standby)
             undo.pop_all()
         return store
 
@@ -180,8 +182,10 @@ class TieredStore(TieredReading):
                         "the directory away, restore into an empty one, and put what is only in the old one again"
                     )
 
-    def _start(self, background: bool) -> None:
+    def _start(self, background: bool, standby: bool) -> None:
         tier = self.tier
+        if not standby:
+            tier.writer.on_held = self._fence
         for file in tier.files:
             if file.initialised and file.queue.topic not in tier.engine.held_topics:
                 # The tier may know messages that the local store lost: their numbers are taken.
@@ -196,12 +200,21 @@ class TieredStore(TieredReading):
             )
         if tier.config.tier_evict_on_proof:
             self.local.add_eviction_veto(tier.engine.proof.must_stay)
+            if background:
+                tier.engine.proof.start(on_proven=self.local.clean_soon)
         if tier.follower is not None:
             tier.follower.refresh()
         if background:
             if tier.follower is None:
                 tier.engine.start()
             self._upkeep.start()
+
+    def _fence(self, error: TierError) -> None:
+        """Another process has the broker: what is put here from now on would get numbers that it gives out, too."""
+        if self.local.fence():
+            _log.error(
+                "puts are refused until this store is opened again, because its broker has another writer: %s", error
+            )
 
     def _finish_uploads(self) -> None:
         """After a restore: records whose writer died before their units were there get them before anybody reads, and
@@ -244,6 +257,7 @@ class TieredStore(TieredReading):
             close.callback(lambda: tier.files.close(left_s()))
             close.callback(tier.pool.shutdown, wait=False, cancel_futures=True)
             close.callback(lambda: tier.engine.stop(left_s()))  # Gives the broker back, so the index has to be through.
+            close.callback(lambda: tier.engine.proof.stop_within(left_s()))
             index = tier.index
             if index is not None:
                 close.callback(lambda: index.close(left_s()))
@@ -252,6 +266,7 @@ class TieredStore(TieredReading):
             close.callback(lambda: tier.engine.pause(left_s()))
             close.callback(lambda: self._upkeep.stop_within(left_s()))
             close.callback(self._upload_rest, timeout_s * UPLOAD_SHARE)
+            close.callback(tier.engine.proof.ask_to_stop)
         return self._left
 
     def _upload_rest(self, timeout_s: float) -> None:
@@ -351,8 +366,17 @@ class TieredStore(TieredReading):
     # What goes
 
     def clean_now(self) -> Cleaned:
-        """Run the local cleaner once, as if its hour had come. What the tier has no proof of stays."""
-        return self.local.clean_now()
+        """Run the local cleaner, as if its hour had come. What the tier has no proof of stays.
+
+        What has to be read back for that is read on this thread, which waits for the tier; `local.clean_now` does not.
+        """
+        cleaned = self.local.clean_now()
+        while cleaned.vetoed and self.tier.engine.proof.prove():
+            more = self.local.clean_now()
+            cleaned = cleaned.and_then(more)
+            if not more.log_files:
+                break
+        return cleaned
 
     def expire_now(self) -> RetentionReport:
         """Delete from the tier what is too old or too much. Raises StaleWriter when this process may not write it."""
@@ -496,14 +520,6 @@ class _Upkeep(Service):
                 _log.warning("nothing is expired in the tier this time: %s", error)
         return min(UPKEEP_REST_S, self._interval_ms / 1000)
 
-    def stop_within(self, timeout_s: float) -> bool:
-        """Ask the thread to end; False when it has not by then, because a request hangs."""
-        self._stopping.set()
-        self._woken.set()
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-        return not self.running
-
 
 def _open_local(
     config: StoreConfig, clock: Clock, around: Surroundings, store_host: str, background: bool, accept_weaker: bool
@@ -535,20 +551,25 @@ def _is_behind(
     surroundings: Surroundings,
     driver: TierDriver,
     metadata: MetadataStore,
+    lease: BrokerLease | None,
     *,
     follows: bool,
 ) -> bool:
     """Whether the tier has history of this broker that its disk does not know of: the metadata are put away then, to be
-    read from the tier. Raises StoreDamaged where they may not be: this is another store, or a job's metadata.
+    read from the tier. Raises StoreDamaged where they may not be: this is another store, or a job's metadata; and
+    StoreLocked when another process holds the lease.
     """
     place = (config.broker_cluster_name, config.broker_name)
     timeout_s = surroundings.ask_timeout_s(config.tier_start_timeout)
     try:
-        ahead = ask_ahead(driver, metadata, local.max_offset, *place, timeout_s, follows=follows)
+        ahead = ask_ahead(driver, metadata, local.max_offset, *place, timeout_s, lease=lease, follows=follows)
         if not ahead:
             return False
         if follows or not (_knows_segments(metadata) or local.topics()):
             raise refusal(config.root_path, driver.url, ahead, follows=follows)
+    except LeaseHeld as error:
+        metadata.close()
+        raise _in_use(config, error) from error
     except BaseException:
         metadata.close()
         raise
@@ -559,6 +580,34 @@ def _is_behind(
     metadata.close()
     surroundings.put_away_metadata(config.metadata_path)
     return True
+
+
+def _restored(
+    config: TierConfig,
+    surroundings: Surroundings,
+    driver: TierDriver,
+    metadata: MetadataStore,
+    lease: BrokerLease | None,
+    clock: Clock,
+) -> RestoreReport:
+    """Read what the tier says of itself into the metadata. Raises TierError, and StoreLocked as `_is_behind` does."""
+    try:
+        if lease is not None:
+            lease.require_free()
+    except LeaseHeld as error:
+        raise _in_use(config, error) from error
+    cluster, broker = config.broker_cluster_name, config.broker_name
+    return restore_metadata(
+        driver, metadata, cluster=cluster, broker=broker, threads=surroundings.restore_threads, clock=clock
+    )
+
+
+def _in_use(config: TierConfig, error: LeaseHeld) -> StoreLocked:
+    return StoreLocked(
+        f"{config.root_path}: expected to be the only store of broker {config.broker_cluster_name}/{config.broker_name}"
+        f", found another one at work: {error}. Both would give the same numbers to different messages. Stop it, or "
+        "wait until its lease ends if it is dead; a copy that is to live beside it needs another brokerName or tier"
+    )
 
 
 def _knows_segments(metadata: MetadataStore) -> bool:

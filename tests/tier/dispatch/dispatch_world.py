@@ -11,6 +11,7 @@ from small_store import killed, on_simulation, put_all
 from tiermq import LocalStore
 from tiermq.clock import ManualClock
 from tiermq.metrics import Registry
+from tiermq.store.cleaning import Cleaned
 from tiermq.tier.dispatch.engine import DispatchEngine, EngineSettings
 from tiermq.tier.dispatch.local_source import LocalStoreSource
 from tiermq.tier.dispatch.plan import DispatchConfig
@@ -112,6 +113,16 @@ class DispatchWorld:
         while self.engine.step():
             turns += 1
         return turns
+
+    def is_proven(self, end: int) -> bool:
+        """Whether a log file that ends there may go, once all has been read back that has to be."""
+        proof = self.engine.proof
+        return not proof.must_stay(0, end) or (proof.prove() and not proof.must_stay(0, end))
+
+    def clean(self) -> Cleaned:
+        """Run the local cleaner, and again when what held it up is proven."""
+        cleaned = self.store.clean_now()
+        return self.store.clean_now() if cleaned.vetoed and self.engine.proof.prove() else cleaned
 
     def die(self) -> None:
         """The process is gone; the disks keep every byte that it stored."""

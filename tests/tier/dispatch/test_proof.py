@@ -38,20 +38,20 @@ def test_a_file_stays_until_its_last_tiered_record_is_committed(world: DispatchW
     lag = world.engine.proof.lag()
     assert (lag.copied_to, lag.topic, lag.queue_id) == (place, "late", 0)
     assert lag.bytes == world.store.max_physical_offset - place
-    assert not world.engine.proof.must_stay(0, place)
+    assert world.is_proven(place)
     assert world.engine.proof.must_stay(0, place + 1)
     world.clock.advance_ms(100 * HOUR_MS)
-    cleaned = world.store.clean_now()
+    cleaned = world.clean()
     assert (cleaned.log_files, cleaned.vetoed) == (0, True)
     assert world.engine.flush()
     assert world.engine.proof.lag().bytes == 0
-    assert world.store.clean_now().log_files > 0
+    assert world.clean().log_files > 0
     assert world.tier_offsets() == list(range(30))
 
 
 def test_filtered_topics_hold_nothing_back(world: DispatchWorld) -> None:
     world.put(20, "TBW102", size=1000)
-    assert not world.engine.proof.must_stay(0, LOG_BYTES)
+    assert world.is_proven(LOG_BYTES)
 
 
 def test_records_that_have_no_unit_yet_are_not_proven(world: DispatchWorld) -> None:
@@ -73,7 +73,7 @@ def test_after_a_start_nothing_is_proven_before_the_tier_was_asked(world: Dispat
     assert world.engine.proof.must_stay(0, LOG_BYTES)
     world.driver.plan = None
     world.go(60_000)
-    assert not world.engine.proof.must_stay(0, LOG_BYTES)
+    assert world.is_proven(LOG_BYTES)
 
 
 def test_a_gap_does_not_hold_files_back_for_ever(world: DispatchWorld) -> None:
@@ -82,7 +82,7 @@ def test_a_gap_does_not_hold_files_back_for_ever(world: DispatchWorld) -> None:
     world.store._parts.cleaner.vetoes.clear()
     world.go()
     world.clock.advance_ms(100 * HOUR_MS)
-    assert world.store.clean_now().log_files > 0
+    assert world.clean().log_files > 0
     world.store.add_eviction_veto(world.engine.proof.must_stay)
     assert world.engine.flush()
     assert world.engine.proof.lag().bytes == 0
@@ -104,13 +104,13 @@ def test_a_back_end_that_stored_a_wrong_bit_and_said_ok_gets_the_range_again_bef
     world.driver.plan = ScriptedFaults("write", faults)
     assert world.engine.flush()
     assert [fault for _, fault in world.driver.injected] == [fault for fault in faults if fault]
-    assert not world.engine.proof.must_stay(0, LOG_BYTES)
+    assert world.is_proven(LOG_BYTES)
     assert world.metric("tiermq_tier_proof_failures_total") == 1
     assert world.metric("tiermq_tier_proof_repairs_total") == 1
     assert "other bytes" in caplog.text
     assert world.tier_offsets() == list(range(30))  # Each byte for byte, through the readers' checksums.
     world.clock.advance_ms(100 * HOUR_MS)
-    assert world.store.clean_now().log_files > 0
+    assert world.clean().log_files > 0
 
 
 def test_a_file_stays_while_its_copy_is_wrong_and_cannot_be_written_again(world: DispatchWorld) -> None:
@@ -119,11 +119,11 @@ def test_a_file_stays_while_its_copy_is_wrong_and_cannot_be_written_again(world:
     assert world.engine.flush()
     world.driver.plan = ScriptedFaults("rewrite", [Fault.BEFORE] * 100)
     world.clock.advance_ms(100 * HOUR_MS)
-    cleaned = world.store.clean_now()
+    cleaned = world.clean()
     assert (cleaned.log_files, cleaned.vetoed) == (0, True)
     assert "could not be asked" in str(world.engine.status()["unproven"])
     world.driver.plan = None
-    assert world.store.clean_now().log_files > 0
+    assert world.clean().log_files > 0
     assert world.engine.status()["unproven"] == ""
 
 
@@ -134,7 +134,7 @@ def test_what_a_process_before_uploaded_is_proven_again(world: DispatchWorld) ->
     world.driver.plan = None
     world.restart()
     world.go(60_000)
-    assert not world.engine.proof.must_stay(0, LOG_BYTES)
+    assert world.is_proven(LOG_BYTES)
     assert world.metric("tiermq_tier_proof_repairs_total") == 1
     assert world.tier_offsets() == list(range(30))
 
@@ -148,7 +148,7 @@ def test_bytes_that_rot_after_the_upload_are_found_before_files_go(world: Dispat
     world.driver.rewrite(file.log.segments[0].key, place + size - 2, b"?")  # In a property: no CRC of the record's own.
     with pytest.raises(CorruptSegment):
         file.read_records(place, size)
-    assert not world.engine.proof.must_stay(0, LOG_BYTES)
+    assert world.is_proven(LOG_BYTES)
     assert world.tier_offsets() == list(range(30))
 
 
@@ -159,7 +159,7 @@ def test_a_checksum_that_agrees_is_believed_only_in_mode_checksum(tmp_path: Path
     flip_next_writes(world, 2)
     world.driver.confirms_flipped = True
     assert world.engine.flush()
-    assert not world.engine.proof.must_stay(0, LOG_BYTES)
+    assert world.is_proven(LOG_BYTES)
     assert world.metric("tiermq_tier_proof_failures_total") == is_caught
     how = {"checksum": "checksum", "readback": "readback"}[mode]
     assert world.metric("tiermq_tier_proven_bytes_total", how=how) > 0
@@ -175,7 +175,7 @@ def test_damage_of_the_local_store_is_not_copied_over_a_good_tier(
     file = world.files.find("T", 0)
     assert file is not None
     before = bytes(file.log.reread(0, file.log.commit_offset))
-    assert not world.engine.proof.must_stay(0, LOG_BYTES)
+    assert world.is_proven(LOG_BYTES)
     assert bytes(file.log.reread(0, file.log.commit_offset)) == before
     assert world.metric("tiermq_tier_proof_failures_total") == 0
     assert "damaged in the local store" in caplog.text
@@ -190,8 +190,8 @@ def test_only_what_is_about_to_go_is_read_back_and_only_once(world: DispatchWorl
     inner.reread = lambda key, position, length: reads.append(length) or original(key, position, length)
     world.engine.status()
     assert reads == []
-    assert not world.engine.proof.must_stay(0, LOG_BYTES)
+    assert world.is_proven(LOG_BYTES)
     first = len(reads)
     assert first > 0
-    assert not world.engine.proof.must_stay(0, LOG_BYTES)
+    assert world.is_proven(LOG_BYTES)
     assert len(reads) == first

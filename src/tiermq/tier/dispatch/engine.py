@@ -453,7 +453,7 @@ class DispatchEngine:
             "pending_bytes": self._budget.used_bytes,
             "copied_to": lag.copied_to,
             "lag_bytes": lag.bytes,
-            "unproven": self.proof.trouble,
+            "unproven": self.proof.state,
             "fenced": {f"{run.name[0]}-{run.name[1]}": run.fenced for run in runs if run.fenced},
             "troubles": {f"{run.name[0]}-{run.name[1]}": run.trouble for run in runs if run.trouble},
         }
@@ -513,10 +513,6 @@ class _Scheduler(Service):
 
     def run_once(self) -> float:
         return self._engine.tick()
-
-    def ask_to_stop(self) -> None:
-        self._stopping.set()
-        self._woken.set()
 
     def threads(self) -> list[threading.Thread]:
         return [] if self._thread is None else [self._thread]

@@ -18,18 +18,23 @@ this process may not write the queue, the file stays, and `trouble` says why.
 
 A queue that has not been compared with the tier since the start proves nothing: its metadata may say more than the
 bucket holds. Records that have no unit yet prove nothing either. Filtered topics and batch topics do not count.
+
+The store's cleaner never waits for the tier: `must_stay` answers from what is proven, and notes what is to be proven
+next. That is read on the thread of `start`, which calls `on_proven` so that the cleaner comes again at once; without
+that thread, `prove` does it. What could not be proven is tried again when the cleaner asks again.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tiermq.consumequeue.unit import UNIT, UNIT_BYTES
-from tiermq.errors import TierError
+from tiermq.errors import StoreClosed, TierError
 from tiermq.kernel import check_window
+from tiermq.service import Service
 from tiermq.tier.dispatch.dispatch_metrics import DispatchMetrics
 from tiermq.tier.dispatch.local_source import LocalSource
 from tiermq.tier.dispatch.topic_filter import TopicFilter
@@ -43,6 +48,7 @@ from tiermq.tier.tier_config import CHECKSUM, READBACK
 _log = logging.getLogger(__name__)
 
 UNITS_AT_ONCE = 8_192
+REST_S = 60.0  # Whoever wants something proven wakes the thread.
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,8 @@ class Lag:
 
 class EvictionProof:
     """Give `must_stay` to `LocalStore.add_eviction_veto`. Any thread may call anything; one at a time proves.
+
+    `must_stay`, `lag` and `state` take no lock and ask the local store alone.
 
     `may_write` says whether this process owns a queue's tier, and so may repair it.
     """
@@ -79,22 +87,52 @@ class EvictionProof:
         self._may_write = may_write
         self._lock = threading.Lock()
         self._proven: dict[FlatMessageFile, int] = {}  # Every local message below that queue offset is proven.
-        self.trouble = ""
+        self._wanted = 0  # Up to where the cleaner would delete, if that were proven.
+        self._trouble = ""
+        self._on_proven: Callable[[], None] = lambda: None
+        self._thread = _ProofThread(self)
         self.held_topics: frozenset[str] = frozenset()  # Being deleted: what the tier has of them is of another life.
 
+    # Living
+
+    def start(self, on_proven: Callable[[], None]) -> None:
+        """Prove what `must_stay` is asked about in a thread, and call `on_proven` there whenever it is."""
+        self._on_proven = on_proven
+        self._thread.start()
+
+    def ask_to_stop(self) -> None:
+        """Read back nothing more than what is being read."""
+        self._thread.ask_to_stop()
+
+    def stop_within(self, timeout_s: float) -> bool:
+        """End the thread; False when a request takes longer than that. Nothing is proven after it."""
+        return self._thread.stop_within(timeout_s)
+
+    # Answering
+
     def must_stay(self, first_offset: int, end_offset: int) -> bool:
-        """Whether a local log file [first_offset, end_offset) holds a record that is not proven. May ask the tier."""
+        """Whether a local log file [first_offset, end_offset) holds a record that is not proven, as far as is known.
+
+        What is copied and not proven is noted for `prove`. Asks the tier nothing.
+        """
         if first_offset >= end_offset:
             return False
         if end_offset > self.lag().copied_to:
             return True
-        with self._lock:
-            try:
-                self.trouble = self._unproven_before(end_offset)
-            except TierError as error:
-                self.trouble = f"the tier could not be asked: {error}"
-                _log.warning("local files stay, because their copies are not proven: %s", error)
-            return bool(self.trouble)
+        if next(self._unproven(end_offset), None) is None:
+            self._wanted, self._trouble = 0, ""
+            return False
+        self._wanted = end_offset
+        self._thread.wake()
+        return True
+
+    @property
+    def state(self) -> str:
+        """Why files that are copied and due stay, in words; empty when none does."""
+        wanted = self._wanted
+        if self._trouble or next(self._unproven(wanted), None) is None:
+            return self._trouble
+        return f"the log before {wanted} is to be compared with the tier"
 
     def lag(self) -> Lag:
         begin, end = self._source.log_bounds()
@@ -115,24 +153,48 @@ class EvictionProof:
             if not self._filter.is_filtered(topic)
         ]
 
-    def _unproven_before(self, physical_end: int) -> str:
-        """Prove every queue's messages before a place in the local log; what could not be proven, in words."""
-        known = set()
+    def _unproven(self, physical_end: int) -> Iterator[tuple[FlatMessageFile, int]]:
+        """Each queue's first message before a place in the local log that is not proven; again, until it is."""
         for topic, queue_id, file in self._tiered():
-            if file is None:
-                continue
-            known.add(file)
-            while True:
-                proven = self._proven.get(file, 0)
-                first = self._source.first_message(topic, queue_id, proven)
+            while file is not None:
+                known = max(self._proven.get(file, 0), file.min_offset)  # What the tier expired is not wanted any more.
+                first = self._source.first_message(topic, queue_id, known)
                 if first is None or first[1] >= physical_end:
                     break
-                offset = max(first[0], file.min_offset)  # What the tier expired is not wanted any more.
-                if offset == first[0]:
-                    offset = self._prove(file, offset)
-                if offset <= proven:
-                    return f"{file.queue.logical_path}: message {first[0]} in the tier is not the local one"
-                self._proven[file] = offset
+                yield file, first[0]
+
+    # Proving
+
+    def prove(self) -> bool:
+        """Prove, on this thread, what the cleaner was refused last; whether it is. Waits for the tier."""
+        with self._lock:
+            wanted = self._wanted
+            if not wanted:
+                return False
+            try:
+                if next(self._unproven(wanted), None) is None:
+                    return True
+                trouble = self._trouble_before(wanted)
+            except StoreClosed:
+                return False
+            except TierError as error:
+                trouble = f"the tier could not be asked: {error}"
+                _log.warning("local files stay, because their copies are not proven: %s", error)
+            self._trouble = trouble
+        if not trouble:
+            self._on_proven()
+        return not trouble
+
+    def _trouble_before(self, physical_end: int) -> str:
+        """Prove every queue's messages before a place in the local log; what could not be proven, in words."""
+        for file, offset in self._unproven(physical_end):
+            if self._thread.stopping:
+                return "the store is being closed"
+            proven = self._prove(file, offset)
+            if proven <= offset:
+                return f"{file.queue.logical_path}: message {offset} in the tier is not the local one"
+            self._proven[file] = proven
+        known = {file for _, _, file in self._tiered()}
         self._proven = {file: offset for file, offset in self._proven.items() if file in known}
         return ""
 
@@ -142,6 +204,8 @@ class EvictionProof:
         Raises TierError.
         """
         count = min(UNITS_AT_ONCE, file.commit_offset - offset)
+        if count <= 0:
+            return offset  # The queue was deleted since the cleaner asked.
         position, length = offset * UNIT_BYTES, count * UNIT_BYTES
         is_confirmed = self._mode == CHECKSUM and file.units.is_confirmed(position, position + length)
         if not is_confirmed and _agrees(file.units, position, length) is False:
@@ -222,6 +286,18 @@ class EvictionProof:
         if is_right:
             self._metrics.tier_repairs.add()
         return is_right
+
+
+class _ProofThread(Service):
+    """Reads back what is about to go: a request that hangs holds up nobody but the files that wait for it."""
+
+    def __init__(self, proof: EvictionProof) -> None:
+        super().__init__("tier-proof")
+        self._proof = proof
+
+    def run_once(self) -> float:
+        self._proof.prove()
+        return REST_S
 
 
 def _name(file: FlatMessageFile) -> tuple[str, int]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from collections.abc import Callable
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import SegmentMissing, StaleWriter, TierError
@@ -18,7 +19,7 @@ from tiermq.tier.dispatch.queue_run import QueueRun
 from tiermq.tier.flat.flat_append_file import FlatAppendFile
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
 from tiermq.tier.flat.flat_segment import FlatSegment
-from tiermq.tier.metadata.broker_lease import DEFAULT_TERM_MS, BrokerLease, LeaseHeld
+from tiermq.tier.metadata.broker_lease import DEFAULT_TERM_MS, BrokerLease, LeaseDamaged, LeaseHeld
 from tiermq.tier.metadata.manifest_policy import ManifestPolicy
 from tiermq.tier.metadata.manifest_snapshot import snapshot_manifest
 from tiermq.tier.metadata.manifest_store import EpochBehind, ManifestStore
@@ -57,6 +58,8 @@ class QueueWriter:
         self._next_renewal_ms = 0
         self._held_until_ms = 0
         self._lost = ""
+        self.on_held: Callable[[TierError], None] = lambda _error: None
+        """Called when another process has the broker, each time that this is found. A damaged lease names nobody."""
         self._seals: deque[tuple[FlatAppendFile, FlatSegment]] = deque()
         self._seals_lock = threading.Lock()
         self._sealing: set[FlatSegment] = set()
@@ -93,7 +96,7 @@ class QueueWriter:
 
     def _keep_lease(self) -> None:
         now_ms = self._clock.now_ms()
-        if self._lease is None or now_ms < self._next_renewal_ms:
+        if self._lease is None or now_ms < self._next_renewal_ms or self._lease.has_twin():
             return
         self._next_renewal_ms = now_ms + self._renew_ms
         try:
@@ -106,9 +109,13 @@ class QueueWriter:
         except LeaseHeld as error:
             self._lost = f"standing by: {error}"
             _log.warning("nothing is copied into the tier by this process: %s", error)
+            if not isinstance(error, LeaseDamaged):
+                self.on_held(error)
         except StaleWriter as error:
             self._held_until_ms, self._lost = 0, f"lost: {error}"
             _log.error("this process stops writing the tier: %s", error)
+            if self._lease.has_twin():
+                self.on_held(error)
 
     def own(self, file: FlatMessageFile) -> int:
         """Become the queue's writer; its epoch, or 0 while the broker is not ours. Raises StaleWriter, TierError."""

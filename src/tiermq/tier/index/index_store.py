@@ -355,12 +355,3 @@ class _UpkeepThread(Service):
 
     def finish(self) -> None:
         self._store._upload_all()
-
-    def stop_within(self, timeout_s: float) -> bool:
-        """Ask the thread to finish; False when it has not by then. It ends by itself once the tier answers."""
-        self._stopping.set()
-        self._woken.set()
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-            return not self._thread.is_alive()
-        return True

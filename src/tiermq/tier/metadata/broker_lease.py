@@ -128,6 +128,8 @@ class BrokerLease:
         self._held: Lease | None = None
         self._version = ""
         self._lost: str | None = None
+        self._wanted_epoch = 0  # Of the newest acquisition, which may have landed although its answer was lost.
+        self._has_twin = False
         self._damaged: tuple[str, int] | None = None
         """The version of a lease that cannot be read, and since when it is known."""
         self._checks_begun = 0
@@ -150,6 +152,21 @@ class BrokerLease:
         stored = self._driver.get_object(self.name)
         return None if stored is None else decode_lease(stored.data, self.name)
 
+    def has_twin(self) -> bool:
+        """Whether another process of the same name took it over: each would take it back for ever."""
+        return self._has_twin
+
+    def require_free(self) -> None:
+        """Raises LeaseHeld, naming the holder, while the lease is another's. One that cannot be read names nobody."""
+        try:
+            found = self.read()
+        except CorruptManifest as error:
+            _log.error("who holds the broker's part of the tier cannot be read: %s", error)
+            return
+        now_ms = self._clock.now_ms()
+        if found is not None and found.owner not in ("", self.owner) and now_ms < found.expires_ms:
+            raise self._held_by(found, now_ms)
+
     def acquire(self, *, epoch_min: int = 1, force: bool = False) -> int:
         """Take the lease and return its epoch, which is higher than every one before and at least `epoch_min`.
 
@@ -166,14 +183,15 @@ class BrokerLease:
             if old.owner not in ("", self.owner) and now_ms < old.expires_ms and not force:
                 raise self._held_by(old, now_ms)
             lease = Lease(max(old.epoch + 1, epoch_min), self.owner, now_ms + self._term_ms)
+            self._wanted_epoch = lease.epoch
             try:
                 version = self._driver.put_object(
                     self.name, encode_lease(lease), expected=None if stored is None else stored.version
                 )
             except ManifestConflict as conflict:
                 winner = self.read()
-                if winner is None:
-                    raise
+                if winner is None or winner.owner in ("", self.owner):
+                    raise  # Perhaps our own, whose answer was lost: the next one finds out.
                 raise self._held_by(winner, now_ms) from conflict
             self._held, self._version, self._lost, self._damaged = lease, version, None, None
             return lease.epoch
@@ -277,7 +295,8 @@ class BrokerLease:
         elif not current.owner:
             self._lost = f"nobody: it was released at epoch {current.epoch}"
         else:
-            self._lost = f"{current.owner} (epoch {current.epoch})"
+            self._has_twin = current.owner == self.owner and current.epoch != self._wanted_epoch
+            self._lost = f"{'another ' * self._has_twin}{current.owner} (epoch {current.epoch})"
         return self._stale()
 
     def _require_held(self) -> Lease:
