@@ -14,7 +14,7 @@ import pytest
 from interop.conftest import StartBroker
 from interop.java_client import JavaClient, bodies, received
 from interop.rocketmq import SMALL_FILES, Distribution
-from interop.test_mqadmin import await_registered
+from interop.two_brokers import await_registered
 from servers.serving import Serving
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("java-clients")]
