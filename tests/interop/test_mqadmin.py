@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker.brokers import send_command
 from broker.consuming import heartbeat
+from cli.wire_commands import shell
 from interop.mqadmin import Mqadmin, masked
 from interop.rocketmq import BROKER_NAME, CLUSTER_NAME, Distribution
 from interop.two_brokers import World, broker_config, name_server_config, send_alike, two_brokers
@@ -136,6 +138,30 @@ def test_settings_are_shown_and_changed_alike(world: World) -> None:
         "deleteWhen",
     }
     assert {name: ours[name] for name in same} == {name: real[name] for name in same}
+
+
+def test_a_topic_s_own_time_reaches_the_tier(distribution: Distribution, tmp_path: Path) -> None:
+    tier = (tmp_path / "tier").as_uri()
+    with (
+        shell(tmp_path, tier=tier) as at,
+        Mqadmin(distribution, tmp_path / "admin", at.broker.name_server) as mqadmin,
+    ):
+        tiered: Any = at.broker.broker.store
+        at.run("topic", "create", "orders", "--queues", "1")
+        at.broker.send("orders", b"x")
+
+        def kept_after(change: str) -> tuple[str, list[tuple[str, int]]]:
+            said = mqadmin.run(
+                "updateTopic", "-b", at.broker.address, "-t", "orders", "-r", "1", "-w", "1", f"--attributes={change}"
+            )
+            assert "success" in said
+            assert tiered.tier_now()
+            rows = at.json("tier", "stat", tier)["retention"]
+            return at.lines("topic", "show", "orders")[-1], [(row["topic"], row["hours"]) for row in rows]
+
+        assert kept_after("+reserve.time=48") == ("kept in the tier of broker-a: 2 d (its own)", [("orders", 48)])
+        assert kept_after("+reserve.time=720") == ("kept in the tier of broker-a: 30 d (its own)", [("orders", 720)])
+        assert kept_after("-reserve.time") == ("kept in the tier of broker-a: for ever (by default)", [])
 
 
 ACCOUNTS = """
