@@ -20,6 +20,7 @@ from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.limits import ServerLimits
+from tiermq.remoting.permissions import AccessTable
 from tiermq.settings import INT_MAX
 from tiermq.testing.local_broker import NEVER_S
 
@@ -33,7 +34,12 @@ LOCALLY = {"bind_address": "127.0.0.1", "listen_port": 0, "broker_name": "b"}
 
 @contextlib.contextmanager
 def running(
-    path: Path, *, clock: Clock | None = None, store: dict[str, Any] | None = None, **settings: Any
+    path: Path,
+    *,
+    clock: Clock | None = None,
+    store: dict[str, Any] | None = None,
+    acl: AccessTable | None = None,
+    **settings: Any,
 ) -> Iterator[Broker]:
     """A broker with a topic T of four queues. With a clock that is moved, nobody is closed for being silent."""
     patient: dict[str, Any] = {} if clock is None else {"channel_expired_timeout": INT_MAX}
@@ -41,6 +47,7 @@ def running(
         path,
         config=BrokerConfig(**{**LOCALLY, **patient, **settings}),
         clock=clock,
+        acl=acl,
         limits=None if clock is None else ServerLimits(idle_s=NEVER_S),
         **{**SIZES, **(store or {})},
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from pathlib import Path
 
@@ -273,9 +274,9 @@ def test_what_memory_has_of_the_tier_is_answered_without_another_thread(
 
 
 def test_a_tier_out_of_reach_is_an_error_that_clients_try_again_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with tiered(tmp_path) as broker, Peer(broker) as peer:
+    with tiered(tmp_path) as broker, Peer(broker) as peer, caplog.at_level(logging.INFO):
         peer.join()
         store = broker.store
         assert isinstance(store, TieredStore)
@@ -286,7 +287,8 @@ def test_a_tier_out_of_reach_is_an_error_that_clients_try_again_after(
         with monkeypatch.context() as broken:
             broken.setattr(store.tier.fetcher, "get", gone)
             answer = peer.pull(0)
-            assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "the tier is out of reach")
+            assert (answer.code, "TierUnavailable" in str(answer.remark)) == (ResponseCode.SYSTEM_ERROR, True)
+            assert "the tier is out of reach" in caplog.text
         assert first_words(peer.pull(0))[0] == "0"
 
 
@@ -349,8 +351,10 @@ def test_too_many_cold_pulls_are_told_to_come_back(tmp_path: Path) -> None:
         assert peer.pull(0).code == 0
 
 
-def test_a_pull_of_what_is_damaged_in_the_tier_is_an_error_with_words_and_moves_no_consumer(tmp_path: Path) -> None:
-    with tiered(tmp_path) as broker, Peer(broker) as peer:
+def test_a_pull_of_what_is_damaged_in_the_tier_is_an_error_with_words_and_moves_no_consumer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with tiered(tmp_path) as broker, Peer(broker) as peer, caplog.at_level(logging.INFO):
         peer.join()
         broker.parts.offsets.commit("G", "T", 0, 0)
         log = next(path for path in (tmp_path / "tier").rglob("T/0/COMMIT_LOG/*") if path.suffix == "")
@@ -361,7 +365,8 @@ def test_a_pull_of_what_is_damaged_in_the_tier_is_an_error_with_words_and_moves_
             answer = peer.pull(offset, sysFlag=1, commitOffset=0)
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert "nextBeginOffset" not in answer.ext
-            assert "not those that were written" in (answer.remark or "")
+            assert "CorruptSegment" in (answer.remark or "")
+            assert "not those that were written" in caplog.text
         assert broker.parts.offsets.query("G", "T", 0) == 0
         data[500] ^= 1
         log.write_bytes(data)

@@ -5,12 +5,20 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from broker.consuming import Peer, bodies_of, messages_of, put, running
+from tiermq import Message
 from tiermq.clock import ManualClock
-from tiermq.message.ids import decode_message_id
+from tiermq.message.ids import decode_message_id, encode_message_id
 from tiermq.message.java_hash import java_hash
+from tiermq.message.record import encode_record
+from tiermq.remoting.acl import Credentials
+from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.json_dialect import decode_body
+from tiermq.remoting.permissions import AccessTable
 
 ALWAYS = {"beginTimestamp": 0, "endTimestamp": 2**63 - 1}
 
@@ -50,6 +58,55 @@ def test_a_message_is_found_by_its_id(tmp_path: Path) -> None:
         offset = decode_message_id(second.message_id).physical_offset
         answer = peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=offset)
         assert (answer.code, messages_of(answer)) == (0, [second])
+
+
+@pytest.mark.parametrize("code", [33, 36, 309])
+def test_bytes_of_a_body_that_look_like_a_record_are_none(tmp_path: Path, code: int) -> None:
+    """Nor does the answer say what is there: neither bytes nor checksums."""
+    with running(tmp_path) as broker, Peer(broker) as peer:
+        put(broker, "secret" * 100)
+        peer.join()
+
+        def forged(place: int) -> bytes:
+            return encode_record(topic="T", body=b"forged", physical_offset=place, queue_offset=0)
+
+        local = broker.parts.local
+        inside = local.max_physical_offset + len(encode_record(topic="T", body=b"")) - len("T") - 3
+        assert local.put(Message("T", forged(inside))).ok
+        local.dispatch_now()
+        assert local.message_at(inside) is not None, "it looks like one"
+        end = local.max_physical_offset
+        for offset in (inside, *range(end)):
+            place = {"msgId": encode_message_id("127.0.0.1:1", offset)} if code == 309 else {"offset": offset}
+            if offset in (0, local.physical_offset_of("T", 0, 1)):
+                continue
+            answer = peer.ask(code, group="G", consumerGroup="G", clientId="c1", delayLevel=0, **place)
+            assert (answer.code, bytes(answer.body)) == (1, b"")
+            assert str(answer.remark).rstrip("0123456789ABCDEF") in {
+                "can not find message by the offset, ",
+                "look message by offset failed, ",
+                "no message with the id ",
+            }
+        assert local.max_physical_offset == end
+
+
+def test_the_subscription_of_a_group_is_told_to_those_who_may_use_it(tmp_path: Path) -> None:
+    asked = {"topic": "T", "queueId": 0, "index": 0, "count": 1, "consumerGroup": "G"}
+    accounts = tmp_path / "acl.toml"
+    accounts.write_text(
+        '[[accounts]]\naccessKey = "reader"\nsecretKey = "long"\ntopicPerms = ["T=SUB"]\ngroupPerms = ["mine=SUB"]\n'
+    )
+    with running(tmp_path / "store", acl=AccessTable.load(accounts)) as broker:
+        put(broker, "a")
+        signer = Credentials("reader", "long")
+        with BlockingClient("127.0.0.1", broker.port, credentials=signer, timeout_s=60) as reader:
+
+            def ask(**changes: object) -> RemotingCommand:
+                fields = {name: str(value) for name, value in {**asked, **changes}.items()}
+                return reader.request(RemotingCommand(RequestCode.QUERY_CONSUME_QUEUE, ext=fields))
+
+            assert (ask().code, bytes(ask().body)) == (ResponseCode.NO_PERMISSION, b"")
+            assert ask(consumerGroup="mine").code == ask(consumerGroup="").code == ResponseCode.SUCCESS
 
 
 def test_a_place_without_a_message_is_an_error(tmp_path: Path) -> None:

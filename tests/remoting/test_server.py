@@ -59,9 +59,11 @@ def test_an_unknown_code_is_not_supported(running: ServerThread) -> None:
 def test_a_handler_s_mistake_is_answered_and_logged(running: ServerThread, caplog: pytest.LogCaptureFixture) -> None:
     with BlockingClient("127.0.0.1", running.port, timeout_s=60) as client, caplog.at_level(logging.ERROR):
         answer = client.request(RemotingCommand(BROKEN))
-        assert (answer.code, answer.remark) == (1, "ZeroDivisionError: no reason")
+        assert (answer.code, "ZeroDivisionError" in str(answer.remark)) == (1, True)
+        assert "no reason" not in str(answer.remark), "it may quote what was read"
         assert client.request(RemotingCommand(ECHO)).code == 0
     assert "failed" in caplog.text
+    assert "no reason" in caplog.text
 
 
 def test_a_one_way_request_is_never_answered_not_even_with_an_error(running: ServerThread) -> None:

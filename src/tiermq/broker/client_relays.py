@@ -79,9 +79,9 @@ class RelayProcessor:
     def _record(self, message_id: str) -> bytes:
         try:
             place = decode_message_id(message_id)
-            message = self._parts.store.message_at(place.physical_offset)
         except (TierMQError, ValueError) as error:
             raise RequestRefused(f"no message with the id {message_id[:64]}: {error}") from error
+        message = self._parts.store.stored_at(place.physical_offset)
         if message is None:
             raise RequestRefused(f"no message with the id {message_id[:64]}")
         return reencode(message)

@@ -31,7 +31,7 @@ from tiermq.remoting.access import of_group, reads, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.server import REMARK_CHARACTERS_MAX
+from tiermq.remoting.server import remark_of
 
 _log = logging.getLogger(__name__)
 
@@ -199,7 +199,9 @@ class PopProcessor:
         code = error.code if isinstance(error, RequestRefused) else ResponseCode.SYSTEM_ERROR
         if not isinstance(error, TierMQError):
             _log.error("%s: a pop failed", pop.connection, exc_info=error)
-        self._send(pop, pop.command.respond(code, str(error)[:REMARK_CHARACTERS_MAX]))
+        elif not isinstance(error, RequestRefused):
+            _log.info("%s: a pop failed: %s", pop.connection, error)
+        self._send(pop, pop.command.respond(code, remark_of(error)))
 
     # What happens by itself.
 

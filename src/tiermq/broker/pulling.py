@@ -35,7 +35,7 @@ from tiermq.remoting.access import of_group, reads, serves
 from tiermq.remoting.codes import VERSION, RequestCode, ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, RemotingCommand
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.server import REMARK_CHARACTERS_MAX
+from tiermq.remoting.server import remark_of
 from tiermq.status import GetStatus
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ class PullProcessor:
             page = error
         except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered and logged
             _log.exception("%s: a pull from the tier failed", pull.connection)
-            page = RequestRefused(f"{type(error).__name__}: {error}")
+            page = RequestRefused(remark_of(error))
         self._server.call_threadsafe(self._cold_done, cold, page)
 
     def _cold_done(self, cold: _ColdPull, page: Page | TierMQError) -> None:
@@ -354,7 +354,9 @@ class PullProcessor:
         code = error.code if isinstance(error, RequestRefused) else ResponseCode.SYSTEM_ERROR
         if not isinstance(error, TierMQError):
             _log.error("%s: a pull failed", pull.connection, exc_info=error)
-        self._answer(pull, pull.command.respond(code, str(error)[:REMARK_CHARACTERS_MAX]))
+        elif not isinstance(error, RequestRefused):
+            _log.info("%s: a pull failed: %s", pull.connection, error)
+        self._answer(pull, pull.command.respond(code, remark_of(error)))
 
     # What happens by itself.
 

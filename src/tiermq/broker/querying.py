@@ -20,7 +20,7 @@ from tiermq.consumequeue.ext_unit import ExtUnit
 from tiermq.consumequeue.unit import is_ext_address
 from tiermq.errors import RequestRefused
 from tiermq.message.record import reencode
-from tiermq.remoting.access import reaches, reads, require_topic, serves
+from tiermq.remoting.access import reaches, reads, require_group, require_topic, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
@@ -78,14 +78,21 @@ class QueryProcessor:
     @serves(RequestCode.VIEW_MESSAGE_BY_ID, access=reaches("SUB of the message's topic"), in_pool=True)
     def view(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         offset = int_field(command, "offset")
-        message = self._store.message_at(offset) if offset >= 0 else None
+        message = self._store.stored_at(offset)
         if message is None:
             raise RequestRefused(f"can not find message by the offset, {offset}")
         require_topic(command, message.topic, Permission.SUB)
         return command.respond(body=reencode(message))
 
-    @serves(RequestCode.QUERY_CONSUME_QUEUE, access=reads("topic"), in_pool=True)
+    @serves(
+        RequestCode.QUERY_CONSUME_QUEUE,
+        access=reads("topic") & reaches("SUB of the group, if it names one"),
+        in_pool=True,
+    )
     def units(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        group = command.ext.get("consumerGroup")
+        if group:
+            require_group(command, group)
         topic, queue_id = text_field(command, "topic"), int32_field(command, "queueId")
         index, count = int_field(command, "index"), int32_field(command, "count")
         local = self._parts.local
@@ -93,7 +100,7 @@ class QueryProcessor:
             raise RequestRefused(f"{queue_id}@{topic} is not exist!")
         low, high = max(0, local.min_offset(topic, queue_id)), max(0, local.max_offset(topic, queue_id))
         told: dict[str, Any] = {"maxQueueIndex": high, "minQueueIndex": low}
-        if group := command.ext.get("consumerGroup"):
+        if group:
             wanted = self._parts.clients.subscription(group, topic)
             told["subscriptionData"] = None if wanted is None else wanted.to_json()
             told["filterData"] = f"{group}@{topic} is not online!" if wanted is None else wanted.expression

@@ -19,7 +19,7 @@ from tiermq.broker.groups import SubscriptionGroup
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.send_checks import VERSION_MAX_RECONSUME_TIMES
 from tiermq.config import FlushDiskType
-from tiermq.errors import CorruptRecord, RequestRefused, TierError
+from tiermq.errors import RequestRefused, TierError
 from tiermq.kernel import Message
 from tiermq.message.hosts import encode_host
 from tiermq.message.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, WAIT, with_property
@@ -91,10 +91,7 @@ class RetryProcessor:
 
     def _find(self, command: RemotingCommand, group: str) -> StoredMessage:
         offset = int_field(command, "offset")
-        try:
-            found = self._parts.store.message_at(offset) if offset >= 0 else None
-        except CorruptRecord:
-            found = None
+        found = self._parts.store.stored_at(offset)
         if self._parts.tiered is not None:
             found = self._find_cold(command, group, found)
         if found is None:

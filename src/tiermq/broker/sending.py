@@ -56,6 +56,7 @@ from tiermq.namesrv.topic_config import FILTER_SINGLE_TAG, TopicConfig
 from tiermq.remoting.access import Access, writes
 from tiermq.remoting.codes import VERSION, RequestCode, ResponseCode
 from tiermq.remoting.connection import Connection
+from tiermq.remoting.server import remark_of
 from tiermq.status import PutStatus
 from tiermq.store.topic_attributes import ATTRIBUTE as QUEUE_TYPE
 
@@ -352,7 +353,7 @@ class SendProcessor:
         refused = missing if made is None else None
         if error is not None:
             _log.error("topic %s: what a send needs could not be made", topic, exc_info=error)
-            refused = RequestRefused(f"{type(error).__name__}: {error}", ResponseCode.SYSTEM_ERROR)
+            refused = RequestRefused(remark_of(error), ResponseCode.SYSTEM_ERROR)
         for connection, request in line:
             self._go_on(connection, request, refused)
 
@@ -364,7 +365,7 @@ class SendProcessor:
         except Exception as error:  # noqa: BLE001 - a request's outermost edge: those behind it in line go on
             if not isinstance(error, RequestRefused):
                 _log.error("a send to %s that had waited failed", request.topic, exc_info=error)
-                error = RequestRefused(f"{type(error).__name__}: {error}")
+                error = RequestRefused(remark_of(error))
             if not request.is_oneway:
                 connection.send(refusal_of(request, error))
             return

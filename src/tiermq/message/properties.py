@@ -147,7 +147,9 @@ def get_text_property(encoded: bytes | bytearray, name: str) -> str | None:
     try:
         return value.decode()
     except UnicodeDecodeError as error:
-        raise CorruptRecord(f"property {name}: expected UTF-8, found {value!r} ({error.reason})") from error
+        raise CorruptRecord(
+            f"property {name}: expected UTF-8, found {len(value)} other bytes ({error.reason})"
+        ) from error
 
 
 def delete_property(encoded: bytes, name: bytes) -> bytes:

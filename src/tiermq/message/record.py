@@ -241,7 +241,7 @@ def decode_record(
     try:
         topic = str(buffer[topic_at : topic_at + topic_length], "utf-8")
     except UnicodeDecodeError as error:
-        raise _damaged(position, f"expected a topic in UTF-8, found {error.object!r}") from error
+        raise _damaged(position, f"expected a topic in UTF-8, found {len(error.object)} bytes that are none") from error
     encoded_properties = bytes(buffer[properties_at:end])
 
     if expect_physical_offset is not None and physical_offset != expect_physical_offset:

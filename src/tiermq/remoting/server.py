@@ -41,6 +41,13 @@ REMARK_CHARACTERS_MAX = 500
 Decoded = TypeVar("Decoded")
 
 
+def remark_of(error: Exception) -> str:
+    """What a peer is told of an error: the words of a refusal. Others may quote what was read, and are for the log."""
+    if isinstance(error, RequestRefused):
+        return str(error)[:REMARK_CHARACTERS_MAX]
+    return f"the request failed with {type(error).__name__}: the server's log has the details"
+
+
 class AccessCheck(Protocol):
     """Who signed a request; None may do everything. Raises RequestRefused for one that nobody has signed."""
 
@@ -461,11 +468,11 @@ class RemotingServer:
 
     def _refusal_of(self, command: RemotingCommand, error: Exception) -> RemotingCommand | None:
         if isinstance(error, RequestRefused):
-            code, remark = error.code, str(error)
+            code = error.code
         else:
             self.handler_errors += 1
             _log.error("request %r failed", command, exc_info=error)
-            code, remark = ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"
+            code = ResponseCode.SYSTEM_ERROR
         if command.flag & (FLAG_ONEWAY | FLAG_RESPONSE):
             return None
-        return command.respond(code, remark[:REMARK_CHARACTERS_MAX])
+        return command.respond(code, remark_of(error))

@@ -23,7 +23,7 @@ from tiermq.consumequeue.consume_queue import ConsumeQueue
 from tiermq.consumequeue.ext_unit import ExtUnit
 from tiermq.consumequeue.queue_table import Queue, QueueType
 from tiermq.consumequeue.unit import UNIT, UNIT_BYTES, is_real
-from tiermq.errors import IllegalMessage, StoreClosed, StoreError
+from tiermq.errors import CorruptRecord, IllegalMessage, StoreClosed, StoreError
 from tiermq.kernel import (
     Appender,
     Collected,
@@ -188,9 +188,28 @@ class LocalStore(StoreLife):
         self._ensure_running()
         return record_at(self._parts.log.files.segments, physical_offset, size)
 
+    def stored_at(self, physical_offset: int) -> StoredMessage | None:
+        """The message whose record begins at a physical offset that a client names, or None.
+
+        Its queue must refer to that offset: bytes within a message's body may look like a record. What was read there
+        instead is not reported, since it is another message's content.
+        """
+        if physical_offset < 0:
+            return None
+        try:
+            message = self.message_at(physical_offset)
+        except CorruptRecord:
+            return None
+        if message is None:
+            return None
+        if physical_offset >= self.dispatched_where:
+            self.dispatch_now()  # It was stored a moment ago.
+        place = self.physical_offset_of(message.topic, message.queue_id, message.queue_offset)
+        return message if place == physical_offset else None
+
     def message_by_id(self, message_id: str) -> StoredMessage | None:
-        """The message with an offset message id (as `PutResult.message_id`)."""
-        return self.message_at(decode_message_id(message_id).physical_offset)
+        """The message with an offset message id (as `PutResult.message_id`), or None."""
+        return self.stored_at(decode_message_id(message_id).physical_offset)
 
     # Offsets and times
 

@@ -347,6 +347,10 @@ class TieredReading:
         """By physical offset in the local log; records in the tier have other ones."""
         return self.local.message_at(physical_offset, size)
 
+    def stored_at(self, physical_offset: int) -> StoredMessage | None:
+        """The same at an offset that a client names: see `LocalStore.stored_at`."""
+        return self.local.stored_at(physical_offset)
+
     def message_by_id(self, message_id: str) -> StoredMessage | None:
         """By offset message id, which names a place in the local log."""
         return self.local.message_by_id(message_id)

@@ -119,10 +119,10 @@ class EndTransaction:
             return self._end(half, request.outcome)
 
     def _find(self, request: EndRequest) -> HalfMessage | EndStatus:
+        record = self._store.stored_at(request.log_offset)
+        if record is None or (record.topic, record.queue_id) != (HALF_TOPIC, HALF_QUEUE):
+            return EndStatus.NOT_FOUND
         try:
-            record = self._store.message_at(request.log_offset) if request.log_offset >= 0 else None
-            if record is None:
-                return EndStatus.NOT_FOUND
             half = read_half(record)
         except CorruptRecord:
             return EndStatus.NOT_FOUND
@@ -130,16 +130,7 @@ class EndTransaction:
             return EndStatus.OTHER_GROUP
         if record.queue_offset != request.queue_offset:
             return EndStatus.OTHER_OFFSET
-        return self._really(half)
-
-    def _really(self, half: HalfMessage) -> HalfMessage | EndStatus:
-        """The half message, if the half queue has it there: bytes in the body of another message may look like one."""
-        record = half.record
-        place = self._store.physical_offset_of(HALF_TOPIC, HALF_QUEUE, record.queue_offset)
-        if place < 0 <= record.queue_offset - self._store.max_offset(HALF_TOPIC, HALF_QUEUE):
-            self._store.dispatch_now()  # It was stored a moment ago.
-            place = self._store.physical_offset_of(HALF_TOPIC, HALF_QUEUE, record.queue_offset)
-        return half if place == record.physical_offset else EndStatus.NOT_FOUND
+        return half
 
     def _end_again(self, half: HalfMessage, known: Outcome, outcome: Outcome) -> Ended:
         """What was ended stays so. Its op may still wait because the store took nothing then."""
