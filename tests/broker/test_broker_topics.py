@@ -24,6 +24,7 @@ from tiermq.tier.dispatch.topic_filter import TopicFilter
 
 REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
 OWN = [*sorted(BROKER_TOPICS), "rmq_sys_wheel_timer", REVIVE, "rmq_sys_SYNC_BROKER_MEMBER_b1", "rmq_sys_anything"]
+OWN += ["RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ANYTHING", "rmq_SYS_index"]
 FOR_CLIENTS = ["RMQ_SYS_TRACE_TOPIC", "rmq_sys_TRACE_DATA_cn", "BenchmarkTest", "DefaultCluster_REPLY_TOPIC", "orders"]
 TABLE = "message/topic_name.py"
 
@@ -53,6 +54,14 @@ def sends(topic: str) -> list[RemotingCommand]:
         *(send_command(topic, properties=each) for each in (half, timer, real, "DELAY\x013\x02")),
         send_command(topic, properties=half, sys_flag=4),
     ]
+
+
+@pytest.mark.parametrize("topic", ["CURRENT", "LOCK", "lock", "abort", "checkpoint", "manifest", "lease"])
+def test_a_broker_starts_again_whatever_a_client_calls_its_topic(tmp_path: Path, topic: str) -> None:
+    for count in (1, 2):
+        with running(tmp_path) as broker, BlockingClient("127.0.0.1", broker.port, timeout_s=30.0) as client:
+            assert client.request(send_command(topic)).code == 0
+            assert len(stored(broker, topic)) == count
 
 
 @pytest.mark.parametrize("topic", OWN)

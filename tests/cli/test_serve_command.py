@@ -230,6 +230,14 @@ def test_what_keeps_it_from_starting_is_told_in_one_line_with_exit_code_2(tmp_pa
     assert "gopher" in refused(tmp_path / "s", *FREE, "--tier", "gopher://x")
 
 
+def test_an_account_file_that_could_open_more_than_was_meant_starts_nothing(tmp_path: Path) -> None:
+    accounts = tmp_path / "plain_acl.yml"
+    accounts.write_text("globalWhiteRemoteAddresses: 10.0.0.*\naccounts: []\n")
+    line = refused(tmp_path / "s", *FREE, "--acl", accounts)
+    assert f"{accounts}: globalWhiteRemoteAddresses: expected a list" in line
+    assert not (tmp_path / "s").exists()
+
+
 SECURED = """
 brokerName=broker-a
 aclEnable=true

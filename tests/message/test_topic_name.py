@@ -65,7 +65,7 @@ def test_a_group_has_at_most_120_characters() -> None:
     [
         "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
-        "CHECKPOINT_TOPIC", "rmq_sys_wheel_timer", "rmq_sys_REVIVE_LOG_c",
+        "CHECKPOINT_TOPIC", "rmq_sys_wheel_timer", "rmq_sys_REVIVE_LOG_c", "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
     ],
 )  # fmt: skip
 def test_system_topics_are_known(topic: str) -> None:

@@ -156,13 +156,21 @@ def test_signatures_and_keys_must_be_right_except_from_white_addresses(table: Ac
     wrong = Credentials("user", "guess")
     assert "signature" in str(refused(table, RemotingCommand(310, ext=SEND), credentials=wrong))
     assert "account" in str(refused(table, RemotingCommand(310, ext=SEND), credentials=Credentials("nobody", "x")))
-    assert refused(table, RemotingCommand(310, ext=SEND), ADMINISTRATOR, wrong, "10.8.0.1") is None
+    assert refused(table, RemotingCommand(310, ext=SEND), writes("b"), wrong, "10.8.0.1") is None
     assert refused(table, RemotingCommand(310, ext=SEND), ADMINISTRATOR, Credentials("nobody", "x"), "10.9.3.4") is None
     changed = RemotingCommand(310, ext=SEND, body=b"one")
     USER.sign(changed)
     changed.body = b"other"
     with pytest.raises(RequestRefused):
         table.signer_of(changed, HOST)
+
+
+def test_an_account_s_white_address_spares_the_signature_and_not_the_permissions(table: AccessTable) -> None:
+    unsigned, host = Credentials("user", "guess"), "10.8.0.1"
+    closed = RemotingCommand(310, ext={**SEND, "b": "closed"})
+    assert "may not PUB the topic 'closed'" in str(refused(table, closed, writes("b"), unsigned, host))
+    assert "administrators" in str(refused(table, RemotingCommand(17), ADMINISTRATOR, unsigned, host))
+    assert "signature" in str(refused(table, RemotingCommand(310, ext=SEND), writes("b"), unsigned, "10.8.0.2"))
 
 
 def test_a_server_with_accounts_serves_signed_sends_only(table: AccessTable) -> None:
@@ -238,6 +246,38 @@ def test_a_file_that_cannot_be_meant_is_refused(tmp_path: Path, text: str) -> No
         AccessTable.load(tmp_path / "acl.toml")
 
 
+ONE = 'accessKey = "a"\nsecretKey = "hush"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('globalWhiteRemoteAddresses = "10.0.0.*"', "globalWhiteRemoteAddresses: expected a list, found a str: write"),
+        (f'[[accounts]]\n{ONE}topicPerms = "orders=PUB"', "account 1: topicPerms: expected a list, found a str"),
+        (f'[[accounts]]\n{ONE}groupPerms = "billing=SUB"', "account 1: groupPerms: expected a list, found a str"),
+        (f'[[accounts]]\n{ONE}topicPerm = ["orders=DENY"]', "unknown key 'topicPerm': did you mean topicPerms?"),
+        (f"[[accounts]]\n{ONE}zzz = 1", "unknown key 'zzz': expected one of accessKey"),
+        (f"globalWhiteRemoteAddress = []\n[[accounts]]\n{ONE}", "did you mean globalWhiteRemoteAddresses?"),
+        ('[[accounts]]\naccessKey = ""\nsecretKey = "hush"', "accessKey: expected text, found none"),
+        ('[[accounts]]\naccessKey = "a"\nsecretKey = " "', "secretKey: expected text, found none"),
+        ('[[accounts]]\naccessKey = "a"', "secretKey: expected text, found none"),
+        (f'[[accounts]]\n{ONE}topicPerms = ["t=DENY", "t = PUB"]', "topicPerms: expected each name once, found 't'"),
+        (f'[[accounts]]\n{ONE}groupPerms = ["t=DENY", "t=SUB"]', "groupPerms: expected each name once, found 't'"),
+        (f'[[accounts]]\n{ONE}topicPerms = ["secret.*=DENY"]', "topicPerms: the topic 'secret.*' contains illegal"),
+        (f'[[accounts]]\n{ONE}topicPerms = ["t=DENY|PUB"]', "topicPerms: expected DENY, PUB, SUB"),
+        (f"[[accounts]]\n{ONE}[[accounts]]\n{ONE}", "account 2: expected an accessKey of its own, found 'a' again"),
+        (f'[[accounts]]\n{ONE}admin = "yes"', "admin: expected true or false, found 'yes'"),
+        (f'[[accounts]]\n{ONE}whiteRemoteAddress = ["10.0.0.1"]', "whiteRemoteAddress: expected text, found a list"),
+    ],
+)
+def test_what_could_open_more_than_was_meant_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    (tmp_path / "acl.toml").write_text(text)
+    with pytest.raises(BadConfig, match=r"acl\.toml: ") as refused:
+        AccessTable.load(tmp_path / "acl.toml")
+    assert problem in str(refused.value)
+    assert "hush" not in str(refused.value)
+
+
 def test_any_is_both_and_secrets_are_not_shown(tmp_path: Path) -> None:
     (tmp_path / "acl.toml").write_text('[[accounts]]\naccessKey="a"\nsecretKey="hush"\ndefaultTopicPerm="ANY"')
     (account,) = AccessTable.load(tmp_path / "acl.toml").accounts.values()
@@ -276,6 +316,30 @@ def test_yaml_may_be_written_in_any_of_its_ways(tmp_path: Path) -> None:
     assert table.accounts["0123"].admin
     assert table.accounts["0123"].topics == {"a": Permission.PUB, "b": Permission.SUB}
     assert not table.accounts["1e3"].white_address
+
+
+def test_rocketmq_s_own_file_is_read_with_its_version_and_empty_lists(tmp_path: Path) -> None:
+    table = load_yaml(
+        tmp_path,
+        "globalWhiteRemoteAddresses:\n"
+        "accounts:\n- {accessKey: RocketMQ, secretKey: 12345678, whiteRemoteAddress: , admin: , topicPerms: }\n"
+        "dataVersion:\n- {counter: 3, timestamp: 1718000000000}\n",
+    )
+    assert (table.white_addresses, list(table.accounts)) == ([], ["RocketMQ"])
+    assert not table.accounts["RocketMQ"].admin
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("globalWhiteRemoteAddresses: 10.0.0.*", "globalWhiteRemoteAddresses: expected a list"),
+        ("accounts:\n- accessKey: a\n  secretKey: b\n  admin: false\n  admin: true", "found one twice in the map"),
+        ("accounts:\n- accessKey: a\n  secretKey:\n", "secretKey: expected text, found none"),
+    ],
+)
+def test_yaml_that_could_open_more_than_was_meant_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(BadConfig, match=problem):
+        load_yaml(tmp_path, text)
 
 
 BOMB = "\n".join(

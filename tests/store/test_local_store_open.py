@@ -22,7 +22,7 @@ from tiermq.message.topic_name import ROCKSDB_HALF_TOPIC
 from tiermq.store.check import check_store
 from tiermq.store.read_only_store import ReadOnlyStore as OpenedReadOnly
 from tiermq.store.stat import stat_store
-from tiermq.store.store_files import ROCKSDB
+from tiermq.store.store_files import ROCKSDB, ROCKSDB_TRANSACTIONS
 
 
 def maps_below(path: Path) -> list[str]:
@@ -404,8 +404,29 @@ def test_a_store_with_a_part_in_rocksdb_is_refused_by_every_opener(tmp_path: Pat
 
 
 def test_open_transactions_in_rocksdb_are_not_passed_over(tmp_path: Path) -> None:
-    with on_disk(tmp_path / "store") as store:
+    root = tmp_path / "store"
+    with on_disk(root) as store:
         put_all(store, 3)
-    (tmp_path / "store" / "consumequeue" / ROCKSDB_HALF_TOPIC / "0").mkdir(parents=True)
-    with pytest.raises(StoreDamaged, match="open transactions"):
-        on_disk(tmp_path / "store")
+    (root / ROCKSDB_TRANSACTIONS).mkdir()
+    (root / ROCKSDB_TRANSACTIONS / "CURRENT").write_text("MANIFEST-000005\n")
+    with on_disk(root):  # RocketMQ 5.5.0 makes it always.
+        pass
+    (root / "consumequeue" / ROCKSDB_HALF_TOPIC / "0").mkdir(parents=True)
+    with pytest.raises(StoreDamaged, match="rocksdbstore .open transactions"):
+        on_disk(root)
+    (root / ROCKSDB_TRANSACTIONS).rename(tmp_path / "aside")
+    with on_disk(root):
+        pass
+
+
+@pytest.mark.parametrize("topic", ["CURRENT", ROCKSDB_HALF_TOPIC, "abort", "lock", "checkpoint", "config", "commitlog"])
+def test_no_topic_s_name_keeps_a_store_from_opening(tmp_path: Path, topic: str) -> None:
+    root = tmp_path / "store"
+    with on_disk(root) as store:
+        assert store.put(Message(topic, b"x")).status.name == "PUT_OK"
+    with on_disk(root) as store:
+        assert [each.body for each in store.get(topic, 0, 0).messages] == [b"x"]
+    stat_store(root)
+    assert check_store(root).is_clean
+    with OpenedReadOnly.open(root) as view:
+        assert view.queues() == [(topic, 0)]

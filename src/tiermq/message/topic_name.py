@@ -1,6 +1,7 @@
 """Topic and group names: which are legal, which are the system's, which no client may write. The only table of them.
 
-    system topics     RocketMQ's list (TopicValidator) and every rmq_sys_*: never tiered, never deleted by operators
+    system topics     RocketMQ's list (TopicValidator) and every rmq_sys_* and RMQ_SYS_*: never tiered, never deleted by
+                      operators
       broker topics   those of them in which a broker keeps its own state: no client may write them
     broker groups     CID_RMQ_SYS_*: a broker's own progress; no client may commit, reset or pop for them
 
@@ -128,12 +129,19 @@ def check_group(group: str) -> None:
 
 
 def is_system_topic(topic: str) -> bool:
-    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIX)
+    return topic in SYSTEM_TOPICS or _has_system_prefix(topic)
 
 
 def is_broker_topic(topic: str) -> bool:
     """Whether a broker keeps its own state in a topic: no client may write it, by any request."""
-    return topic in BROKER_TOPICS or (topic.startswith(SYSTEM_PREFIX) and not topic.startswith(CLIENT_TRACE_PREFIX))
+    if topic in BROKER_TOPICS:
+        return True
+    return _has_system_prefix(topic) and topic != TRACE_TOPIC and not topic.startswith(CLIENT_TRACE_PREFIX)
+
+
+def _has_system_prefix(topic: str) -> bool:
+    """RocketMQ's brokers write both RMQ_SYS_* and rmq_sys_*."""
+    return topic[: len(SYSTEM_PREFIX)].lower() == SYSTEM_PREFIX
 
 
 def is_broker_group(group: str) -> bool:

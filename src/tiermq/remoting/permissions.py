@@ -5,16 +5,19 @@
     [[accounts]]
     accessKey = "producer"
     secretKey = "a long secret"
-    whiteRemoteAddress = "192.168.1.1-20"              # optional: this account needs no signature from there
+    whiteRemoteAddress = "192.168.1.1-20"              # optional: no signature from there; permissions count as ever
     admin = false
     defaultTopicPerm = "DENY"                          # DENY, PUB, SUB, PUB|SUB
     defaultGroupPerm = "SUB"
     topicPerms = ["orders=PUB|SUB", "secret=DENY"]
     groupPerms = ["billing=SUB"]
 
-TOML as above, or RocketMQ's own `plain_acl.yml` with the same names. A request is checked in this order: white
-addresses, account, signature; then what its handler declares (`access`): an administrator, or permissions for each
-topic and group that the request names or reaches. What requests there are, and what they need, is not known here.
+TOML as above, or RocketMQ's own `plain_acl.yml` with the same names. Whatever could open more than was meant is
+refused: unknown keys, text in place of a list, a name or an account that comes twice, an empty key or secret.
+
+A request is checked in this order: global white addresses, account, signature (unless it comes from the account's own
+white address); then what its handler declares (`access`): an administrator, or permissions for each topic and group
+that the request names or reaches. What requests there are, and what they need, is not known here.
 
     retry topic %RETRY%G     the group's: SUB of G; named neither as topic nor as group, also what POP may have put
                              there: no group or topic that its name can be split into may be denied
@@ -25,9 +28,12 @@ topic and group that the request names or reaches. What requests there are, and 
 from __future__ import annotations
 
 import enum
+import functools
 import hmac
 import logging
+import operator
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,13 +42,21 @@ import yaml
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import BadConfig, RequestRefused
-from tiermq.message.topic_name import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_broker_topic
+from tiermq.message.topic_name import DEAD_LETTER_PREFIX, RETRY_PREFIX, group_problem, is_broker_topic, topic_problem
 from tiermq.remoting.acl import ACCESS_KEY, SIGNATURE, Credentials, signature_of
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.command import RemotingCommand
+from tiermq.settings import did_you_mean
 
 _log = logging.getLogger(__name__)
 RELOAD_S = 5.0
+WHITE_ADDRESSES = "globalWhiteRemoteAddresses"
+TABLE_KEYS = (WHITE_ADDRESSES, "accounts", "dataVersion")
+"""RocketMQ counts its own edits in dataVersion, which is ignored."""
+ACCOUNT_KEYS = (
+    "accessKey", "secretKey", "whiteRemoteAddress", "admin", "defaultTopicPerm", "defaultGroupPerm", "topicPerms",
+    "groupPerms",
+)  # fmt: skip
 
 
 class Permission(enum.Flag):
@@ -126,11 +140,9 @@ class AccessTable:
         """Raises BadConfig, naming the file and the entry, for what it cannot mean."""
         try:
             text = path.read_text(encoding="utf-8")
-            values = _read_yaml(text) if path.suffix in (".yml", ".yaml") else tomllib.loads(text)
-            return cls(
-                [_account(each) for each in values.get("accounts") or []],
-                [_text(each) for each in values.get("globalWhiteRemoteAddresses") or []],
-            )
+            return cls(*_table_in(_read_yaml(text) if path.suffix in (".yml", ".yaml") else tomllib.loads(text)))
+        except BadConfig as error:
+            raise BadConfig(f"{path}: {error}") from error
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise BadConfig(f"{path}: expected accounts and their permissions, found: {error!r}") from error
 
@@ -140,7 +152,7 @@ class AccessTable:
         return None if found is None else Credentials(found.access_key, found.secret_key)
 
     def signer_of(self, command: RemotingCommand, peer_host: str) -> Account | None:
-        """Who signed a request; None: a white address, which may do everything. Raises RequestRefused with 16."""
+        """Whose request it is; None: a global white address, which may do everything. Raises RequestRefused with 16."""
         if any(address_matches(pattern, peer_host) for pattern in self.white_addresses):
             return None
         key = command.ext.get(ACCESS_KEY, "")
@@ -148,7 +160,7 @@ class AccessTable:
         if account is None:
             raise no_permission(f"expected the access key of an account, found {key[:80]!r}")
         if account.white_address and address_matches(account.white_address, peer_host):
-            return None
+            return account
         if not hmac.compare_digest(
             signature_of(command, account.secret_key).encode(), command.ext.get(SIGNATURE, "").encode()
         ):
@@ -222,10 +234,20 @@ def _part_matches(wanted: str, found: str) -> bool:
     return wanted in ("*", found)
 
 
+class _YamlText(yaml.BaseLoader):
+    """Maps, lists and text alone: a secret of digits stays as it is written. A key that comes twice is refused."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        made = super().construct_mapping(node, deep=deep)
+        if len(made) != len(node.value):
+            line = node.start_mark.line + 1
+            raise BadConfig(f"expected each key once, found one twice in the map that begins in line {line}")
+        return made
+
+
 def _read_yaml(text: str) -> dict[str, Any]:
-    """Maps, lists and text alone, as the base loader makes them: a secret of digits stays as it is written."""
     try:
-        found = yaml.load(text, yaml.BaseLoader)  # noqa: S506 - it makes no objects
+        found = yaml.load(text, _YamlText)  # noqa: S506 - it makes no objects
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)  # The error's own text quotes the file, secrets and all.
         raise ValueError(f"no YAML in line {mark.line + 1}" if mark else "no YAML") from None
@@ -234,40 +256,92 @@ def _read_yaml(text: str) -> dict[str, Any]:
     return found or {}
 
 
+def _table_in(values: dict[str, Any]) -> tuple[list[Account], list[str]]:
+    _check_keys("the file", values, TABLE_KEYS)
+    white = [_text(WHITE_ADDRESSES, each) for each in _list(WHITE_ADDRESSES, values, '"10.0.0.*"')]
+    accounts: dict[str, Account] = {}
+    for number, each in enumerate(_list("accounts", values, "one table for each account"), 1):
+        if not isinstance(each, dict):
+            raise BadConfig(f"accounts: expected keys and values in number {number}, found a {type(each).__name__}")
+        try:
+            made = _account(each)
+        except BadConfig as error:
+            raise BadConfig(f"account {number}: {error}") from error
+        if made.access_key in accounts:
+            raise BadConfig(f"account {number}: expected an accessKey of its own, found {made.access_key!r} again")
+        accounts[made.access_key] = made
+    return list(accounts.values()), white
+
+
 def _account(values: dict[str, Any]) -> Account:
+    _check_keys("an account", values, ACCOUNT_KEYS)
+    for key in ("accessKey", "secretKey"):
+        if not _text(key, values.get(key, "")).strip():
+            raise BadConfig(f"{key}: expected text, found none")
+    admin = values.get("admin", False)
+    is_admin = "true" if admin is True else "false" if admin is False else _text("admin", admin).lower()
+    if is_admin not in ("", "true", "false"):
+        raise BadConfig(f"admin: expected true or false, found {is_admin[:80]!r}")
     return Account(
-        access_key=_text(values["accessKey"]),
-        secret_key=_text(values["secretKey"]),
-        white_address=_text(values.get("whiteRemoteAddress") or ""),
-        admin=_text(values.get("admin", False)).lower() == "true",
-        default_topic=_permission(values.get("defaultTopicPerm") or "DENY"),
-        default_group=_permission(values.get("defaultGroupPerm") or "DENY"),
-        topics=dict(map(_named_permission, values.get("topicPerms") or [])),
-        groups=dict(map(_named_permission, values.get("groupPerms") or [])),
+        access_key=_text("accessKey", values["accessKey"]),
+        secret_key=_text("secretKey", values["secretKey"]),
+        white_address=_text("whiteRemoteAddress", values.get("whiteRemoteAddress", "")),
+        admin=is_admin == "true",
+        default_topic=_permission("defaultTopicPerm", values.get("defaultTopicPerm", "")),
+        default_group=_permission("defaultGroupPerm", values.get("defaultGroupPerm", "")),
+        topics=_permissions("topicPerms", values, topic_problem),
+        groups=_permissions("groupPerms", values, group_problem),
     )
 
 
-def _text(value: object) -> str:
+def _check_keys(where: str, values: dict[str, Any], known: tuple[str, ...]) -> None:
+    for key in values:
+        if key not in known:
+            expected = did_you_mean(str(key), known) or f"expected one of {', '.join(known)}"
+            raise BadConfig(f"{where}: unknown key {str(key)[:80]!r}: {expected}")
+
+
+def _list(key: str, values: dict[str, Any], example: str) -> list[Any]:
+    """The list of a key; left out, or without a value as in RocketMQ's own file, it is empty."""
+    found = values.get(key)
+    if found in (None, ""):
+        return []
+    if not isinstance(found, list):
+        raise BadConfig(f"{key}: expected a list, found a {type(found).__name__}: write [{example}]")
+    return found
+
+
+def _text(key: str, value: object) -> str:
     """Never a list or a map: what aliases of YAML make of a few lines may be too large to print."""
-    if not isinstance(value, str | int | float):
-        raise TypeError(f"expected text, found a {type(value).__name__}")
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        raise BadConfig(f"{key}: expected text, found a {type(value).__name__}: write one value in quotes")
     return str(value)
 
 
-def _named_permission(text: str) -> tuple[str, Permission]:
-    name, equals, permission = text.partition("=")
-    if not equals:
-        raise ValueError(f"expected name=permission, found {text!r}")
-    return name.strip(), _permission(permission)
-
-
-def _permission(text: str) -> Permission:
-    made = Permission.DENY
-    for part in text.split("|"):
-        if part.strip() == "ANY":
-            return Permission.PUB | Permission.SUB
-        made |= Permission[part.strip()]
+def _permissions(key: str, values: dict[str, Any], problem_of: Callable[[str], str | None]) -> dict[str, Permission]:
+    made: dict[str, Permission] = {}
+    for each in _list(key, values, '"name=PUB|SUB"'):
+        name, equals, permission = (part.strip() for part in _text(key, each).partition("="))
+        if not equals:
+            raise BadConfig(f"{key}: expected name=permission, found {name[:80]!r}")
+        if (problem := problem_of(name.replace("+", "_"))) is not None:  # POP's retry topics may have a plus sign.
+            raise BadConfig(f"{key}: {problem[:300]}")
+        if name in made:
+            raise BadConfig(f"{key}: expected each name once, found {name!r} again")
+        made[name] = _permission(key, permission)
     return made
+
+
+def _permission(key: str, value: object) -> Permission:
+    """DENY where there is none."""
+    words = {word.strip() for word in _text(key, value).split("|")}
+    if words in ({""}, {"DENY"}):
+        return Permission.DENY
+    if words == {"ANY"}:
+        return EITHER
+    if not words <= {"PUB", "SUB"}:
+        raise BadConfig(f"{key}: expected DENY, PUB, SUB, PUB|SUB or ANY, found {' | '.join(sorted(words))[:80]!r}")
+    return functools.reduce(operator.or_, (Permission[word] for word in words))
 
 
 def no_permission(reason: str) -> RequestRefused:

@@ -18,12 +18,14 @@ import errno
 import mmap
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from tiermq.errors import StoreDamaged
+from tiermq.files.file_access import FileAccess
+from tiermq.files.os_file_access import OsFileAccess
 from tiermq.index.index_name import is_index_name
 from tiermq.message.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
 from tiermq.message.topic_name import ROCKSDB_HALF_TOPIC
@@ -43,7 +45,11 @@ ROCKSDB = {
     "consumequeue_rocksdb": "queues",
     "kvStore": "popped messages",
 }
-"""Directories in which RocketMQ keeps a RocksDB, by its settings, and what is in it. One always has a file CURRENT."""
+"""Directories in which RocketMQ keeps a RocksDB, by its settings, and what is in it. See `_is_rocksdb`."""
+ROCKSDB_TRANSACTIONS = "rocksdbstore"
+"""Of RocketMQ 5.5.0, which makes it always; open transactions are in it when there are queues of their half topic."""
+_MANIFEST_NAME = re.compile(rb"MANIFEST-[0-9]{1,20}\n?")
+_MANIFEST_NAME_BYTES_MAX = 64
 
 
 class FileKind(enum.Enum):
@@ -121,11 +127,14 @@ def is_store(root: Path) -> bool:
     return any((root / name).is_dir() for name in ("commitlog", "consumequeue")) or (root / "checkpoint").is_file()
 
 
-def require_no_rocksdb(root: str, exists: Callable[[str], bool] = os.path.exists) -> None:
+def require_no_rocksdb(root: str, access: FileAccess | None = None) -> None:
     """Refuse a store of which RocketMQ keeps a part in RocksDB: that part would be missing. Raises StoreDamaged."""
-    found = {name: held for name, held in ROCKSDB.items() if exists(f"{root}/{name}/CURRENT")}
-    if exists(f"{root}/consumequeue/{ROCKSDB_HALF_TOPIC}"):
-        found["rocksdbstore"] = "open transactions"
+    access = access or OsFileAccess()
+    found = {name: held for name, held in ROCKSDB.items() if _is_rocksdb(access, f"{root}/{name}")}
+    if access.exists(f"{root}/consumequeue/{ROCKSDB_HALF_TOPIC}") and _is_rocksdb(
+        access, f"{root}/{ROCKSDB_TRANSACTIONS}"
+    ):
+        found[ROCKSDB_TRANSACTIONS] = "open transactions"
     if found:
         parts = ", ".join(f"{name} ({held})" for name, held in found.items())
         raise StoreDamaged(
@@ -133,6 +142,17 @@ def require_no_rocksdb(root: str, exists: Callable[[str], bool] = os.path.exists
             "Let RocketMQ convert it (mqadmin rocksDBConfigToJson), then move these directories away: "
             "docs/compatibility.md says how"
         )
+
+
+def _is_rocksdb(access: FileAccess, directory: str) -> bool:
+    """Whether a RocksDB is in a directory: its file CURRENT names a manifest. A topic may be called CURRENT as well,
+    and is a directory in `consumequeue`.
+    """
+    path = f"{directory}/CURRENT"
+    found = access.file_info(path) if access.exists(path) else None
+    if found is None or found.size > _MANIFEST_NAME_BYTES_MAX:
+        return False
+    return _MANIFEST_NAME.fullmatch(access.read_bytes(path)) is not None
 
 
 def list_store(root: Path, commit_log_paths: Sequence[Path] = ()) -> list[StoreFile]:

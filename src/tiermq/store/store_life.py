@@ -82,7 +82,7 @@ class StoreLife:
             raise BadConfig(f"{'; '.join(config.unkept)}. To open the store without: accept_weaker=True")
         access = access or OsFileAccess()
         root = str(config.root_path)
-        require_no_rocksdb(root, access.exists)
+        require_no_rocksdb(root, access)
         raise_descriptor_limit()
         for directory in (root, *map(str, config.commit_log_paths), f"{root}/consumequeue", f"{root}/index"):
             access.make_directories(directory)
