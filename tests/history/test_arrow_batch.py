@@ -121,7 +121,7 @@ def expected_row(record: bytes, side: Side, key: QueueKey, log_offset: int) -> d
         "timestamp": store_us,
         "storeHost": message.store_host,
         "msgId": unique or row["recordId"],
-        "offsetMsgId": None if side is Side.COLD else message.message_id,
+        "offsetMsgId": message.message_id if side is Side.HOT else None,
         "tagsCode": tags_code(properties.get("TAGS")),
         "reconsumeTimes": message.reconsume_times,
         "preparedTransactionOffset": message.prepared_transaction_offset,

@@ -20,7 +20,7 @@ from tier.tiered_world import bodies, sent
 from tiermq.errors import CorruptSegment
 from tiermq.tier.driver.posix import PosixDriver
 from tiermq.tier.driver.tier_url import open_driver
-from tiermq.tier.names import SegmentType
+from tiermq.tier.names import SegmentKey, SegmentType
 from tiermq.tier.verify import verify_tier
 
 
@@ -104,13 +104,26 @@ def test_what_s3_confirmed_by_its_checksum_is_not_read_back(
     for name, value in seaweedfs.environment.items():
         monkeypatch.setenv(name, value)
     for mode in ("checksum", "readback"):
-        world = BrokerWorld(
-            tmp_path / mode, open_driver(f"s3://history/{uuid.uuid4().hex}"), tier_proof_mode=mode, **SETTINGS
-        )
+        driver = open_driver(f"s3://history/{uuid.uuid4().hex}")
+        rereads: list[SegmentKey] = []
+        read_back = driver.reread
+
+        def reread(
+            key: SegmentKey, position: int, length: int, rereads: Any = rereads, read_back: Any = read_back
+        ) -> Any:
+            rereads.append(key)
+            return read_back(key, position, length)
+
+        monkeypatch.setattr(driver, "reread", reread)
+        world = BrokerWorld(tmp_path / mode, driver, tier_proof_mode=mode, **SETTINGS)
         world.open()
         world.put(200)
         assert world.store.tier_now()
         assert evict(world) > 0
+        world.put(200)
+        assert world.store.tier_now()
+        assert evict(world) > 0
+        assert bool(rereads) == (mode == "readback")
         other = {"checksum": "readback", "readback": "checksum"}[mode]
         assert metric(world, "tiermq_tier_proven_bytes_total", f'how="{mode}"') > 0
         assert metric(world, "tiermq_tier_proven_bytes_total", f'how="{other}"') == 0

@@ -70,8 +70,9 @@ class Constants:
                 "tier": str(side.value),
                 "partition": queue.queue_id,
                 "timestampType": LOG_APPEND_TIME,
-                # The tier's copy has another place in another log; that of its broker's log is not known there.
-                **({"offsetMsgId": None} if side is Side.COLD else {}),
+                # A copy in the tier has another offset in another log, and a broker gives those out as they are: only
+                # a record read from a local log is known to name its own location.
+                **({} if side is Side.HOT else {"offsetMsgId": None}),
             }
         )
 

@@ -6,7 +6,7 @@ never null. Everything else may be null: a damaged record has little more than i
 
 Ids: `recordId` is `broker/topic/queue/offset`, always there, unique, and the same wherever a message is read. `msgId`
 is the client's unique key, and the `recordId` of a message that has none. `offsetMsgId` names a place in the commit log
-of its broker, which a copy in a tier does not know: null there.
+of its broker, which a copy in a tier does not know: null there, and over the wire, where a record may be such a copy.
 """
 
 from __future__ import annotations

@@ -87,6 +87,7 @@ class EvictionProof:
         self._may_write = may_write
         self._lock = threading.Lock()
         self._proven: dict[FlatMessageFile, int] = {}  # Every local message below that queue offset is proven.
+        self._log_proven: dict[FlatMessageFile, int] = {}  # So is the tier's log below that: the others come after it.
         self._wanted = 0  # Up to where the cleaner would delete, if that were proven.
         self._trouble = ""
         self._on_proven: Callable[[], None] = lambda: None
@@ -196,6 +197,7 @@ class EvictionProof:
             self._proven[file] = proven
         known = {file for _, _, file in self._tiered()}
         self._proven = {file: offset for file, offset in self._proven.items() if file in known}
+        self._log_proven = {file: offset for file, offset in self._log_proven.items() if file in known}
         return ""
 
     def _prove(self, file: FlatMessageFile, offset: int) -> int:
@@ -203,6 +205,8 @@ class EvictionProof:
 
         Raises TierError.
         """
+        if confirmed := self._confirmed_by_checksums(file, offset):
+            return confirmed
         count = min(UNITS_AT_ONCE, file.commit_offset - offset)
         if count <= 0:
             return offset  # The queue was deleted since the cleaner asked.
@@ -224,6 +228,7 @@ class EvictionProof:
                 return offset
             if is_confirmed and file.log.is_confirmed(start, end):
                 self._metrics.proven(CHECKSUM, end - start)
+                self._log_proven[file] = end
                 return offset + count
         most = SCAN_BYTES if end < 0 else end - start
         local = self._source.collect(file.queue.topic, file.queue.queue_id, offset, count, most, start)
@@ -231,8 +236,24 @@ class EvictionProof:
             return self._prove_alone(file, offset)
         self._metrics.proven(READBACK, len(local.data))
         if self._is_equal(file, offset, start, local) or self._settle(file, offset, start, local):
+            self._log_proven[file] = start + len(local.data)
             return offset + local.count
         return offset
+
+    def _confirmed_by_checksums(self, file: FlatMessageFile, offset: int) -> int:
+        """Where the tier ends if checksums confirmed all of it from `offset` on, without a request; else 0."""
+        if self._mode != CHECKSUM:
+            return 0
+        end, log_end = file.commit_offset, file.log.commit_offset  # In this order: units follow their records.
+        log_begin = self._log_proven.get(file, max(0, file.log.min_offset))
+        is_confirmed = file.units.is_confirmed(offset * UNIT_BYTES, end * UNIT_BYTES) and file.log.is_confirmed(
+            min(log_begin, log_end - 1), log_end
+        )
+        if not is_confirmed:
+            return 0
+        self._metrics.proven(CHECKSUM, log_end - log_begin)
+        self._log_proven[file] = log_end
+        return end
 
     @staticmethod
     def _place_behind(file: FlatMessageFile, offset: int) -> int:
