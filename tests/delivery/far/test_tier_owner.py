@@ -40,8 +40,8 @@ def test_the_lease_is_acquired_once_and_asked_of_the_tier(tmp_path: Path, manual
 def test_whoever_is_not_the_owner_is_told_by_whom(tmp_path: Path, manual_clock: ManualClock) -> None:
     driver = FaultyDriver(MemoryDriver())
     other = BrokerLease(driver, "DefaultCluster", "broker-a", "somebody else", clock=manual_clock)
-    other.acquire()
     with opened(tmp_path, driver, manual_clock) as store:
+        other.acquire()
         owner = TierOwner(store.tier.writer, store.tier.lease)
         with pytest.raises(StaleWriter, match="somebody else"):
             owner.own()
