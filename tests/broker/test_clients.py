@@ -79,13 +79,13 @@ def test_a_client_that_closes_its_connection_is_gone_from_every_group(tmp_path: 
             peer.join("H")
             assert clients.producers("P") is not None
             assert sorted(clients.consumer_groups) == ["G", "H"]
-            assert clients.find_client("c1") is not None
+            assert clients.find_producer("c1") is not None
             assert clients.find_consumer("G", "c1") is not None
             assert clients.find_consumer("G", "c2") is None
             assert clients.groups_subscribing("T") == ["G", "H"]
         until(broker, lambda: not clients.consumer_groups)
         assert clients.producers("P") is None
-        assert clients.find_client("c1") is None
+        assert clients.find_producer("c1") is None
 
 
 def test_a_client_that_is_silent_for_too_long_is_closed(tmp_path: Path, manual_clock: ManualClock) -> None:

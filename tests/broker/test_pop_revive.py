@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from broker.consuming import put, running
-from broker.popping_peer import MINUTE_MS, PopPeer, pops, revive
+from broker.popping_peer import MINUTE_MS, PopPeer, pop_fields, pops, revive
 from broker.test_pop_log import copy_as_killed
 from tiermq.broker.broker import Broker
 from tiermq.broker.pop_checkpoints import CheckPoint, Popped
 from tiermq.clock import ManualClock
 from tiermq.errors import RequestRefused
+from tiermq.namesrv.topic_config import TopicConfig
+from tiermq.remoting.codes import RequestCode, ResponseCode
 
 
 @pytest.fixture
@@ -127,3 +129,76 @@ def test_a_message_of_rocketmq_s_newer_retry_topic_comes_back_to_the_usual_one(b
     pops(broker).revive._put(point, message)
     broker.parts.local.dispatch_now()
     assert [each.body for each in peer.pop(queueId=1)] == ["one"]
+
+
+PAIRS = ({"consumerGroup": "a_b", "topic": "secret"}, {"consumerGroup": "a", "topic": "b_secret"})
+SHARED = "%RETRY%a_b_secret"
+
+
+@pytest.fixture
+def shared(broker: Broker) -> Broker:
+    for pair in PAIRS:
+        broker.parts.topics.put(TopicConfig(pair["topic"], 1, 1))
+        broker.parts.groups.find_or_make(pair["consumerGroup"])
+    return broker
+
+
+@pytest.mark.parametrize("owner", [0, 1])
+def test_a_message_comes_back_to_its_own_group_though_another_shares_the_retry_topic(
+    shared: Broker, peer: PopPeer, manual_clock: ManualClock, owner: int
+) -> None:
+    own, other = PAIRS[owner], PAIRS[1 - owner]
+    put(shared, "mine", topic=own["topic"])
+    for round_count in range(1, 4):
+        assert [got.body for got in peer.pop(**own)] == ["mine"]
+        manual_clock.advance_ms(MINUTE_MS)
+        revive(shared)
+        assert shared.parts.local.max_offset(SHARED, 0) == round_count
+        for _ in range(2):
+            notified = peer.ask(RequestCode.NOTIFICATION, **{**pop_fields(), **other})
+            assert notified.ext["hasMsg"] == "false"
+            assert peer.pop(**other) == []
+            assert peer.pop(**{**other, "topic": SHARED}) == []
+        assert peer.ask(RequestCode.NOTIFICATION, **{**pop_fields(), **own}).ext["hasMsg"] == "true"
+    (got,) = peer.pop(**own)
+    assert peer.ack(got, **own).code == 0
+    manual_clock.advance_ms(MINUTE_MS)
+    revive(shared)
+    assert peer.pop(**own) == []
+
+
+@pytest.mark.parametrize("opened_before", [True, False])
+def test_an_invented_receipt_brings_back_no_message_of_another_group(
+    shared: Broker, peer: PopPeer, manual_clock: ManualClock, opened_before: bool
+) -> None:
+    """Of check points that a broker of RocketMQ may have made, only the receipt is known."""
+    put(shared, "secret", topic="secret")
+    peer.pop(**PAIRS[0])
+    manual_clock.advance_ms(MINUTE_MS)
+    revive(shared)
+    now_ms = manual_clock.now_ms()
+    popped_ms = 1 if opened_before else now_ms
+    receipt = f"0 {popped_ms} {now_ms + MINUTE_MS} 0 1 b 0 0"
+    fields = {**PAIRS[1], "queueId": 0, "offset": 0, "extraInfo": receipt, "invisibleTime": 1000}
+    assert peer.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **fields).code == ResponseCode.MESSAGE_ILLEGAL
+    point = CheckPoint(Popped("a", SHARED, 0, 0, now_ms), 1000, (0,), 0, 0)
+    pops(shared).log.begin(0, point.popped, 1000, (0,))
+    manual_clock.advance_ms(2000)
+    revive(shared)
+    assert peer.pop(**PAIRS[1]) == []
+    assert [got.body for got in peer.pop(**PAIRS[0])] == ["secret"]
+    assert pops(shared).revive.gone.count == 1
+
+
+def test_a_message_that_does_not_say_whose_it_is_comes_back_unless_two_could_own_it(
+    broker: Broker, peer: PopPeer
+) -> None:
+    """As brokers of RocketMQ leave them."""
+    for pair in PAIRS:
+        broker.parts.topics.put(TopicConfig(pair["topic"], 1, 1))
+    broker.parts.topics.put(TopicConfig(SHARED, 1, 1))
+    put(broker, "one", topic=SHARED)
+    assert [got.body for got in peer.pop(**PAIRS[0])] == ["one"]
+    put(broker, "two", topic=SHARED)
+    assert peer.pop(**PAIRS[1]) == []
+    assert peer.pop(**PAIRS[0]) == []

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from broker.brokers import Producer, broker_config, running, send_command, stored
+from broker.consuming import until
 from tiermq.broker import replying
 from tiermq.broker.broker import Broker
+from tiermq.remoting.acl import Credentials
+from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import HeaderType, RemotingCommand
+from tiermq.remoting.json_dialect import encode_body
+from tiermq.remoting.permissions import AccessTable
 
 TOPIC = "DefaultCluster_REPLY_TOPIC"
 HEARTBEAT = b'{"clientID":"waiting","producerDataSet":[{"groupName":"PG"}],"consumerDataSet":[]}'
@@ -80,3 +86,39 @@ def test_replies_are_not_stored_where_that_is_switched_off(tmp_path: Path) -> No
         peer.client.oneway(send_command(TOPIC, code=RequestCode.SEND_REPLY_MESSAGE_V2, properties=PROPERTIES))
         assert peer.send("Unknown", code=RequestCode.SEND_REPLY_MESSAGE_V2).code == ResponseCode.TOPIC_NOT_EXIST
         assert broker.parts.local.put_count == 0
+
+
+def test_a_reply_is_taken_by_no_other_account_that_uses_the_client_s_id(tmp_path: Path) -> None:
+    """Neither as a consumer, nor as a producer, nor by coming first without the right to read replies."""
+    accounts = tmp_path / "acl.toml"
+    rights = {"victim": f"{TOPIC}=PUB|SUB", "rival": f"{TOPIC}=SUB", "thief": "T=PUB|SUB"}
+    account = '[[accounts]]\naccessKey = "%s"\nsecretKey = "long"\ntopicPerms = ["%s"]\ngroupPerms = ["G=SUB"]\n'
+    accounts.write_text("".join(account % each for each in rights.items()))
+    consumers = [{"groupName": "G", "subscriptionDataSet": []}]
+    beat = {"clientID": "waiting", "producerDataSet": [{"groupName": "PG"}], "consumerDataSet": consumers}
+    taken: list[str] = []
+    with running(tmp_path, acl=AccessTable.load(accounts)) as broker, ExitStack() as stack:
+
+        def join(name: str) -> BlockingClient:
+            signer = Credentials(name, "long")
+            client = BlockingClient("127.0.0.1", broker.port, credentials=signer, timeout_s=60)
+            stack.enter_context(client)
+
+            def take(pushed: RemotingCommand) -> RemotingCommand:
+                taken.append(name)
+                return pushed.respond()
+
+            client.on_request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, take)
+            assert client.request(RemotingCommand(RequestCode.HEART_BEAT, body=encode_body(beat))).code == 0
+            return client
+
+        clients = {name: join(name) for name in ("thief", "victim", "rival")}
+        reply = send_command(TOPIC, code=RequestCode.SEND_REPLY_MESSAGE_V2, properties=PROPERTIES)
+        assert clients["victim"].request(reply).code == 0
+        again = join("victim")  # It has lost its connection, and the broker has not seen that yet.
+        assert again.request(reply).code == 0
+        assert taken == ["victim", "victim"]
+        clients["victim"].close()
+        until(broker, lambda: len(broker.parts.server.connections) == 3)
+        assert again.request(reply).code == 0
+        assert taken == ["victim", "victim", "victim"]

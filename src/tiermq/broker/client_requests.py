@@ -22,7 +22,7 @@ from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import text_field
 from tiermq.remoting.json_dialect import decode_object, encode_body
-from tiermq.remoting.permissions import Permission
+from tiermq.remoting.permissions import Account, Permission
 
 SILENCE_PERIOD_S = 10.0
 ACCOUNT = "account"
@@ -94,7 +94,8 @@ class ClientProcessor:
         connection.attributes[ACCOUNT] = command.account
         for group in beat.producers:
             yield
-            clients.producer_came(group, beat.client_id, connection, command.language, command.version)
+            signer = None if command.account is None else command.account.access_key
+            clients.producer_came(group, beat.client_id, connection, command.language, command.version, signer)
         told = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}
         return command.respond(ext=told)
 
@@ -136,6 +137,12 @@ class ClientProcessor:
         except BadExpression as error:
             raise RequestRefused(str(error), ResponseCode.SUBSCRIPTION_PARSE_FAILED) from error
         return command.respond()
+
+
+def may_take(connection: Connection, topic: str, wanted: Permission) -> bool:
+    """Whether a client may be sent a message of a topic, by the account of its last heartbeat."""
+    account: Account | None = connection.attributes.get(ACCOUNT)
+    return not connection.closing and (account is None or account.may_use_topic(topic, wanted))
 
 
 def _decode(command: RemotingCommand) -> Heartbeat:

@@ -92,6 +92,10 @@ class ClientTable:
         self._producers: dict[str, ProducerGroup] = {}
         self._consumers: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Connection, tuple[set[str], set[str]]] = {}
+        self._holders: dict[str, dict[str | None, dict[Connection, None]]] = {}
+        """Connections of producers by client id and account, each in the order in which they came."""
+        self._holds: dict[Connection, tuple[str, str | None]] = {}
+        """The client id and account of a producer's connection; it has one."""
         self._to_notify: set[str] = set()
         server.on_close.append(self.connection_closed)
 
@@ -120,9 +124,17 @@ class ClientTable:
         found = self._consumers.get(group)
         return None if found is None else found.subscriptions.get(topic)
 
-    def find_client(self, client_id: str) -> Client | None:
-        """A client by its id, consumer or producer."""
-        return next((each for each in self._clients() if each.client_id == client_id), None)
+    def find_producer(
+        self, client_id: str, accepts: Callable[[Connection], bool] = lambda _connection: True
+    ) -> Connection | None:
+        """The connection of a producer by its client id, of those that are accepted.
+
+        The newest one of the account that has used the id longest: another account that uses it takes nothing over.
+        """
+        for connections in self._holders.get(client_id, {}).values():
+            if found := [each for each in connections if accepts(each)]:
+                return found[-1]
+        return None
 
     def _clients(self) -> Iterator[Client]:
         for consuming in tuple(self._consumers.values()):
@@ -141,12 +153,38 @@ class ClientTable:
 
     # Coming.
 
-    def producer_came(self, group: str, client_id: str, connection: Connection, language: int, version: int) -> None:
+    def producer_came(
+        self,
+        group: str,
+        client_id: str,
+        connection: Connection,
+        language: int,
+        version: int,
+        account: str | None = None,
+    ) -> None:
+        """A heartbeat of one producer, and who signed it."""
         if connection.closing:
             return
         self._of(connection, group, 0)
         found = self._producers.setdefault(group, ProducerGroup(group))
         self._enter(found.clients, client_id, connection, language, version)
+        if self._holds.get(connection) != (client_id, account):
+            self._let_go(connection)
+            self._holds[connection] = client_id, account
+            self._holders.setdefault(client_id, {}).setdefault(account, {})[connection] = None
+
+    def _let_go(self, connection: Connection) -> None:
+        """The connection is no producer of its client id any more."""
+        held = self._holds.pop(connection, None)
+        if held is None:
+            return
+        client_id, account = held
+        accounts = self._holders[client_id]
+        del accounts[account][connection]
+        if not accounts[account]:
+            del accounts[account]
+        if not accounts:
+            del self._holders[client_id]
 
     def consumer_came(
         self, data: ConsumerData, client_id: str, connection: Connection, language: int, version: int
@@ -198,6 +236,7 @@ class ClientTable:
 
     def connection_closed(self, connection: Connection) -> None:
         producing, consuming = self._groups_of.pop(connection, ((), ()))
+        self._let_go(connection)
         for name in tuple(producing):
             self._leave_producers(name, connection)
         for name in tuple(consuming):
@@ -210,6 +249,8 @@ class ClientTable:
             self._leave_producers(producer_group, connection)
             if known is not None:
                 known[0].discard(producer_group)
+                if not known[0]:
+                    self._let_go(connection)
         if consumer_group:
             self._leave_consumers(consumer_group, connection)
             if known is not None:

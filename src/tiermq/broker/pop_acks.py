@@ -21,8 +21,8 @@ from tiermq.broker.pop_checkpoints import Popped
 from tiermq.broker.pop_log import PopLog
 from tiermq.broker.pop_order import OrderInfos
 from tiermq.broker.pop_receipts import ORDERED_QUEUE, Receipt
-from tiermq.broker.pop_topics import real_topic
-from tiermq.errors import RequestRefused
+from tiermq.broker.pop_topics import OwnRetries, is_of_pair, real_topic
+from tiermq.errors import CorruptRecord, RequestRefused
 from tiermq.namesrv.topic_config import int32_in, int64_in, object_in, text_in
 from tiermq.remoting.access import of_group, reaches, reads, require_group, require_topic, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
@@ -132,6 +132,8 @@ class PopAcks:
         point = self._log.points.find(popped)
         if not is_awaited and (point is None or receipt.offset not in point.open):
             raise _over(receipt)
+        if point is None and not self._is_own(popped, receipt.offset):
+            raise _over(receipt)
         own = Popped(group, topic, receipt.queue_id, receipt.offset, now_ms)
         while self._log.points.find(own) is not None:
             own = own._replace(pop_ms=own.pop_ms + 1)  # Within one millisecond: each needs a name of its own.
@@ -139,6 +141,17 @@ class PopAcks:
         self._log.begin(revive_queue, own, invisible_ms, (receipt.offset,), instead_of=popped)
         self._close(popped, [receipt.offset], revive_queue, due_ms)
         return command.respond(ext=_told(own.pop_ms, invisible_ms, revive_queue))
+
+    def _is_own(self, popped: Popped, offset: int) -> bool:
+        """Whether a message may be the group's of which only the receipt says that it was popped."""
+        if not is_of_pair(popped.group, popped.topic):
+            return True
+        own = OwnRetries(self._parts, popped.group, popped.topic)
+        try:
+            found = self._parts.local.get(popped.topic, popped.queue_id, offset, 1).messages
+        except CorruptRecord:
+            return False
+        return any(each.queue_offset == offset and own.are_own(each.encoded_properties) for each in found)
 
     # What is shown.
 

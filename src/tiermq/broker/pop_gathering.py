@@ -24,7 +24,15 @@ from tiermq.broker.pop_checkpoints import Popped
 from tiermq.broker.pop_log import PopLog
 from tiermq.broker.pop_order import OrderInfos
 from tiermq.broker.pop_receipts import ORDERED_QUEUE, Receipt
-from tiermq.broker.pop_topics import MARK_NORMAL, MARK_RETRY, MARK_RETRY_V2, pop_retry_topics
+from tiermq.broker.pop_topics import (
+    MARK_NORMAL,
+    MARK_RETRY,
+    MARK_RETRY_V2,
+    OwnRetries,
+    is_of_pair,
+    pop_retry_topics,
+)
+from tiermq.message.message_filter import MessageFilter
 from tiermq.message.properties import POP_CK, with_property
 from tiermq.message.record import decode_records, reencode
 from tiermq.message.stored_message import StoredMessage
@@ -105,9 +113,23 @@ class Gathering:
         for place in self._places(pop, topic):
             if pop.is_ordered and self._blocked(pop, place) is not None:
                 continue
-            if self._parts.store.max_offset(place.topic, place.queue_id) > self._begin(pop, place, peek=True):
+            begin = self._begin(pop, place, peek=True)
+            if self._parts.store.max_offset(place.topic, place.queue_id) > begin and (
+                not is_of_pair(pop.group, place.topic) or self._has_own(pop, place, begin)
+            ):
                 return True
         return False
+
+    def _has_own(self, pop: Pop, place: _Place, offset: int) -> bool:
+        """Whether some message from `offset` on is the group's; what the tier must be asked for may be."""
+        for _ in range(PAGES_MAX):
+            page = self._page(pop, place, offset, 1, may_wait=False)
+            if page is None or page.count:
+                return True
+            if page.next_offset == offset:
+                return False
+            offset = page.next_offset
+        return True
 
     def _places(self, pop: Pop, topic: TopicConfig) -> Iterator[_Place]:
         own = [_Place(topic.name, pop.queue_id, MARK_NORMAL)] if pop.queue_id >= 0 else []
@@ -165,12 +187,16 @@ class Gathering:
         return offset
 
     def _page(self, pop: Pop, place: _Place, offset: int, room: int, may_wait: bool) -> Page | None:
-        chosen = pop.message_filter if place.mark == MARK_NORMAL else None
+        chosen = self._filter(pop, place)
         if self._tiered is None:
             return self._parts.local.get(place.topic, place.queue_id, offset, room, message_filter=chosen)
         if may_wait:
             return self._tiered.get(place.topic, place.queue_id, offset, room, message_filter=chosen, group=pop.group)
         return self._tiered.hot_page(place.topic, place.queue_id, offset, room, message_filter=chosen)
+
+    def _filter(self, pop: Pop, place: _Place) -> MessageFilter | None:
+        chosen = pop.message_filter if place.mark == MARK_NORMAL else None
+        return OwnRetries(self._parts, pop.group, place.topic, chosen) if is_of_pair(pop.group, place.topic) else chosen
 
     def _blocked(self, pop: Pop, place: _Place) -> int | None:
         return self._orders.blocked_until_ms((place.topic, pop.group, place.queue_id), pop.attempt_id)

@@ -18,7 +18,7 @@ import logging
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.pop_checkpoints import CheckPoint, Popped
 from tiermq.broker.pop_log import PopLog
-from tiermq.broker.pop_topics import topic_to_come_back_to
+from tiermq.broker.pop_topics import GIVEN_BACK, is_of_pair, origin_group, topic_to_come_back_to
 from tiermq.delivery.put_again import NEVER
 from tiermq.delivery.skipped_records import SkippedRecords
 from tiermq.errors import CorruptRecord, RequestRefused, TierMQError
@@ -32,8 +32,6 @@ from tiermq.service import Service
 _log = logging.getLogger(__name__)
 
 FIRST_POP_TIME = "1ST_POP_TIME"
-GIVEN_BACK = "TIERMQ_GIVEN_BACK"
-"""Of a copy: group, topic, queue, start offset and pop time of the check point, and the message's offset."""
 LOOK_BACK = 32
 """Messages at the end of a topic among which the last copy is: clients may have put some behind it."""
 DLQ_QUEUES = 1
@@ -122,8 +120,11 @@ class PopRevive(Service):
         popped = point.popped
         for offset in sorted(point.open):
             message = self._message(popped.topic, popped.queue_id, offset)
+            where = f"{popped.topic}, queue {popped.queue_id}, offset {offset}"
             if message is None:
-                self.gone.add(f"{popped.topic}, queue {popped.queue_id}, offset {offset}", "it is gone")
+                self.gone.add(where, "it is gone")
+            elif _is_another_s(popped, message):
+                self.gone.add(where, f"it did not come back for the group {popped.group}")
             else:
                 self._put(point, message)
             self._log.acknowledge(popped, [offset])
@@ -167,6 +168,13 @@ def _copied_from(copy: StoredMessage) -> tuple[Popped, int]:
         return Popped("", "", -1, -1, -1), -1
     queue_id, start, pop_ms, offset = map(int, words[2:])
     return Popped(words[0], words[1], queue_id, start, pop_ms), offset
+
+
+def _is_another_s(popped: Popped, message: StoredMessage) -> bool:
+    """Whether a message of a retry topic came back for a group that shares it: receipts can be invented."""
+    if not is_of_pair(popped.group, popped.topic):
+        return False
+    return origin_group(message.encoded_properties, popped.topic) not in (None, popped.group)
 
 
 def _again(message: StoredMessage, topic: str, popped: Popped) -> Message:

@@ -3,12 +3,24 @@
 %RETRY%group_topic      RocketMQ's usual name: ambiguous, since groups and topics may have underscores
 %RETRY%group+topic      the newer one, which no store of ours takes: it is read where a broker of RocketMQ left it, and
                         what comes back once more from there goes to the usual one
+
+Group a_b with topic c and group a with topic b_c share a usual name. A message says whose it is (`GIVEN_BACK`), and is
+given to its own group alone. One that a broker of RocketMQ left says nothing: it is given out while no other group and
+topic of this broker have the same name, and to none of them otherwise.
 """
 
 from __future__ import annotations
 
+from tiermq.broker.parts import BrokerParts
+from tiermq.errors import CorruptRecord
+from tiermq.message.layout import ReadableBuffer
+from tiermq.message.message_filter import MessageFilter
+from tiermq.message.properties import get_property
+from tiermq.message.record_head import HeadKind, read_head
 from tiermq.message.topic_name import RETRY_PREFIX
 
+GIVEN_BACK = "TIERMQ_GIVEN_BACK"
+"""Of a copy: group, topic, queue, start offset and pop time of the check point, and the message's offset."""
 MARK_NORMAL = "0"
 MARK_RETRY = "1"
 MARK_RETRY_V2 = "2"
@@ -39,3 +51,56 @@ def real_topic(group: str, topic: str, mark: str) -> str:
     if mark == MARK_RETRY_V2:
         return pop_retry_topic(group, topic, v2=True)
     return topic
+
+
+def is_of_pair(group: str, retry_topic: str) -> bool:
+    """Whether a topic has the usual name of a group's retry topic for some topic."""
+    return retry_topic.startswith(pop_retry_topic(group, ""))
+
+
+def origin_group(properties: bytes, retry_topic: str) -> str | None:
+    """The group that a message of a retry topic came back for; None where it does not say so."""
+    words = (get_property(properties, GIVEN_BACK.encode()) or b"").decode("utf-8", "replace").split(" ")
+    return words[0] if words[0] and is_of_pair(words[0], retry_topic) else None
+
+
+class OwnRetries(MessageFilter):
+    """Lets those messages of a retry topic pass that came back for a group, as far as `chosen` lets them pass."""
+
+    def __init__(self, parts: BrokerParts, group: str, retry_topic: str, chosen: MessageFilter | None = None) -> None:
+        self._parts = parts
+        self._group = group
+        self._topic = retry_topic
+        self._chosen = chosen
+        self._shared: bool | None = None
+
+    def matches_unit(self, tags_code: int | None, ext_unit: object | None) -> bool:
+        return self._chosen is None or self._chosen.matches_unit(tags_code, ext_unit)
+
+    def matches_record(self, record: ReadableBuffer) -> bool:
+        head = read_head(record)
+        if head.kind is not HeadKind.OK:
+            raise CorruptRecord(f"record at {head.reason or 'byte 0: a blank record'}")
+        start = head.properties_position
+        if not self.are_own(bytes(record[start : start + head.properties_length])):
+            return False
+        return self._chosen is None or self._chosen.matches_record(record)
+
+    def are_own(self, properties: bytes) -> bool:
+        """The same of a message's properties alone."""
+        origin = origin_group(properties, self._topic)
+        if origin is not None:
+            return origin == self._group
+        if self._shared is None:
+            self._shared = self._is_shared()
+        return not self._shared
+
+    def _is_shared(self) -> bool:
+        """Whether another group of this broker has the same retry topic, of its own or for a topic that is here."""
+        topics, groups = self._parts.topics, self._parts.groups
+        name = self._topic.removeprefix(RETRY_PREFIX)
+        splits = ((name[:at], name[at + 1 :]) for at, letter in enumerate(name) if letter == "_")
+        return groups.get(name) is not None or any(
+            group != self._group and groups.get(group) is not None and topics.get(topic) is not None
+            for group, topic in splits
+        )

@@ -3,8 +3,10 @@
     consumer ──reply──► broker ──push──► the client that REPLY_TO_CLIENT names ──took it──► broker ──SUCCESS──► consumer
                            └─► stored in <cluster>_REPLY_TOPIC, as RocketMQ does, if store_reply_message_enable
 
-Invariants: the replier is answered once, when the other client has taken the reply or has not within 3 s. A reply that
-cannot be pushed is answered SYSTEM_ERROR and stored nevertheless, so that nothing that was said is lost.
+Invariants: a reply goes to a producer whose account may read the topic of replies; where several accounts use its
+client id, to the one that has used it longest. The replier is answered once, when the other client has taken the reply
+or has not within 3 s. A reply that cannot be pushed is answered SYSTEM_ERROR and stored nevertheless, so that nothing
+that was said is lost.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import asyncio
 import logging
 import random
 
+from tiermq.broker.client_requests import may_take
 from tiermq.broker.delay_rewrite import Place
 from tiermq.broker.listening import store_host
 from tiermq.broker.parts import BrokerParts
@@ -27,6 +30,7 @@ from tiermq.remoting.access import serves, writes
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
+from tiermq.remoting.permissions import Permission
 from tiermq.remoting.receiving import send_request_of
 
 _log = logging.getLogger(__name__)
@@ -70,9 +74,9 @@ class ReplyProcessor:
         """Begin to push; says why that cannot be."""
         if not waits_for:
             return f"expected the client that waits in the property {REPLY_TO_CLIENT}, found none"
-        client = self._parts.clients.find_client(waits_for)
-        if client is None:
-            return f"client {waits_for} waits for the reply, but is not connected here"
+        waiting = self._parts.clients.find_producer(waits_for, lambda each: may_take(each, place.topic, Permission.SUB))
+        if waiting is None:
+            return f"client {waits_for} waits for the reply, but is not connected here, or may not SUB {place.topic}"
         if self._pushing >= self._parts.config.send_thread_pool_queue_capacity:
             raise RequestRefused(f"{self._pushing} replies are under way already", ResponseCode.SYSTEM_BUSY)
         pushed = RemotingCommand(
@@ -82,7 +86,7 @@ class ReplyProcessor:
             header_type=command.header_type,
         )
         self._pushing += 1
-        taken = client.connection.request(pushed, PUSH_TIMEOUT_S)
+        taken = waiting.request(pushed, PUSH_TIMEOUT_S)
         taken.add_done_callback(lambda done: self._pushed(connection, command, place.queue_id, waits_for, done))
         return None
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import logging
 
-from tiermq.broker.client_requests import ACCOUNT
+from tiermq.broker.client_requests import may_take
 from tiermq.broker.delay_rewrite import Place
 from tiermq.broker.durable_answers import LOOK_S, DurableAnswers
 from tiermq.broker.parts import BrokerParts
@@ -39,7 +39,7 @@ from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import bool_field, int32_field, int_field, text_field
 from tiermq.remoting.frame import encode_frame
-from tiermq.remoting.permissions import Account, Permission
+from tiermq.remoting.permissions import Permission
 from tiermq.status import PutStatus
 
 _log = logging.getLogger(__name__)
@@ -221,7 +221,9 @@ class TransactionProcessor:
 
     def _send_question(self, question: Question) -> None:
         group = self._parts.clients.producers(question.group)
-        connections = [] if group is None else [each for each in group.clients if _may_see(each, question.topic)]
+        connections = (
+            [] if group is None else [each for each in group.clients if may_take(each, question.topic, Permission.PUB)]
+        )
         if not connections:
             self.unanswerable_count += 1
             _log.info("transaction %s: no producer of %s is here to be asked", question.transaction_id, question.group)
@@ -258,9 +260,3 @@ class TransactionProcessor:
             self.check.stop()
         else:
             self.ops.write()
-
-
-def _may_see(connection: Connection, topic: str) -> bool:
-    """Whether a producer may be asked about a message of a topic: the question has the whole message in it."""
-    account: Account | None = connection.attributes.get(ACCOUNT)
-    return not connection.closing and (account is None or account.may_use_topic(topic, Permission.PUB))
