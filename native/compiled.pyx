@@ -52,6 +52,7 @@ from cython.cimports.framing import (
     answer_t,
     answer_text,
     batch_element,
+    batch_names_brokers,
     build_answer,
     field_t,
     find_send_fields,

@@ -403,6 +403,27 @@ static int64_t batch_element(const u8 *p, int64_t at, int64_t length, int32_t *f
     return size;
 }
 
+/* Whether a message of a batch has a property that a broker sets or acts on, or the bytes do not add up. */
+static int batch_names_brokers(const u8 *p, int64_t length) {
+    int64_t at = 0, size, body;
+    int32_t flag;
+    for (; at < length; at += size) {
+        const u8 *name, *end, *next, *split;
+        size = batch_element(p, at, length, &flag, &body);
+        if (size < 0) return 1;
+        end = p + at + size;
+        for (name = p + at + 22 + body; name < end; name = next + 1) {
+            next = (const u8 *)memchr(name, 2, (size_t)(end - name));
+            if (!next) next = end;
+            split = (const u8 *)memchr(name, 1, (size_t)(next - name));
+            if (!split) continue;
+            if (is_brokers_name(name, split - name)) return 1;
+            if (split - name >= 6 && memcmp(name, "TIMER_", 6) == 0) return 1;
+        }
+    }
+    return 0;
+}
+
 static int is_true(const u8 *p, int64_t n) {
     if (n == 1) return p[0] == '1';
     return n == 4 && (p[0] | 32) == 't' && (p[1] | 32) == 'r' && (p[2] | 32) == 'u' && (p[3] | 32) == 'e';

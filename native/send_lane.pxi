@@ -162,6 +162,10 @@ class SendLane:
         )  # fmt: skip
         if key_length == 0:
             return None
+        if batch_names_brokers(
+            cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(request.body)), body_length
+        ):
+            return None
         try:
             messages: list = messages_of_batch(
                 message_of_send(request, request.queue_id, request.properties + self.added, born_host)

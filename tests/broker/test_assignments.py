@@ -120,6 +120,10 @@ def test_a_group_pops_once_it_was_told_to_and_still_after_a_restart(tmp_path: Pa
     [
         ({"topic": "%RETRY%G", "consumerGroup": "G", "mode": "POP"}, ResponseCode.NO_PERMISSION),
         ({"topic": "T", "mode": "POP"}, ResponseCode.INVALID_PARAMETER),
+        ({"topic": "..", "consumerGroup": "G", "mode": "POP"}, ResponseCode.INVALID_PARAMETER),
+        ({"topic": "T\0", "consumerGroup": "G", "mode": "POP"}, ResponseCode.INVALID_PARAMETER),
+        ({"topic": "T", "consumerGroup": "../G", "mode": "POP"}, ResponseCode.INVALID_PARAMETER),
+        ({"topic": "T", "consumerGroup": "G\0", "mode": "POP"}, ResponseCode.INVALID_PARAMETER),
         (b"no json", ResponseCode.SYSTEM_ERROR),
     ],
 )

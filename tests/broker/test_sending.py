@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from tiermq.broker.groups import SubscriptionGroup
 from tiermq.broker.sending import SendProcessor
 from tiermq.clock import ManualClock
 from tiermq.kernel import PutResult
-from tiermq.message.client_batch import BatchElement, encode_client_batch
+from tiermq.message.client_batch import BatchElement, decode_client_batch, encode_client_batch
 from tiermq.message.ids import decode_message_id
+from tiermq.message.stored_message import StoredMessage
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import HeaderType
@@ -230,6 +231,57 @@ def test_a_batch_for_a_topic_of_batch_queues_is_one_record(tmp_path: Path) -> No
         assert [answer.ext["queueOffset"] for answer in answers] == ["0", "3"]
         assert {answer.ext["batchUniqId"] for answer in answers} == {"KEY1"}, "clients give it one id by this"
         assert broker.parts.local.put_count == 2
+
+
+FORGED = b"POP_CK\x010 0 1 0 0 b1 0 0\x02CLUSTER\x01evil\x02MSG_REGION\x01evil\x02TRACE_ON\x01evil\x02K\x01v"
+
+
+@pytest.mark.parametrize("kind", ["SimpleCQ", "BatchCQ"])
+def test_no_message_of_a_batch_carries_what_only_a_broker_sets(tmp_path: Path, kind: str) -> None:
+    body = encode_client_batch([BatchElement(0, b"plain", b"A\x01b\x02"), BatchElement(7, b"POP_CK\x01", FORGED)])
+    with running(tmp_path) as broker, Producer(broker) as producer:
+        attributes = {"queue.type": kind} if kind == "BatchCQ" else {}
+        broker.parts.topics.put(TopicConfig("B", 1, 1, attributes=attributes))
+        for _ in range(3):  # The second one of a plain topic would go by the fast path.
+            assert producer.send("B", body, batch=True).code == ResponseCode.SUCCESS
+        found = stored(broker, "B")
+        parts = [each for message in found for each in parts_of(message)]
+    kept = [each.encoded_properties for each in parts]
+    assert [each.body for each in parts] == [b"plain", b"POP_CK\x01"] * 3
+    assert not any(b"evil" in each or b"POP_CK" in each for each in kept)
+    assert all(each.startswith((b"A\x01b", b"K\x01v")) for each in kept)
+
+
+def parts_of(message: StoredMessage) -> Sequence[BatchElement | StoredMessage]:
+    return decode_client_batch(message.body) if message.sys_flag & 0x80 else [message]
+
+
+LATER = "DELAY\x013\x02", f"TIMER_DELIVER_MS\x01{BORN_MS * 2}\x02", "TIMER_DELAY_SEC\x015\x02", "TRAN_MSG\x01true\x02"
+
+
+@pytest.mark.parametrize("kind", ["SimpleCQ", "BatchCQ"])
+def test_a_batch_for_later_or_of_a_transaction_is_refused_and_nothing_is_stored(tmp_path: Path, kind: str) -> None:
+    with running(tmp_path) as broker, Producer(broker) as producer:
+        attributes = {"queue.type": kind} if kind == "BatchCQ" else {}
+        broker.parts.topics.put(TopicConfig("B", 1, 1, attributes=attributes))
+        assert producer.send("B", batch_of(2), batch=True).code == ResponseCode.SUCCESS
+        count = broker.parts.local.put_count
+        answers = [producer.send("B", batch_of(2), batch=True, sys_flag=flag) for flag in (4, 8, 12)]
+        for wish in LATER:
+            of_one = encode_client_batch([BatchElement(0, b"x", b""), BatchElement(0, b"y", wish.encode())])
+            answers.append(producer.send("B", batch_of(2), batch=True, properties=f"UNIQ_KEY\x01K\x02{wish}"))
+            answers.append(producer.send("B", of_one, batch=True))
+        assert {answer.code for answer in answers} == {ResponseCode.MESSAGE_ILLEGAL}
+        assert all("send such messages alone" in str(answer.remark) for answer in answers)
+        assert broker.parts.local.put_count == count
+
+
+def test_each_message_of_a_batch_for_a_compacted_topic_needs_a_key(tmp_path: Path) -> None:
+    with running(tmp_path) as broker, Producer(broker) as producer:
+        broker.parts.topics.put(TopicConfig("Newest", 1, 1, attributes={"cleanup.policy": "COMPACTION"}))
+        assert producer.send("Newest", batch_of(2), batch=True).code == ResponseCode.SUCCESS
+        keyless = encode_client_batch([BatchElement(0, b"x", b"KEYS\x01k\x02"), BatchElement(0, b"y", b"")])
+        assert producer.send("Newest", keyless, batch=True).code == ResponseCode.MESSAGE_ILLEGAL
 
 
 # Delays, retries, dead letters.

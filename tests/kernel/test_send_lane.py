@@ -277,3 +277,20 @@ def test_a_usual_batch_is_stored_side_by_side_and_answered_with_all_its_places(
     command = decode_frame(second[: 4 + int.from_bytes(second[:4], "big")])
     assert (command.ext["msgId"], command.ext["queueOffset"]) == (",".join(places), "1")
     assert command.ext["transactionId"] == "K1"
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    "name", [b"DELAY", b"POP_CK", b"CLUSTER", b"TRACE_ON", b"TRAN_MSG", b"MSG_REGION", b"TIMER_DELIVER_MS"]
+)
+@pytest.mark.parametrize("form", [b"%s\x01v\x02", b"%s\x01v", b"%s\x01", b"A\x01b\x02%s\x01v\x02", b"\x02%s\x01v"])
+def test_a_batch_with_a_broker_s_property_in_one_message_is_left_alone(
+    kernel: ModuleType, name: bytes, form: bytes
+) -> None:
+    made = Lane(kernel, file_size=1 << 20)
+    elements = [BatchElement(0, b"x", b"KEYS\x01k\x02"), BatchElement(0, b"y", form % name)]
+    assert made.lane.take(request_in(kernel), BORN) is not None
+    for order in (elements, elements[::-1]):
+        assert made.lane.take(request_in(kernel, batch=True, body=encode_client_batch(order)), BORN) is None
+    assert made.counts[0] == 1
+    assert made.lane.take(request_in(kernel, batch=True, body=encode_client_batch(elements[:1])), BORN) is not None

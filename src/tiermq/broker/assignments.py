@@ -21,8 +21,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tiermq.broker.groups import check_group_name
 from tiermq.broker.parts import BrokerParts, config_directory
 from tiermq.broker.subscriptions import MessageModel
+from tiermq.broker.topics import check_topic_name
 from tiermq.errors import RemotingError, RequestRefused
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.message.topic_name import RETRY_PREFIX
@@ -121,10 +123,10 @@ class AssignmentProcessor:
     def set_mode(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         table = decode_object(command.body)
         topic, group = text_in(table.get("topic"), "topic"), text_in(table.get("consumerGroup"), "consumerGroup")
-        if not topic or not group:
-            raise RequestRefused("expected a topic and a consumerGroup, found less", ResponseCode.INVALID_PARAMETER)
         if topic.startswith(RETRY_PREFIX):
             raise RequestRefused("retry topic is not allowed to set mode", ResponseCode.NO_PERMISSION)
+        check_topic_name(topic)
+        check_group_name(group)
         with self._lock:
             modes = {**self._modes, (topic, group): _mode_in(table)}
             self._access.make_directories(os.path.dirname(self._path))

@@ -5,12 +5,14 @@ A queue that another live client holds is no error: it is missing from the answe
 
 from __future__ import annotations
 
+from tiermq.broker.groups import check_group_name
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.queue_locks import QueueName
+from tiermq.broker.topics import check_topic_name
 from tiermq.errors import RequestRefused
 from tiermq.namesrv.topic_config import int32_in, object_in, text_in
 from tiermq.remoting.access import Handler, reaches, require_group, require_topic, serves
-from tiermq.remoting.codes import RequestCode
+from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.json_dialect import decode_object, encode_body
@@ -71,6 +73,7 @@ def _decode(command: RemotingCommand) -> tuple[str, str, list[QueueName]]:
         raise RequestRefused(f"expected a list in mqSet, found a {type(queues).__name__}")
     check_count("queues in mqSet", len(queues), LOCKED_QUEUES_MAX)
     require_group(command, group)
+    check_group_name(group)
     found = [_queue_in(each) for each in queues]
     for each in found if command.account is not None else ():
         require_topic(command, each.topic, Permission.SUB)
@@ -79,6 +82,8 @@ def _decode(command: RemotingCommand) -> tuple[str, str, list[QueueName]]:
 
 def _queue_in(value: object) -> QueueName:
     table = object_in(value, "a queue of mqSet")
-    return QueueName(
-        text_in(table.get("topic"), "topic"), text_in(table.get("brokerName"), "brokerName"), int32_in(table, "queueId")
-    )
+    topic, queue_id = text_in(table.get("topic"), "topic"), int32_in(table, "queueId")
+    check_topic_name(topic)
+    if queue_id < 0:
+        raise RequestRefused(f"queueId: expected 0 or more, found {queue_id}", ResponseCode.INVALID_PARAMETER)
+    return QueueName(topic, text_in(table.get("brokerName"), "brokerName"), queue_id)

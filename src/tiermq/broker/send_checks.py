@@ -6,13 +6,14 @@
                                                                   ─► halves of transactions to theirs
 
 Invariants: a message carries each of MSG_REGION, TRACE_ON and CLUSTER once, from this broker, and a unique key; no
-client can set a POP receipt (POP_CK).
+client can set a POP receipt (POP_CK), alone or in a batch; a batch goes to its queue at once or is refused.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.delay_rewrite import Place, delay_level, delayed
@@ -22,8 +23,10 @@ from tiermq.broker.topics import check_topic_name
 from tiermq.delivery.timer.timer_place import DELETE_SEPARATOR, asks_for_a_time
 from tiermq.delivery.timer.timer_service import TimerService
 from tiermq.delivery.transactions.half_messages import HALF_QUEUE, half_properties, is_half
-from tiermq.errors import RequestRefused
+from tiermq.errors import CorruptRecord, RequestRefused
 from tiermq.kernel import SendRequest
+from tiermq.kernel.send_lane import names_broker_s
+from tiermq.message.client_batch import decode_client_batch, encode_client_batch
 from tiermq.message.properties import (
     CLUSTER,
     DELAY,
@@ -121,10 +124,16 @@ def is_used_up(request: SendRequest, group: SubscriptionGroup, holds_locks: bool
     return holds_locks or request.reconsume_times > most
 
 
-def completed(properties: bytes, added: bytes, new_key: Callable[[], str] | None) -> tuple[bytes, str]:
-    """A client's properties with the broker's own behind them, and the unique key; without `new_key` none is made."""
+def without_broker_s(properties: bytes) -> bytes:
+    """A client's properties without those that only a broker sets."""
     for name in (POP_CK, MSG_REGION, TRACE_ON, CLUSTER):
         properties = delete_property(properties, name.encode())
+    return properties
+
+
+def completed(properties: bytes, added: bytes, new_key: Callable[[], str] | None) -> tuple[bytes, str]:
+    """A client's properties with the broker's own behind them, and the unique key; without `new_key` none is made."""
+    properties = without_broker_s(properties)
     key = get_property(properties, UNIQ_KEY.encode())
     text = "" if key is None else key.decode("utf-8", "replace")
     if not text and new_key is not None:
@@ -140,6 +149,41 @@ def check_properties(config: TopicConfig, properties: bytes) -> None:
             f"topic {config.name} keeps the newest message of each key: expected one in {KEYS}, found none",
             ResponseCode.MESSAGE_ILLEGAL,
         )
+
+
+def check_batch(properties: bytes, sys_flag: int) -> None:
+    """Raises RequestRefused for a batch, or a message of one, that would have to be stored elsewhere first."""
+    found = (
+        "a transaction" if sys_flag & SYS_FLAG_TRANSACTION or is_half(properties)
+        else "a delay" if delay_level(properties) > 0
+        else "a delivery time" if asks_for_a_time(properties)
+        else ""
+    )  # fmt: skip
+    if found:
+        raise RequestRefused(
+            f"the message is illegal: expected a batch of messages for now, found {found}: send such messages alone",
+            ResponseCode.MESSAGE_ILLEGAL,
+        )
+
+
+def checked_batch(body: bytes, config: TopicConfig) -> bytes:
+    """The body of a batch, its messages checked and stripped as those that are sent alone. Raises RequestRefused.
+
+    Most batches name nothing of it, and are not taken apart.
+    """
+    is_compacted = config.attributes.get(CLEANUP_POLICY) == "COMPACTION"
+    if not is_compacted and not names_broker_s(body):
+        return body
+    try:
+        elements = decode_client_batch(body)
+    except CorruptRecord as error:
+        raise RequestRefused(str(error), ResponseCode.MESSAGE_ILLEGAL) from error
+    for each in elements:
+        check_batch(each.encoded_properties, 0)
+        check_properties(config, each.encoded_properties)
+    return encode_client_batch(
+        replace(each, encoded_properties=without_broker_s(each.encoded_properties)) for each in elements
+    )
 
 
 def sys_flag_of(request: SendRequest, config: TopicConfig) -> int:

@@ -28,8 +28,10 @@ from tiermq.broker.recall_handle import recall_handle_of, with_recall_handle
 from tiermq.broker.send_checks import (
     SYS_FLAG_TRANSACTION,
     broker_properties,
+    check_batch,
     check_properties,
     check_topic,
+    checked_batch,
     completed,
     dead_letter_topic,
     group_of_retry,
@@ -246,10 +248,13 @@ class SendProcessor:
         queue_id = queue_of(request, config, self._chance)
         properties, key = completed(request.properties, self._added, None)
         sys_flag = sys_flag_of(request, config)
+        check_batch(properties, sys_flag)
+        body = checked_batch(request.body, config)
         self._require_room()
+        place = Place(config.name, queue_id, properties)
         if config.attributes.get(QUEUE_TYPE) == BATCH_QUEUE:
-            return self._send_inner_batch(connection, request, Place(config.name, queue_id, properties), sys_flag, key)
-        envelope = message_to_store(connection, request, Place(config.name, queue_id, properties), sys_flag)
+            return self._send_inner_batch(connection, request, place, body, sys_flag, key)
+        envelope = message_to_store(connection, request, place, sys_flag, body)
         try:
             results = self._local.append_batch(envelope)
         except (CorruptRecord, IllegalMessage) as error:
@@ -265,15 +270,15 @@ class SendProcessor:
         return self._answered_stored(connection, request, whole, envelope.waits_for_store, queue_id, key)
 
     def _send_inner_batch(
-        self, connection: Connection, request: SendRequest, place: Place, sys_flag: int, key: str
+        self, connection: Connection, request: SendRequest, place: Place, body: bytes, sys_flag: int, key: str
     ) -> bytes | None:
         """A batch for a topic whose queues hold batches: one record with all of it."""
         try:
-            count = len(decode_client_batch(request.body))
+            count = len(decode_client_batch(body))
         except CorruptRecord as error:
             raise RequestRefused(str(error), ResponseCode.MESSAGE_ILLEGAL) from error
         place = place._replace(properties=with_inner_num(place.properties, count))
-        message = message_to_store(connection, request, place, sys_flag | INNER_BATCH_FLAGS)
+        message = message_to_store(connection, request, place, sys_flag | INNER_BATCH_FLAGS, body)
         result = self._append(message)
         return self._answered(connection, request, result, message.waits_for_store, place.queue_id, "", batch_id=key)
 
@@ -384,12 +389,16 @@ def _is_usual(config: TopicConfig) -> bool:
     )
 
 
-def message_to_store(connection: Connection, request: SendRequest, place: Place, sys_flag: int) -> Message:
-    """The message to store. Raises RequestRefused for what no record can hold."""
+def message_to_store(
+    connection: Connection, request: SendRequest, place: Place, sys_flag: int, body: bytes | None = None
+) -> Message:
+    """The message to store, with the request's body unless another is given. Raises RequestRefused for what no record
+    can hold.
+    """
     try:
         return Message(
             place.topic,
-            request.body,
+            request.body if body is None else body,
             place.queue_id,
             encoded_properties=place.properties,
             flag=request.flag,

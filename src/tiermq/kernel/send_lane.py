@@ -5,7 +5,8 @@
 
 Usual is a message or a batch, with a body, without transaction and delay, for a queue that was put to before; the
 request's properties are whole (`name 1 value 2`), hold a unique key in plain ASCII, and none that a broker sets or acts
-on. A batch that the store would refuse, and one of messages that must be encoded specially, is not usual.
+on; nor do those of the messages in a batch. A batch that the store would refuse, and one of messages that must be
+encoded specially, is not usual.
 
 Contract of both twins: what is stored and what is answered is what the general way stores and answers, byte for byte;
 whatever is not certain is refused before anything is written. The answer says SUCCESS once the record is in the log: a
@@ -31,6 +32,7 @@ REGION_BYTES_MAX = 512
 _KEY_NAME = b"UNIQ_KEY"
 _WAIT_NAME = b"WAIT"
 _BROKERS_NAMES = frozenset((b"DELAY", b"POP_CK", b"CLUSTER", b"TRACE_ON", b"TRAN_MSG", b"MSG_REGION"))
+_BROKERS_NAMES_IN_BATCH = (*(name + b"\x01" for name in sorted(_BROKERS_NAMES)), b"TIMER_")
 _PLAIN_KEY = re.compile(rb"[ !#-\[\]-~]{1,%d}\Z" % KEY_BYTES_MAX)
 
 
@@ -64,6 +66,11 @@ def usual_key(properties: bytes) -> bytes | None:
             if waits > 1 or value != b"true":
                 return None
     return key
+
+
+def names_broker_s(batch: bytes) -> bool:
+    """Whether a message of a batch may have a property that a broker sets or acts on: the name is in there."""
+    return any(name in batch for name in _BROKERS_NAMES_IN_BATCH)
 
 
 class SendLane:
@@ -129,7 +136,7 @@ class SendLane:
         if not self.is_open or not self._is_plain or request.sys_flag & UNUSUAL_SYS_FLAGS or request.queue_id < 0:
             return None
         key = usual_key(request.properties)
-        if key is None or not 0 < len(request.body) <= self._appender.max_body_bytes:
+        if key is None or not 0 < len(request.body) <= self._appender.max_body_bytes or names_broker_s(request.body):
             return None
         try:
             messages = messages_of_batch(
