@@ -202,6 +202,7 @@ def send_number(h: cython.pointer(header_t), place: int32_t, absent: int32_t, ou
 @cython.cclass
 class FrameReader:
     frame_bytes_max: int64_t
+    header_bytes_max: int64_t
     wanted_bytes: int64_t
     kept: list
     groups: TextMemo
@@ -211,8 +212,9 @@ class FrameReader:
     parse_sends = cython.declare(cython.bint, visibility="public")
     pending_bytes = cython.declare(int64_t, visibility="readonly")
 
-    def __init__(self, frame_bytes_max=FRAME_BYTES_MAX, parse_sends=True):
+    def __init__(self, frame_bytes_max=FRAME_BYTES_MAX, parse_sends=True, header_bytes_max=FRAME_BYTES_MAX):
         self.frame_bytes_max = frame_bytes_max
+        self.header_bytes_max = header_bytes_max
         self.wanted_bytes = 8
         self.kept = []
         self.groups = TextMemo()
@@ -247,8 +249,13 @@ class FrameReader:
             length = cython.cast(int32_t, load32(p + at))
             mixed = load32(p + at + 4)
             header_length = mixed & 0xFFFFFF
-            if length < 4 + header_length or length > self.frame_bytes_max - 4 or mixed >> 24 > 1:
-                self.broken = refusal(length, mixed >> 24, header_length, self.frame_bytes_max)
+            if (
+                length < 4 + header_length
+                or header_length > self.header_bytes_max
+                or length > self.frame_bytes_max - 4
+                or mixed >> 24 > 1
+            ):
+                self.broken = refusal(length, mixed >> 24, header_length, self.frame_bytes_max, self.header_bytes_max)
                 if not frames:
                     raise BadFrame(self.broken)
                 return frames

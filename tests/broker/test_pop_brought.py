@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 
@@ -11,13 +12,15 @@ from broker.consuming import part, put, running, until
 from broker.popping_peer import MINUTE_MS, PopPeer, pops, receipt_fields
 from broker.test_pop_log import REVIVE_TOPIC, copy_as_killed
 from tiermq import Message
+from tiermq.broker import pop_log
 from tiermq.broker.broker import Broker
 from tiermq.broker.delivering import DeliveryProcessor
+from tiermq.broker.pop import INVISIBLE_MS_MAX
 from tiermq.broker.pop_checkpoints import Popped
 from tiermq.broker.pop_log import REVIVE_GROUP
 from tiermq.clock import ManualClock
 from tiermq.message.topic_name import TIMER_TOPIC
-from tiermq.remoting.codes import RequestCode
+from tiermq.remoting.codes import RequestCode, ResponseCode
 
 SECOND_MS = 1_000
 QUEUES = {"revive_queue_num": 1}
@@ -134,3 +137,61 @@ def test_a_receipt_that_is_over_is_not_awaited(tmp_path: Path, manual_clock: Man
         assert peer.ask(RequestCode.ACK_MESSAGE, **receipt_fields(got)).code == 0
         broker.parts.local.dispatch_now()
         assert broker.parts.local.max_offset(REVIVE_TOPIC, 0) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"so": 9 * 10**18}, ResponseCode.NO_MESSAGE),
+        ({"so": 4}, ResponseCode.NO_MESSAGE),
+        ({"q": 3}, ResponseCode.NO_MESSAGE),
+        ({"b": base64.b64encode(b"\xff" * 128).decode()}, ResponseCode.NO_MESSAGE),
+        ({"it": 9 * 10**17}, ResponseCode.INVALID_PARAMETER),
+        ({"it": INVISIBLE_MS_MAX + 1}, ResponseCode.INVALID_PARAMETER),
+    ],
+)
+def test_acknowledgements_of_what_no_pop_gave_out_are_refused_and_not_kept(
+    tmp_path: Path, manual_clock: ManualClock, changes: dict[str, object], code: ResponseCode
+) -> None:
+    pop_ms = manual_clock.now_ms() - 1
+    with running(tmp_path, clock=manual_clock, **QUEUES) as broker, PopPeer(broker) as peer:
+        begin_as_rocketmq(broker, pop_ms)
+        until(broker, lambda: part(broker, DeliveryProcessor).timers.waiting_count == 2)
+        entry = {"c": "G", "t": "T", "r": "0", "q": 0, "so": 0, "pt": pop_ms, "it": MINUTE_MS, "rq": 0, "b": "AQ=="}
+        log = pops(broker).log
+        before = broker.parts.local.max_offset(REVIVE_TOPIC, 0)
+        told = peer.ask(RequestCode.BATCH_ACK_MESSAGE, {"acks": [{**entry, **changes}]})
+        assert (told.code, "expected" in (told.remark or "")) == (code, True)
+        broker.parts.local.dispatch_now()
+        assert broker.parts.local.max_offset(REVIVE_TOPIC, 0) == before
+        assert log._early == [{}]
+        assert peer.ask(RequestCode.BATCH_ACK_MESSAGE, {"acks": [entry]}).code == 0
+        assert [each.offsets for each in log._early[0].values()] == [{0}]
+
+
+def test_early_acknowledgements_of_a_group_are_bounded_also_when_they_are_read_again(
+    tmp_path: Path, manual_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop_log, "EARLY_ACKS_MAX", 3)
+    now_ms = manual_clock.now_ms()
+    entry = {"c": "G", "t": "T", "r": "0", "q": 0, "so": 0, "it": MINUTE_MS, "rq": 0, "b": "AQ=="}
+    with running(tmp_path, clock=manual_clock, **QUEUES) as broker, PopPeer(broker) as peer:
+        begin_as_rocketmq(broker, now_ms - 1)
+        until(broker, lambda: part(broker, DeliveryProcessor).timers.waiting_count == 2)
+        told = peer.ask(RequestCode.BATCH_ACK_MESSAGE, {"acks": [{**entry, "pt": now_ms - at} for at in range(1, 6)]})
+        assert (told.code, "at most 3" in (told.remark or "")) == (ResponseCode.SYSTEM_BUSY, True)
+        later = {"acks": [{**entry, "pt": now_ms - 1, "b": "Ag=="}]}
+        assert peer.ask(RequestCode.BATCH_ACK_MESSAGE, later).code == 0, "of a check point that is kept"
+        assert len(pops(broker).log._early[0]) == 3
+        fields = {"consumerGroup": "G", "topic": "T", "queueId": 0, "offset": 2, "invisibleTime": MINUTE_MS}
+        receipt = f"0 {now_ms - 9} {MINUTE_MS} 0 0 b 0 2"
+        told = peer.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **fields, extraInfo=receipt)
+        assert told.code == ResponseCode.SYSTEM_BUSY
+        assert len(pops(broker).log.points) == 0
+    monkeypatch.setattr(pop_log, "EARLY_ACKS_MAX", 2)
+    with running(tmp_path, clock=manual_clock, **QUEUES) as broker:
+        log = pops(broker).log
+        assert (len(log._early[0]), log._early_counts["G"]) == (2, 2)
+        manual_clock.advance_ms(2 * MINUTE_MS)
+        until(broker, lambda: not log._early[0])
+        assert not log._early_counts

@@ -8,12 +8,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker.consuming import Peer, on_loop, running
+from broker.consuming import Peer, bodies_of, on_loop, part, running, until
+from tiermq import Message
+from tiermq.broker import held_weight, sending
 from tiermq.broker.broker import Broker
+from tiermq.broker.held_weight import weight_of
+from tiermq.broker.pop_gathering import STEPS_MAX
+from tiermq.broker.pulling import PullProcessor
+from tiermq.errors import BadFrame, PeerGone
+from tiermq.message.client_batch import BatchElement, encode_client_batch
+from tiermq.message.message_filter import TagCodeFilter
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
 from tiermq.namesrv.register_body import encode_register_body
@@ -23,6 +32,8 @@ from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
+from tiermq.remoting.json_header import decode_json_header
+from tiermq.store.reading import FILTER_STEPS_MAX
 
 MANY = 100_000
 SUBSCRIPTION = {"topic": "T", "subString": "*"}
@@ -74,7 +85,7 @@ NAMES = [f"{code}-{body(1) and number}" for number, (code, body) in enumerate(FL
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with running(tmp_path_factory.mktemp("floods")) as made:
+    with running(tmp_path_factory.mktemp("floods"), enable_property_filter=True) as made:
         yield made
 
 
@@ -115,6 +126,155 @@ def test_locks_and_acknowledgements_up_to_their_limits_are_served(peer: Peer) ->
     assert peer.ask(41, json.dumps(queues(10_000)).encode()).code == 0
     assert peer.ask(42, json.dumps(queues(10_000)).encode()).code == 0
     assert peer.ask(200151, json.dumps(acks(4_096)).encode()).code == 0
+
+
+# Headers
+
+
+@pytest.mark.parametrize("header_type", [0, 1])
+@pytest.mark.parametrize(
+    "fields", [{f"f{each}": "1" for each in range(5_000)}, {"subscription": "x" * 300_000}], ids=["fields", "bytes"]
+)
+def test_a_header_beyond_what_clients_send_ends_its_connection_unread(
+    broker: Broker, header_type: int, fields: dict[str, str]
+) -> None:
+    with Peer(broker, header_type=header_type) as peer, pytest.raises(PeerGone):
+        peer.ask(RequestCode.GET_MAX_OFFSET, topic="T", queueId=0, **fields)
+    with Peer(broker, header_type=header_type) as peer:
+        usual = {f"f{each}": "1" for each in range(500)}
+        assert peer.ask(RequestCode.GET_MAX_OFFSET, topic="T", queueId=0, **usual).code == 0
+
+
+@pytest.mark.parametrize("header_type", [0, 1])
+def test_the_longest_properties_in_a_header_are_stored(broker: Broker, header_type: int) -> None:
+    properties = "a\x01" + "\x03" * 32_000 + "\x02"
+    send = {"a": "P", "b": "T", "c": "TBW102", "d": 4, "e": 3, "f": 0, "g": 1, "h": 0, "i": properties}
+    with Peer(broker, header_type=header_type) as peer:
+        assert peer.ask(310, b"body", **send).code == 0
+
+
+def test_quotes_in_a_value_are_no_fields() -> None:
+    text = json.dumps({f"name{each}": "\\" for each in range(3_000)})
+    header = json.dumps({"code": 1, "extFields": {"properties": text}}).encode()
+    assert decode_json_header(header).ext["properties"] == text
+    hidden = b'{"code":1,"extFields":{' + b",".join(b'"%d\\\\":1' % each for each in range(3_000)) + b"}}"
+    with pytest.raises(BadFrame, match="at most 512 fields"):
+        decode_json_header(hidden)
+
+
+# Expressions
+
+
+@pytest.mark.parametrize("text", ["||".join(f"t{each}" for each in range(1_025)), "t" * 16_385], ids=["tags", "text"])
+def test_an_expression_beyond_what_clients_need_is_refused_in_words(peer: Peer, text: str) -> None:
+    peer.join()
+    told = peer.pull(0, sysFlag=4, subscription=text, expressionType="TAG")
+    assert (told.code, "at most" in (told.remark or "")) == (ResponseCode.SUBSCRIPTION_PARSE_FAILED, True)
+    pop = {"consumerGroup": "G", "topic": "T", "queueId": 0, "maxMsgNums": 1, "invisibleTime": 1_000, "pollTime": 0}
+    for code in (200050, 200054):
+        told = peer.ask(code, **pop, initMode=0, bornTime=0, exp=text, expType="TAG")
+        assert (told.code, "at most" in (told.remark or "")) == (ResponseCode.SUBSCRIPTION_PARSE_FAILED, True)
+    told = peer.join(expression=text)
+    assert (told.code, "at most" in (told.remark or "")) == (ResponseCode.INVALID_PARAMETER, True)
+
+
+def test_an_expression_of_many_terms_is_refused_in_words(peer: Peer) -> None:
+    peer.join()
+    for count, code in ((256, ResponseCode.PULL_NOT_FOUND), (257, ResponseCode.SUBSCRIPTION_PARSE_FAILED)):
+        text = " OR ".join(f"d = {each}" for each in range(count))
+        told = peer.pull(0, queueId=2, sysFlag=4, subscription=text, expressionType="SQL92")
+        assert told.code == code, told.remark
+
+
+def test_a_costly_expression_looks_at_few_messages_at_once_and_goes_on(tmp_path: Path) -> None:
+    text = " OR ".join(f"d = {each}" for each in range(256))
+    with running(tmp_path, enable_property_filter=True) as broker, Peer(broker) as peer:
+        peer.join()
+        for number in range(100):
+            broker.parts.local.put(Message("T", b"%d" % number, 0, properties={"d": "9" if number == 99 else "999"}))
+        broker.parts.local.dispatch_now()
+        offset, pulls = 0, 0
+        while not (found := peer.pull(offset, sysFlag=4, subscription=text, expressionType="SQL92")).body:
+            assert found.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+            after = int(found.ext["nextBeginOffset"])
+            assert offset < after <= offset + FILTER_STEPS_MAX // 512
+            offset, pulls = after, pulls + 1
+        assert bodies_of(found) == ["99"]
+        assert pulls == 99 // (FILTER_STEPS_MAX // 512)
+
+
+def test_a_costly_pop_looks_at_few_messages_at_once_and_goes_on(tmp_path: Path) -> None:
+    text = " OR ".join(f"d = {each}" for each in range(256))
+    with running(tmp_path, enable_property_filter=True) as broker, Peer(broker) as peer:
+        peer.join()
+        for number in range(100):
+            for queue_id in range(4):
+                broker.parts.local.put(Message("T", b"%d" % number, queue_id, properties={"d": "999"}))
+        broker.parts.local.dispatch_now()
+        pop = {"consumerGroup": "G", "topic": "T", "queueId": -1, "maxMsgNums": 1, "invisibleTime": 1_000}
+        asked = {**pop, "pollTime": 0, "initMode": 0, "bornTime": 0, "exp": text, "expType": "SQL92"}
+        seen = 0
+        while seen < 400:
+            assert peer.ask(200050, **asked).code == ResponseCode.POLLING_TIMEOUT
+            after = sum(max(0, broker.parts.offsets.query("G", "T", each)) for each in range(4))
+            assert seen < after <= seen + STEPS_MAX // 512 + FILTER_STEPS_MAX // 512
+            seen = after
+
+
+def test_a_batch_beyond_what_clients_send_is_refused_in_words(
+    broker: Broker, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.parts.local.dispatch_now()
+    ends = broker.parts.local.max_offset("T", 3)
+    send = {"a": "P", "b": "T", "c": "TBW102", "d": 4, "e": 3, "f": 0, "g": 1, "h": 0, "i": "", "m": "true"}
+    told = peer.ask(320, encode_client_batch([BatchElement(0, b"x", b"")] * 32_769), **send)
+    assert (told.code, "at most 32768" in (told.remark or "")) == (ResponseCode.MESSAGE_ILLEGAL, True)
+    assert broker.parts.local.max_offset("T", 3) == ends
+    monkeypatch.setattr(sending, "BATCH_ELEMENTS_MAX", 1_000)
+    for count, code in ((1_000, 0), (1_001, ResponseCode.MESSAGE_ILLEGAL)):
+        assert peer.ask(320, encode_client_batch([BatchElement(0, b"", b"")] * count), **send).code == code
+    broker.parts.local.dispatch_now()
+    assert broker.parts.local.max_offset("T", 3) == ends + 1_000
+
+
+# What waits
+
+
+def test_pulls_that_wait_share_their_filter(broker: Broker, peer: Peer) -> None:
+    peer.join()
+    text = "||".join(f"shared{each}" for each in range(1_000))
+    polling = part(broker, PullProcessor).long_polling
+    for _ in range(20):
+        peer.pull_later(0, queueId=2, sysFlag=6, suspendTimeoutMillis=60_000, subscription=text)
+    until(broker, lambda: polling.held == 20)
+    (held,) = on_loop(broker, lambda: list(polling._connections.values()))
+    assert len({id(each.message_filter) for each in held}) == 1
+    peer.client.close()
+    until(broker, lambda: polling.held == 0)
+    assert polling.weight.bytes == 0
+
+
+@pytest.mark.parametrize(("most", "held"), [("HELD_BYTES_MAX", 3), ("HELD_BYTES_PER_PEER_MAX", 3)])
+def test_what_waits_is_weighed(broker: Broker, monkeypatch: pytest.MonkeyPatch, most: str, held: int) -> None:
+    text = "||".join(f"t{each}" for each in range(1_000))
+    command = RemotingCommand(11, ext={"subscription": text})
+    one = weight_of(command, TagCodeFilter(text))
+    assert one > 1_000 * 192
+    monkeypatch.setattr(held_weight, most, held * one + one * 9 // 10)
+    processor = part(broker, PullProcessor).long_polling
+    fields = {"queueId": 2, "sysFlag": 6, "suspendTimeoutMillis": 60_000, "subscription": text}
+    with Peer(broker) as peer:
+        peer.join()
+        waiting = [peer.pull_later(0, **fields) for _ in range(held)]
+        assert peer.pull(0, **fields).code == ResponseCode.PULL_NOT_FOUND
+        assert on_loop(broker, lambda: processor.held) == held
+        assert not any(each.done() for each in waiting)
+        pop = {"consumerGroup": "G", "topic": "T", "queueId": 2, "maxMsgNums": 1, "invisibleTime": 1_000}
+        asked = {**pop, "pollTime": 60_000, "initMode": 0, "bornTime": 0, "exp": text, "expType": "TAG"}
+        pops = [peer.ask_later(200050, **asked) for _ in range(held)]
+        assert peer.ask(200050, **asked).code == ResponseCode.POLLING_FULL
+        assert not any(each.done() for each in pops)
+    until(broker, lambda: processor.held == 0)
 
 
 def test_what_is_long_lets_others_be_served_in_between(broker: Broker, peer: Peer) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tiermq.broker.table_file import WHOLE_BYTES_MAX
 from tiermq.broker.topics import TopicTable
 from tiermq.clock import ManualClock
 from tiermq.consumequeue.queue_table import QueueType
+from tiermq.errors import StoreDamaged
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.client import BlockingClient
@@ -124,6 +126,89 @@ def test_a_file_that_another_program_wrote_gets_what_it_lacks(tmp_path: Path) ->
     assert other is not None
     assert (made.read_queues, other.read_queues) == (2, 4)
     assert again.data_version.counter > document["dataVersion"]["counter"]
+
+
+@pytest.mark.parametrize("is_older", [True, False])
+def test_a_file_that_was_put_back_or_written_by_another_gets_no_topic_that_was_deleted_again(
+    tmp_path: Path, is_older: bool
+) -> None:
+    """What is older than the journal gets all of it; what is not keeps what it has."""
+    topics = large(tmp_path)
+    if is_older:
+        shutil.copy(tmp_path / "topics.json", tmp_path / "older")
+        topics.put_all(TopicConfig(f"u{number}") for number in range(3))
+        topics.flush()
+    topics.make("made", 2, 2)
+    topics.make("deleted-again", 2, 2)
+    topics.put(TopicConfig("t1", 9, 9))
+    topics.delete(["deleted-again", "t2"])
+    if is_older:
+        shutil.copy(tmp_path / "older", tmp_path / "topics.json")
+    else:
+        document = json.loads((tmp_path / "topics.json").read_bytes())
+        document["dataVersion"] |= {"counter": document["dataVersion"]["counter"] + 50, "timestamp": 5}
+        (tmp_path / "topics.json").write_text(json.dumps(document))
+    again = topics_in(tmp_path)
+    assert again.get("made") is not None
+    assert again.get("deleted-again") is None
+    assert (again.get("t2") is None) == is_older
+    assert (again.table["t1"].read_queues == 9) == is_older
+    if is_older:
+        assert again.data_version == topics.data_version
+    assert topics_in(tmp_path).table == again.table
+
+
+VERSION = [1, 10**6, 0]
+NAMED = {"topicName": "new", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        [1],
+        5,
+        None,
+        {},
+        {"base": "x"},
+        {"v": VERSION},
+        {"v": VERSION, "put": [1]},
+        {"v": VERSION, "put": {"new": None}},
+        {"v": VERSION, "put": {"new": {**NAMED, "perm": [1]}}},
+        {"v": VERSION, "put": {"new": {**NAMED, "readQueueNums": 2**40}}},
+        {"v": VERSION, "put": {"../../evil": {**NAMED, "topicName": "../../evil"}}},
+        {"v": VERSION, "put": {"new": {**NAMED, "topicName": "../../evil"}}},
+        {"v": VERSION, "put": {}, "gone": 5},
+        {"v": VERSION, "put": {}, "gone": [[1]]},
+        {"v": ["a", "b", "c"], "put": {}},
+        {"v": [[1], [2], [3]], "put": {}},
+        {"v": [2**70, 2**70, 2**70], "put": {}},
+        {"v": [1, 0, 0], "put": {}},
+        b"{",
+        b"[" * 100_000,
+        b'{"v":[1,1000000,0],"put":{"\xff":{}}}',
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", ["topics", "groups"])
+def test_a_line_that_no_broker_writes_is_damage_that_names_its_place(tmp_path: Path, line: object, kind: str) -> None:
+    opened = topics_in if kind == "topics" else groups_in
+    if kind == "topics":
+        large(tmp_path).make("made", 2, 2)
+    else:
+        groups = groups_in(tmp_path)
+        groups.put_all(SubscriptionGroup(f"g{number}") for number in range(MANY))
+        groups.find_or_make("made")
+        if not isinstance(line, bytes):
+            text = json.dumps(line).replace("topicName", "groupName").replace("perm", "retryMaxTimes")
+            line = json.loads(text.replace("readQueueNums", "retryQueueNums"))
+    (journal,) = tmp_path.glob("*.journal")
+    raw = line if isinstance(line, bytes) else json.dumps(line).encode()
+    with journal.open("ab") as file:
+        file.write(b"%08x %b\n" % (zlib.crc32(raw), raw))
+    with pytest.raises(StoreDamaged, match=r"\.journal, line 3: expected .* or move this one away"):
+        opened(tmp_path)
+    journal.rename(tmp_path / "aside")
+    assert len(opened(tmp_path)) >= MANY
 
 
 @pytest.mark.parametrize("cut", [1, 30])

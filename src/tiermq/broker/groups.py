@@ -235,13 +235,20 @@ class GroupTable:
 
     def _replay(self) -> None:
         """Take over what a broker that was killed had left in the journal."""
-        changes = self._file.changes_since(self.data_version, self._table.__contains__)
+        changes = self._file.changes_since(self.data_version, self._table.__contains__, _check_entry)
         if changes.put or changes.gone:
             for name in changes.gone:
                 self._table.pop(name, None)
             self._table.update({name: SubscriptionGroup.from_json(each, name) for name, each in changes.put.items()})
             self.data_version = version_after(changes, self.data_version, self._clock.now_ms())
             self._file.write(self.data_version, encode_groups(self._table, self._forbidden, self.data_version))
+
+
+def _check_entry(name: str, entry: object) -> None:
+    """Of the journal. Raises RequestRefused."""
+    if SubscriptionGroup.from_json(entry, name).name != name:
+        raise RequestRefused(f"a group of another name under {name[:80]!r}")
+    check_group_name(name)
 
 
 def groups_document(

@@ -10,7 +10,8 @@ many messages a burst has. Nothing is lost between a look at the store and the h
 looked at once more, and whatever is dispatched after that finds the pull held.
 
 Invariants: all but the board belongs to the loop's thread; a pull is answered at most once; each pull that ends leaves
-nothing behind, so what is kept is bounded by the pulls that are held now.
+nothing behind, so what is kept is bounded by the pulls that are held now, which are counted and weighed
+(`held_weight`). Where one message wakes many they are asked in turns, so that others are served in between.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from tiermq.broker.held_weight import HeldWeight, weight_of
 from tiermq.broker.pull import Pull
 from tiermq.clock import Clock
 from tiermq.remoting.connection import Connection
+from tiermq.remoting.limits import TURN_S
 from tiermq.remoting.server import RemotingServer
 from tiermq.store.dispatch_request import DispatchRequest
 
@@ -44,6 +47,7 @@ class LongPolling:
         self._clock = clock
         self._resume = resume
         self._count = 0
+        self.weight = HeldWeight()
         self._queues: dict[QueueKey, set[Pull]] = {}
         self._slots: dict[int, set[Pull]] = {}
         self._connections: dict[Connection, set[Pull]] = {}
@@ -60,6 +64,9 @@ class LongPolling:
         pull waits for.
         """
         if self._count >= self.capacity or pull.connection.closing:
+            return False
+        pull.weight = weight_of(pull.command, pull.message_filter)
+        if not self.weight.take(pull.connection, pull.weight):
             return False
         timeout_ms = min(max(timeout_ms, 1), HOLD_MS_MAX)
         pull.slot = int(self._clock.monotonic() * 1000 + timeout_ms) // SLOT_MS + 1
@@ -94,12 +101,30 @@ class LongPolling:
         with self._board_lock:
             board, self._board = self._board, {}
         for key, (next_offset, tags_code) in board.items():
-            for pull in tuple(self._queues.get(key, ())):
-                chosen = pull.message_filter
-                if next_offset > pull.offset and (
-                    tags_code is None or chosen is None or chosen.matches_unit(tags_code, None)
-                ):
-                    self._wake_one(pull)
+            self._wake_all(
+                [
+                    pull
+                    for pull in self._queues.get(key, ())
+                    if next_offset > pull.offset
+                    and (
+                        tags_code is None
+                        or pull.message_filter is None
+                        or pull.message_filter.matches_unit(tags_code, None)
+                    )
+                ]
+            )
+
+    def _wake_all(self, pulls: list[Pull]) -> None:
+        """Those that are still held, in turns."""
+        until_s = self._server.loop.time() + TURN_S
+        while pulls:
+            pull = pulls.pop()
+            if pull in self._connections.get(pull.connection, ()):
+                self._wake_one(pull)
+            if self._server.loop.time() >= until_s:
+                break
+        if pulls:
+            self._server.loop.call_soon(self._wake_all, pulls)
 
     def _wake_one(self, pull: Pull) -> None:
         self.woken += 1
@@ -135,6 +160,7 @@ class LongPolling:
         _discard(self._slots, pull.slot, pull)
         _discard(self._connections, pull.connection, pull)
         self._count -= 1
+        self.weight.give(pull.connection, pull.weight)
 
 
 def _key(pull: Pull) -> QueueKey:

@@ -40,6 +40,7 @@ class Pop:
         "starts_at_min",
         "topic",
         "watched",
+        "weight",
     )
 
     def __init__(self, connection: Connection, command: RemotingCommand, now_ms: int) -> None:
@@ -67,6 +68,7 @@ class Pop:
         if not self.topic.startswith(RETRY_PREFIX) and not self.is_ordered:
             places += [(name, ANY_QUEUE) for name in pop_retry_topics(self.group, self.topic)]
         self.watched = tuple(places)
+        self.weight = 0
 
 
 def _within(command: RemotingCommand, name: str, low: int, high: int) -> int:

@@ -129,6 +129,10 @@ class PopAcks:
             return command.respond(ext=_told(receipt.pop_ms, invisible_ms, ORDERED_QUEUE))
         due_ms = receipt.pop_ms + receipt.invisible_ms
         is_awaited = self._is_awaited(popped, receipt.revive_queue, due_ms)
+        if is_awaited:
+            self._log.check_early(receipt.revive_queue, popped, [receipt.offset], due_ms)
+            if self._log.was_early(receipt.revive_queue, popped, receipt.offset):
+                raise _over(receipt)
         point = self._log.points.find(popped)
         if not is_awaited and (point is None or receipt.offset not in point.open):
             raise _over(receipt)

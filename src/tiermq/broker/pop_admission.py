@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tiermq.broker.client_commit import require_client_group
 from tiermq.broker.filtering.compiled import filter_of
+from tiermq.broker.held_weight import weight_of
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.pop import Pop
 from tiermq.broker.subscriptions import Subscription
@@ -44,6 +45,7 @@ def admit(parts: BrokerParts, pop: Pop) -> TopicConfig:
         if not wanted.is_by_tag and not parts.config.enable_property_filter:
             raise RequestRefused(f"The broker does not support consumer to filter message by {wanted.expression_type}")
         pop.message_filter = filter_of(wanted)
+        pop.weight = weight_of(pop.command, pop.message_filter)
     except TierMQError as error:
         raise _refusal(
             ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"

@@ -38,6 +38,7 @@ from tiermq.message.record import decode_records, reencode
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import RETRY_PREFIX
 from tiermq.namesrv.topic_config import TopicConfig
+from tiermq.store.reading import FILTER_STEPS_MAX
 
 if TYPE_CHECKING:
     from tiermq.tier.tiered_reading import Page
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 RETRY_FIRST = 0.2
 PAGES_MAX = 16
 """Of one queue, when a filter lets nothing pass."""
+STEPS_MAX = 2 * FILTER_STEPS_MAX
+"""Comparisons of one pop, over all its queues; the next look goes on."""
 BUSY_MS = 100
 """After which a queue is looked at again that another pop was taking from."""
 FULL_MS = 1_000
@@ -69,6 +72,8 @@ class Gathered:
     """Some queue was left alone because the tier has its messages."""
     look_again_ms: int | None = None
     """When a queue is free that is not now."""
+    steps: int = 0
+    """What its filter has cost, where that says so."""
     end: int = 0
     """The sum of where queues ended before any was looked at: if they end elsewhere now, messages came meanwhile."""
 
@@ -172,11 +177,15 @@ class Gathering:
         if not pop.is_ordered and len(self._log.points) >= self._parts.config.pop_ck_max_buffer_size:
             found.look_again(found.pop_ms + FULL_MS)
             return offset
+        steps = getattr(pop.message_filter, "steps", 0) if place.mark == MARK_NORMAL else 0
         for _ in range(PAGES_MAX):
+            if found.steps >= STEPS_MAX:
+                break
             page = self._page(pop, place, offset, room, may_wait)
             if page is None:
                 found.met_cold = True
                 return offset
+            found.steps += steps * max(0, page.next_offset - offset)
             if page.count:
                 return self._give(pop, place, page, found, offset)
             if page.next_offset == offset:

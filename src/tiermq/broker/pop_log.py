@@ -11,7 +11,8 @@ gives back what is due by its own clock.
 
 The other way round, records of RocketMQ wait in the timer wheel and come to the topic while this broker runs. Their
 offsets are those that this log did not append (`take_delivered`); RocketMQ gives each a unique key, and this log gives
-none. What is acknowledged before its check point came is kept until then (`_early`).
+none. What is acknowledged before its check point came is kept until then (`_early`): messages that their queue has, for
+as long as a pop may last, of at most `EARLY_ACKS_MAX` check points of a group.
 
 Invariants: a check point is in the log before its messages are given out, and before the offset of the group passes
 them; the group's offset is written to disk only after the log (`ConsumerOffsets.before_write`). So a crash of the
@@ -24,12 +25,14 @@ from __future__ import annotations
 import itertools
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.consumer_offsets import ConsumerOffsets
+from tiermq.broker.pop import INVISIBLE_MS_MAX
 from tiermq.broker.pop_checkpoints import CheckPoint, CheckPoints, Popped, popped_in
 from tiermq.delivery.skipped_records import SkippedRecords
 from tiermq.errors import CorruptRecord, RequestRefused
@@ -40,6 +43,7 @@ from tiermq.message.topic_name import REVIVE_GROUP, REVIVE_PREFIX
 from tiermq.namesrv.topic_config import int64_in
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.json_dialect import as_int, decode_object
+from tiermq.remoting.limits import EARLY_ACKS_MAX
 from tiermq.status import PutStatus
 from tiermq.store.local_store import LocalStore
 
@@ -89,6 +93,9 @@ class PopLog:
         self._ends = [0] * self.queues
         self._brought: list[list[range]] = [[] for _ in range(self.queues)]
         self._early: list[dict[Popped, _EarlyAck]] = [{} for _ in range(self.queues)]
+        self._early_lock = threading.Lock()
+        self._early_counts: Counter[str] = Counter()
+        self._early_max = config.pop_ck_max_buffer_size
         self._commit_lock = threading.Lock()
         self._tags = {tag: encode_properties({TAGS: tag}) for tag in (TAG_CHECK_POINT, TAG_ACK, TAG_ACKS)}
         self._was_used = False
@@ -158,9 +165,40 @@ class PopLog:
         """Whether a timer may still bring a check point: it was made before this log was opened, and is not due."""
         return 0 <= queue < self.queues and popped.pop_ms < self._opened_ms and due_ms > self._now_ms()
 
+    def check_early(self, queue: int, popped: Popped, offsets: Collection[int], due_ms: int) -> None:
+        """Raises RequestRefused for what no pop gave out, and where a group has too many that are awaited."""
+        end = self._local.max_offset(popped.topic, popped.queue_id)
+        if not 0 <= popped.start_offset <= min(offsets) <= max(offsets) < end:
+            raise RequestRefused(
+                f"expected offsets of {popped.topic} queue {popped.queue_id} below {end} and from the pop's first "
+                f"one, {popped.start_offset}, found {min(offsets)} to {max(offsets)}",
+                ResponseCode.NO_MESSAGE,
+            )
+        if due_ms - popped.pop_ms > INVISIBLE_MS_MAX:
+            raise RequestRefused(
+                f"expected an invisible time of at most {INVISIBLE_MS_MAX} ms, found {due_ms - popped.pop_ms}",
+                ResponseCode.INVALID_PARAMETER,
+            )
+        if popped in self._early[queue]:
+            return
+        found = self._early_counts[popped.group]
+        if found >= EARLY_ACKS_MAX or sum(map(len, self._early)) >= self._early_max:
+            raise RequestRefused(
+                f"group {popped.group} has acknowledged {found} pops of another broker that did not come yet, of at "
+                f"most {EARLY_ACKS_MAX}; try again when timers have brought them",
+                ResponseCode.SYSTEM_BUSY,
+            )
+
+    def was_early(self, queue: int, popped: Popped, offset: int) -> bool:
+        """Whether a message of a check point that is awaited was acknowledged."""
+        with self._locks[queue]:
+            known = self._early[queue].get(popped)
+            return known is not None and offset in known.offsets
+
     def acknowledge_early(self, queue: int, popped: Popped, offsets: Collection[int], due_ms: int) -> None:
         """Messages are done of a check point that `is_awaited`. Raises RequestRefused."""
         with self._locks[queue]:
+            self.check_early(queue, popped, offsets, due_ms)
             known = self._early[queue].get(popped)
             new = sorted(set(offsets).difference(known.offsets if known else ()))
             if not new:
@@ -169,8 +207,21 @@ class PopLog:
             self._keep_early(queue, popped, new, self._append(queue, tag, {**value, EARLY: due_ms}), due_ms)
 
     def _keep_early(self, queue: int, popped: Popped, offsets: Collection[int], log_offset: int, due_ms: int) -> None:
-        known = self._early[queue].setdefault(popped, _EarlyAck(log_offset, due_ms))
+        known = self._early[queue].get(popped)
+        if known is None:
+            known = self._early[queue][popped] = _EarlyAck(log_offset, due_ms)
+            with self._early_lock:
+                self._early_counts[popped.group] += 1
         known.offsets.update(offsets)
+
+    def _end_early(self, queue: int, popped: Popped) -> _EarlyAck | None:
+        ended = self._early[queue].pop(popped, None)
+        if ended is not None:
+            with self._early_lock:
+                self._early_counts[popped.group] -= 1
+                if not self._early_counts[popped.group]:
+                    del self._early_counts[popped.group]
+        return ended
 
     def _append(self, queue: int, tag: str, value: dict[str, Any]) -> int:
         """The queue's lock is held."""
@@ -243,7 +294,7 @@ class PopLog:
         for queue in range(self.queues):
             with self._locks[queue]:
                 for popped in [each for each, ack in self._early[queue].items() if ack.due_ms < delivered_ms]:
-                    del self._early[queue][popped]
+                    self._end_early(queue, popped)
 
     def _records(self, queue: int, at: int, end: int) -> Iterator[StoredMessage]:
         at = max(at, self._local.min_offset(self.topic, queue))
@@ -286,7 +337,7 @@ class PopLog:
     def _take_point(self, queue: int, message: StoredMessage, table: dict[str, Any]) -> None:
         point = CheckPoint.from_json(table, queue, message.queue_offset)
         point.is_read = True
-        early = self._early[queue].pop(point.popped, None)
+        early = self._end_early(queue, point.popped)
         if early is not None:
             point.open -= early.offsets
         if point.open:
@@ -307,6 +358,7 @@ class PopLog:
         if self.points.find(popped) is not None:
             self.points.acknowledge(popped, offsets)
         elif due_ms > self._now_ms():
+            self.check_early(queue, popped, offsets, due_ms)
             self._keep_early(queue, popped, offsets, message.queue_offset, due_ms)
 
     def _pass(self, point: CheckPoint) -> None:

@@ -7,7 +7,7 @@
 Arrivals come on the store's dispatch thread and are put on a board; one call to the loop takes the whole board.
 
 Invariants: all but the board belongs to the loop's thread; at most `capacity` are held, and `queue_capacity` for one
-group and topic; each that ends leaves nothing behind.
+group and topic; what they keep is weighed (`held_weight`); each that ends leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from tiermq.broker.held_weight import HeldWeight
 from tiermq.clock import Clock
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.server import RemotingServer
@@ -46,6 +47,10 @@ class Waiting(Protocol):
     def deadline_ms(self) -> int:
         """When it is answered in any case."""
 
+    @property
+    def weight(self) -> int:
+        """Bytes that it keeps, from when it is held."""
+
 
 class PopWaiting:
     """See the module. `resume` asks again."""
@@ -63,6 +68,7 @@ class PopWaiting:
         self._server = server
         self._clock = clock
         self._resume = resume
+        self.weight = HeldWeight()
         self._held: dict[Waiting, int] = {}
         self._watchers: dict[WatchKey, dict[Waiting, None]] = {}
         self._owners: dict[tuple[str, str], int] = {}
@@ -80,6 +86,8 @@ class PopWaiting:
         if pop.connection.closing:
             return True  # Nobody waits for it.
         if len(self._held) >= self.capacity or self._owners.get(pop.owner, 0) >= self.queue_capacity:
+            return False
+        if not self.weight.take(pop.connection, pop.weight):
             return False
         due_ms = pop.deadline_ms if look_again_ms is None else min(pop.deadline_ms, look_again_ms)
         self._held[pop] = due_ms
@@ -140,6 +148,7 @@ class PopWaiting:
 
     def _forget(self, pop: Waiting) -> None:
         del self._held[pop]
+        self.weight.give(pop.connection, pop.weight)
         for key in pop.watched:
             _discard(self._watchers, key, pop)
         self._owners[pop.owner] -= 1

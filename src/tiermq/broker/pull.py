@@ -2,7 +2,8 @@
 
     sysFlag bits:  0 commitOffset counts   1 may wait   2 brings its subscription   3 class filter   4 lite
 
-Invariants: the numbers fit their fields; `message_filter` is set once the pull was admitted, None lets all pass.
+Invariants: the numbers fit their fields; `message_filter` is set once the pull was admitted, None lets all pass;
+`slot`, `weight` and `waits_for_tier` are those of a pull that is held.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Pull:
         "suspend_ms",
         "topic",
         "waits_for_tier",
+        "weight",
     )
 
     def __init__(self, connection: Connection, command: RemotingCommand) -> None:
@@ -51,6 +53,7 @@ class Pull:
         self.suspend_ms = int_field(command, "suspendTimeoutMillis") if self.flags & FLAG_SUSPEND else 0
         self.slot = 0
         self.waits_for_tier = False
+        self.weight = 0
 
     @property
     def commit_offset(self) -> int:

@@ -49,7 +49,7 @@ from tiermq.broker.send_counts import SendCounts
 from tiermq.config import BrokerRole, FlushDiskType
 from tiermq.errors import CorruptRecord, IllegalMessage, RequestRefused
 from tiermq.kernel import Frame, Message, PutResult, SendLane, SendRequest, send_answer
-from tiermq.message.client_batch import decode_client_batch
+from tiermq.message.client_batch import ELEMENT_OVERHEAD_BYTES, decode_client_batch, has_more_elements
 from tiermq.message.hosts import encode_host
 from tiermq.message.ids import UniqueKeyGenerator
 from tiermq.message.inner_batch import with_inner_num
@@ -58,6 +58,7 @@ from tiermq.namesrv.topic_config import FILTER_SINGLE_TAG, TopicConfig
 from tiermq.remoting.access import Access, writes
 from tiermq.remoting.codes import VERSION, RequestCode, ResponseCode
 from tiermq.remoting.connection import Connection
+from tiermq.remoting.limits import BATCH_ELEMENTS_MAX
 from tiermq.remoting.server import remark_of
 from tiermq.status import PutStatus
 from tiermq.store.topic_attributes import ATTRIBUTE as QUEUE_TYPE
@@ -245,6 +246,12 @@ class SendProcessor:
     def _send_batch(self, connection: Connection, request: SendRequest, config: TopicConfig) -> bytes | None:
         if request.topic.startswith(RETRY_PREFIX):
             raise RequestRefused("a retry topic takes no batches", ResponseCode.MESSAGE_ILLEGAL)
+        most = BATCH_ELEMENTS_MAX
+        if len(request.body) > most * ELEMENT_OVERHEAD_BYTES and has_more_elements(request.body, most):
+            raise RequestRefused(
+                f"expected at most {BATCH_ELEMENTS_MAX} messages in a batch, found more: split the batch",
+                ResponseCode.MESSAGE_ILLEGAL,
+            )
         queue_id = queue_of(request, config, self._chance)
         properties, key = completed(request.properties, self._added, None)
         sys_flag = sys_flag_of(request, config)

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiermq.errors import RequestRefused
-from tiermq.message.java_hash import java_hash
-from tiermq.message.message_filter import EVERYTHING, TAG_SEPARATOR
+from tiermq.message.message_filter import EVERYTHING, TAG_SEPARATOR, tags_in
 from tiermq.namesrv.topic_config import int32_in, int64_in, list_in, object_in, text_in
 from tiermq.remoting.json_dialect import as_bool, as_int, as_name, decode_object
 from tiermq.remoting.limits import (
+    EXPRESSION_CHARACTERS_MAX,
+    EXPRESSION_TAGS_MAX,
     HEARTBEAT_GROUPS_MAX,
     HEARTBEAT_SUBSCRIPTIONS_MAX,
     HEARTBEAT_TAGS_MAX,
@@ -49,6 +50,12 @@ class ConsumeFromWhere(enum.IntEnum):
     CONSUME_FROM_TIMESTAMP = 5
 
 
+def check_expression(text: str) -> None:
+    """Before it is parsed. Raises RequestRefused."""
+    check_count("characters in the expression of a subscription", len(text), EXPRESSION_CHARACTERS_MAX)
+    check_count("tags in the expression of a subscription", text.count(TAG_SEPARATOR) + 1, EXPRESSION_TAGS_MAX)
+
+
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """Which messages of a topic a group wants."""
@@ -70,16 +77,17 @@ class Subscription:
         """From a pull that brings its own expression. Raises RequestRefused for one that is none."""
         kind = expression_type or TAG
         text = expression or ""
+        check_expression(text)
         if kind != TAG:
             if not text.strip():
                 raise RequestRefused(f"expected an expression of type {kind}, found none")
             return cls(topic, text, kind, version=version)
         if not text or text == EVERYTHING:
             return cls(topic, version=version)
-        tags = frozenset(tag.strip() for tag in text.split(TAG_SEPARATOR)) - {""}
+        tags, codes = tags_in(text)
         if not tags:
             raise RequestRefused(f"expected * or tags joined with {TAG_SEPARATOR}, found {text[:40]!r}")
-        return cls(topic, text, TAG, tags, frozenset(map(java_hash, tags)), version)
+        return cls(topic, text, TAG, tags, codes, version)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -100,9 +108,11 @@ class Subscription:
         if not topic:
             raise RequestRefused("expected a subscription with a topic, found one without")
         tags = frozenset(text_in(tag, "tagsSet") for tag in list_in(table, "tagsSet"))
+        expression = text_in(table.get("subString"), "subString")
+        check_expression(expression)
         return cls(
             topic,
-            text_in(table.get("subString"), "subString"),
+            expression,
             text_in(table.get("expressionType"), "expressionType") or TAG,
             tags,
             frozenset(as_int(code) for code in list_in(table, "codeSet")),

@@ -37,12 +37,17 @@ class TableFile:
         """The file, or its backup. Raises StoreDamaged when neither can be read."""
         return self._access.read_config(self.path, decode)
 
-    def changes_since(self, version: DataVersion, has: Callable[[str], bool]) -> JournalChanges:
-        """What a broker that was killed has left in the journal. Whoever takes it over writes the table whole."""
+    def changes_since(
+        self, version: DataVersion, has: Callable[[str], bool], check: Callable[[str, Any], None]
+    ) -> JournalChanges:
+        """What a broker that was killed has left in the journal. Whoever takes it over writes the table whole.
+
+        `check(name, entry)` raises a TierMQError for an entry that cannot be. Raises StoreDamaged.
+        """
         info = self._access.file_info(self.path)
         self._bytes = 0 if info is None else info.size
         self._base = numbers(version)
-        return self._journal.read(self._base, has)
+        return self._journal.read(self._base, has, check)
 
     def save(
         self, version: DataVersion, put: Mapping[str, Any], gone: Collection[str], whole: Callable[[], bytes]

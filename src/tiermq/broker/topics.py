@@ -247,13 +247,20 @@ class TopicTable:
 
     def _replay(self) -> None:
         """Take over what a broker that was killed had left in the journal."""
-        changes = self._file.changes_since(self.data_version, self._table.__contains__)
+        changes = self._file.changes_since(self.data_version, self._table.__contains__, self._check_entry)
         if changes.put or changes.gone:
             for name in changes.gone:
                 self._table.pop(name, None)
             self._table.update({name: TopicConfig.from_json(each, name) for name, each in changes.put.items()})
             self.data_version = version_after(changes, self.data_version, self._clock.now_ms())
             self._file.write(self.data_version, encode_topics(self._table, self.data_version))
+
+    def _check_entry(self, name: str, entry: object) -> None:
+        """Of the journal. Raises RequestRefused."""
+        found = TopicConfig.from_json(entry, name)
+        # RocketMQ's newer retry topics have a `+`, which is illegal elsewhere.
+        if found.name != name or (name not in self._own_names and topic_problem(name.replace("+", "_")) is not None):
+            raise RequestRefused(f"a topic named {found.name[:80]!r} under {name[:80]!r}")
 
     def _tell(self, names: Collection[str]) -> None:
         for listener in self.listeners:

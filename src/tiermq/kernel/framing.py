@@ -128,10 +128,24 @@ class SendRequest:
 class FrameReader:
     """See the module. `pending_bytes` is what is kept of a frame that is not complete."""
 
-    __slots__ = ("_frame_bytes_max", "_kept", "_wanted_bytes", "broken", "parse_sends", "pending_bytes")
+    __slots__ = (
+        "_frame_bytes_max",
+        "_header_bytes_max",
+        "_kept",
+        "_wanted_bytes",
+        "broken",
+        "parse_sends",
+        "pending_bytes",
+    )
 
-    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX, parse_sends: bool = True) -> None:
+    def __init__(
+        self,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        parse_sends: bool = True,
+        header_bytes_max: int = FRAME_BYTES_MAX,
+    ) -> None:
         self._frame_bytes_max = frame_bytes_max
+        self._header_bytes_max = header_bytes_max
         self._kept: list[bytes] = []
         self._wanted_bytes = LENGTHS.size
         self.broken: str | None = None
@@ -159,8 +173,9 @@ class FrameReader:
                 break
             length, mixed = LENGTHS.unpack_from(data, at)
             header_type, header_length = mixed >> 24, mixed & _HEADER_MASK
-            if not 4 + header_length <= length <= self._frame_bytes_max - 4 or header_type > 1:
-                self.broken = refusal(length, header_type, header_length, self._frame_bytes_max)
+            is_whole = 4 + header_length <= length <= self._frame_bytes_max - 4
+            if not is_whole or header_length > self._header_bytes_max or header_type > 1:
+                self.broken = refusal(length, header_type, header_length, self._frame_bytes_max, self._header_bytes_max)
                 if not frames:
                     raise BadFrame(self.broken)
                 return frames
@@ -176,11 +191,12 @@ class FrameReader:
         return frames
 
 
-def refusal(length: int, header_type: int, header_length: int, frame_bytes_max: int) -> str:
+def refusal(length: int, header_type: int, header_length: int, frame_bytes_max: int, header_bytes_max: int) -> str:
     """Why eight bytes are no beginning of a frame."""
     return (
-        f"expected a frame of at most {frame_bytes_max} bytes with a header of type 0 (JSON) or 1 (ROCKETMQ), "
-        f"found lengths {length} and {header_length} and type {header_type}; the peer may speak another protocol"
+        f"expected a frame of at most {frame_bytes_max} bytes, with a header of at most {header_bytes_max} bytes and "
+        f"of type 0 (JSON) or 1 (ROCKETMQ), found lengths {length} and {header_length} and type {header_type}; "
+        "the peer may speak another protocol"
     )
 
 

@@ -62,6 +62,18 @@ def encode_client_batch(elements: Iterable[BatchElement]) -> bytes:
     return b"".join(pieces)
 
 
+def has_more_elements(data: bytes, most: int) -> bool:
+    """Whether a body has more than `most` elements, without decoding them. What is no batch has not."""
+    position, count = 0, 0
+    while count <= most and position + ELEMENT_OVERHEAD_BYTES <= len(data):
+        size = int.from_bytes(data[position : position + 4], "big", signed=True)
+        if size < ELEMENT_OVERHEAD_BYTES:
+            return False
+        position += size
+        count += 1
+    return count > most
+
+
 def decode_client_batch(data: bytes) -> list[BatchElement]:
     """The elements of a batch body; none of an empty one. Raises CorruptRecord unless the bytes add up exactly."""
     elements: list[BatchElement] = []

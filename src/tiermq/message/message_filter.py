@@ -6,6 +6,7 @@ tag is.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
 from tiermq.errors import CorruptRecord, IllegalMessage
@@ -16,11 +17,22 @@ from tiermq.message.record_head import HeadKind, read_head
 
 EVERYTHING = "*"
 TAG_SEPARATOR = "||"
+EXPRESSIONS_KEPT = 256
+
+
+@lru_cache(maxsize=EXPRESSIONS_KEPT)
+def tags_in(expression: str) -> tuple[frozenset[str], frozenset[int]]:
+    """The tags of an expression that is not `*`, and their hashes. Remembered: each pull may bring its own."""
+    tags = frozenset(tag.strip() for tag in expression.split(TAG_SEPARATOR)) - {""}
+    return tags, frozenset(map(java_hash, tags))
 
 
 @runtime_checkable
 class MessageFilter(Protocol):
-    """Says which messages pass. Must not block, and may be asked by any thread."""
+    """Says which messages pass. Must not block, and may be asked by any thread.
+
+    One that takes long for a record has `steps`, how many comparisons that are: a get looks at fewer messages then.
+    """
 
     def matches_unit(self, tags_code: int | None, ext_unit: object | None) -> bool:
         """False only if no message with this unit can pass. `tags_code` is None when it is not known."""
@@ -42,11 +54,10 @@ class TagFilter:
         self._codes: frozenset[int] = frozenset()
         if self.expression == EVERYTHING:
             return
-        tags = {tag.strip() for tag in self.expression.split(TAG_SEPARATOR)} - {""}
+        tags, self._codes = tags_in(self.expression)
         if not tags:
             raise IllegalMessage(f"a tag expression is * or tags joined with ||, found {expression!r}")
         self._tags = frozenset(tag.encode("utf-8", "surrogatepass") for tag in tags)
-        self._codes = frozenset(java_hash(tag) for tag in tags)
 
     def matches_unit(self, tags_code: int | None, ext_unit: object | None = None) -> bool:  # noqa: ARG002
         if self._tags is None or tags_code is None:

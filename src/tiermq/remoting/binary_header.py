@@ -14,6 +14,7 @@ import struct
 from tiermq.errors import BadFrame
 from tiermq.remoting.codes import TRUNCATED_CODES, language_of
 from tiermq.remoting.command import FLAG_RESPONSE, HeaderType, RemotingCommand
+from tiermq.remoting.limits import HEADER_FIELDS_MAX
 
 FIXED = struct.Struct(
     ">"
@@ -80,7 +81,11 @@ def _entries(data: bytes, at: int, length: int) -> dict[str, str]:
     if length < 0 or end > len(data):
         raise ValueError(f"fields of {length} bytes at {at}")
     found: dict[str, str] = {}
+    count = 0
     while at < end:
+        count += 1
+        if count > HEADER_FIELDS_MAX:
+            raise ValueError(f"more than {HEADER_FIELDS_MAX} fields")
         (key_length,) = KEY_LENGTH.unpack_from(data, at)
         key_at = at + KEY_LENGTH.size
         value_at = key_at + key_length

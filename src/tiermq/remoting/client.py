@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from tiermq.errors import PeerGone
-from tiermq.kernel import SendLane, SendRequest
+from tiermq.kernel import FRAME_BYTES_MAX, SendLane, SendRequest
 from tiermq.remoting.acl import Credentials
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.command import HeaderType, RemotingCommand
@@ -41,7 +41,8 @@ class RemotingClient:
     take_sends: TakeSends | None = None
 
     def __init__(self, header_type: int = HeaderType.JSON, credentials: Credentials | None = None) -> None:
-        self.limits = ServerLimits()
+        # The answer to a batch has an id for each message in its header.
+        self.limits = ServerLimits(header_bytes_max=FRAME_BYTES_MAX)
         self.header_type = header_type
         self.credentials = credentials
         self.connection: Connection | None = None

@@ -102,7 +102,7 @@ class Connection(asyncio.Protocol):
         self.closing = False
         self.last_active_s = 0.0
         self._owner = owner
-        self._reader = FrameReader(owner.limits.frame_bytes_max)
+        self._reader = FrameReader(owner.limits.frame_bytes_max, header_bytes_max=owner.limits.header_bytes_max)
         self._partial_bytes = 0
         self._transport: asyncio.Transport | None = None
         self._tls: TlsLayer | None = None

@@ -14,14 +14,19 @@ from typing import Any
 from tiermq.errors import BadFrame
 from tiermq.remoting.codes import Language, language_of
 from tiermq.remoting.command import HeaderType, RemotingCommand
+from tiermq.remoting.limits import HEADER_FIELDS_MAX
 
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
+_OWN_TEXTS = 32
+"""More than the names and values beside the ext fields."""
 
 
 def decode_json_header(header: bytes | memoryview) -> RemotingCommand:
     """The command without its body. Raises BadFrame for what is not a header."""
+    data = bytes(header)
+    _check_texts(data)
     try:
-        fields = json.loads(bytes(header))
+        fields = json.loads(data)
         if not isinstance(fields, dict):
             raise TypeError(f"a JSON {type(fields).__name__}")
         remark = fields.get("remark")
@@ -55,6 +60,15 @@ def encode_json_header(command: RemotingCommand) -> bytes:
     if not command.ext:
         del fields["extFields"]
     return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _check_texts(data: bytes) -> None:
+    """Before it is parsed, which takes long for many fields. Raises BadFrame."""
+    most = 2 * HEADER_FIELDS_MAX + _OWN_TEXTS
+    if data.count(b'"') > 2 * most:
+        found = data.replace(b"\\\\", b"").replace(b'\\"', b"").count(b'"') // 2
+        if found > most:
+            raise BadFrame(f"expected a JSON header of at most {HEADER_FIELDS_MAX} fields, found {found} texts in it")
 
 
 def _number(fields: dict[str, Any], name: str, *, required: bool = False) -> int:

@@ -14,6 +14,10 @@ from tiermq.errors import BadConfig, RequestRefused
 from tiermq.kernel import FRAME_BYTES_MAX
 from tiermq.remoting.codes import ResponseCode
 
+HEADER_FIELDS_MAX = 512
+"""Of one header. Requests of RocketMQ have some twenty."""
+HEADER_BYTES_MAX = 256 * 1024
+"""Of a request: properties of 32 KiB in JSON, each character escaped, and the rest of a send. None is as long."""
 BODY_BYTES_MAX = 1024 * 1024
 """Of a request that is no message and no registration."""
 INLINE_BODY_BYTES = 16 * 1024
@@ -26,6 +30,21 @@ HEARTBEAT_SUBSCRIPTIONS_MAX = 5_000
 """Subscriptions of one heartbeat, over all its groups."""
 HEARTBEAT_TAGS_MAX = 20_000
 """Tags of all these, and as many codes."""
+EXPRESSION_CHARACTERS_MAX = 16 * 1024
+"""Of one subscription: tags, or an SQL92 expression."""
+EXPRESSION_TAGS_MAX = 1_024
+EXPRESSION_TERMS_MAX = 512
+"""Values and properties of one SQL92 expression."""
+BATCH_ELEMENTS_MAX = 32_768
+"""Messages of one batch."""
+HELD_BYTES_MAX = 256 * 1024 * 1024
+"""What pulls that wait keep, and as much what pops that wait keep."""
+HELD_BYTES_PER_PEER_MAX = 16 * 1024 * 1024
+"""The same of one connection: some ten thousand usual pulls."""
+EARLY_ACKS_MAX = 10_000
+"""Check points of one group that were acknowledged before a timer brought them."""
+TABLE_ENTRIES_MAX = 5_000
+"""Topics or groups of one request that makes them."""
 LOCKED_QUEUES_MAX = 10_000
 """Queues of one request to lock or unlock."""
 ACKS_MAX = 4_096
@@ -49,6 +68,8 @@ class ServerLimits:
     connections_max: int = 20_000
     idle_s: float = 120.0
     frame_bytes_max: int = FRAME_BYTES_MAX
+    header_bytes_max: int = HEADER_BYTES_MAX
+    """A peer that announces a longer one is closed."""
     write_high_bytes: int = 4 * 1024 * 1024
     """Answers beyond this wait in the peer's way: nothing more is read from it until it has taken some."""
     write_bytes_max: int = 64 * 1024 * 1024

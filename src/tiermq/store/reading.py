@@ -33,6 +33,8 @@ from tiermq.status import GetStatus
 PULL_BYTES_MIN = 100
 PULL_BYTES_MAX = 134_217_728
 NUMBER_MAX = 2**50
+FILTER_STEPS_MAX = 10_000
+"""Comparisons of one get with a filter that says how many it needs for a message; some ten milliseconds."""
 _HEAD = struct.Struct(">ii4xi4xq")  # Size, magic, queue id, queue offset.
 _NONE = (0, 0, -1, -1)
 
@@ -248,6 +250,8 @@ class Reader:
             queue_id=-1 if isinstance(queue, BatchConsumeQueue) else queue.own_id,
         )
         scan_units = max(self._limits.filter_bytes // UNIT_BYTES, max_messages)
+        if steps := getattr(message_filter, "steps", 0):
+            scan_units = max(1, min(scan_units, FILTER_STEPS_MAX // steps))
         next_offset = offset
         examined = 0
         for physical, size, tags_code, queue_offset, batch in _with_batch(units):

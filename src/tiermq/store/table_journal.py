@@ -6,10 +6,11 @@
                            {"v":[…],"put":{"orders":{…}},"gone":["old"]}    one change, and the version after it
 
 Invariants: a change is on disk when `append` returns, also for a power cut. Changes belong to the file whose version is
-the base or one of theirs: those behind it are applied, the others are in it already. Where the file has another version
-(another program has written it, or its backup was read) entries that it lacks are added, and nothing else is changed.
-A line that is torn or damaged is passed over. RocketMQ does not look at the journal: what it holds is in the file after
-`clear` at the latest, which follows each whole write.
+the base or one of theirs: those behind it are applied, the others are in it already. A file that is older than the base
+(its backup was read, or an older copy put back) gets all changes, since they are later than anything in it. A file that
+another program wrote since gets the entries that it lacks, without those that were deleted again, and nothing else.
+A line that is torn or damaged is passed over; one that is whole and says what no broker writes is StoreDamaged. RocketMQ
+does not look at the journal: what it holds is in the file after `clear` at the latest, which follows each whole write.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from tiermq.errors import StoreDamaged, TierMQError
 from tiermq.files.file_access import FileAccess
 
 _log = logging.getLogger(__name__)
 
 SUFFIX = ".journal"
 _CRC_CHARACTERS = 8
+_LONG_MAX = 2**63 - 1
 Version = tuple[int, int, int]
 """Timestamp, counter, state version."""
 
@@ -43,6 +46,14 @@ class JournalChanges:
     gone: set[str] = field(default_factory=set)
 
 
+class _Line(NamedTuple):
+    """A change, or the version that all of them begin with."""
+
+    version: Version
+    put: dict[str, Any] | None = None
+    gone: frozenset[str] = frozenset()
+
+
 class TableJournal:
     """See the module. Belongs to the table, whose lock guards it."""
 
@@ -54,26 +65,56 @@ class TableJournal:
         self.has_failed = False
         """Whether an append failed: what follows a torn line would be torn with it, so the file must be written."""
 
-    def read(self, version: Version, has: Callable[[str], bool]) -> JournalChanges:
-        """The changes to a file of this version, that has these entries."""
-        lines = list(_lines(self._access, self.path))
-        known = {_version(line.get("base") or line.get("v")) for line in lines}
+    def read(
+        self,
+        version: Version,
+        has: Callable[[str], bool],
+        check: Callable[[str, Any], None] = lambda _name, _entry: None,
+    ) -> JournalChanges:
+        """The changes to a file of this version, that has these entries.
+
+        `check(name, entry)` raises a TierMQError for an entry that cannot be. Raises StoreDamaged.
+        """
+        lines = list(self._lines(check))
+        known = {line.version for line in lines}
         changes = JournalChanges()
         is_ours = version in known
+        is_older = bool(lines) and version[1] < lines[0].version[1]
+        takes_all = is_ours or is_older
         if lines and not is_ours:
-            _log.warning("%s: belongs to another state of its file; what that lacks is added", self.path)
+            added = "all its changes are made" if is_older else "what that lacks is added"
+            _log.warning("%s: belongs to another state of its file; %s", self.path, added)
         for line in lines:
-            after = _version(line.get("v"))
-            if after is None or (is_ours and after[1] <= version[1]):
+            if line.put is None or (is_ours and line.version[1] <= version[1]):
                 continue
-            put = {name: each for name, each in line.get("put", {}).items() if is_ours or not has(name)}
+            put = {name: each for name, each in line.put.items() if takes_all or not has(name)}
+            changes.gone = changes.gone - put.keys() | line.gone
             changes.put.update(put)
-            if is_ours:
-                gone = set(line.get("gone", ()))
-                changes.gone = changes.gone - put.keys() | gone
-                changes.put = {name: each for name, each in changes.put.items() if name not in gone}
-                changes.version = after
+            for name in line.gone:
+                changes.put.pop(name, None)
+            if takes_all:
+                changes.version = line.version
+        if not takes_all:
+            changes.gone.clear()
         return changes
+
+    def _lines(self, check: Callable[[str, Any], None]) -> Iterator[_Line]:
+        counter = -1
+        for number, text in _texts(self._access, self.path):
+            try:
+                line = _decoded(text)
+                if line.version[1] <= counter:
+                    raise ValueError(f"counter {line.version[1]} behind {counter}")
+                counter = line.version[1]
+                for name, entry in (line.put or {}).items():
+                    check(name, entry)
+            except (ValueError, TypeError, RecursionError, TierMQError) as error:
+                raise StoreDamaged(
+                    f"{self.path}, line {number}: expected a change of the table beside it, found {error} in "
+                    f"{text[:80]!r}. Restore both files from a backup, or move this one away: the table is then "
+                    "that of the other file, without the changes of the last seconds before the broker was killed"
+                ) from error
+            yield line
 
     def append(self, base: Version, version: Version, put: Mapping[str, Any], gone: Iterable[str]) -> None:
         """One change. Raises OSError: it does not count then, and the file must be written before the next one."""
@@ -111,20 +152,40 @@ def _line(value: object) -> bytes:
     return b"%08x %b\n" % (zlib.crc32(text), text)
 
 
-def _lines(access: FileAccess, path: str) -> Iterator[dict[str, Any]]:
+def _texts(access: FileAccess, path: str) -> Iterator[tuple[int, bytes]]:
+    """Number and text of each line whose checksum is right."""
     if not access.exists(path):
         return
     lines = access.read_bytes(path).split(b"\n")
-    for number, line in enumerate(lines):
+    for number, line in enumerate(lines, 1):
         if not line:
             continue
         text = line[_CRC_CHARACTERS + 1 :]
         if line[: _CRC_CHARACTERS + 1] != b"%08x " % zlib.crc32(text):
-            if number < len(lines) - 1:  # A torn end is a change that was not acknowledged.
-                _log.error("%s: line %d is damaged, what it says is lost", path, number + 1)
+            if number < len(lines):  # A torn end is a change that was not acknowledged.
+                _log.error("%s: line %d is damaged, what it says is lost", path, number)
             continue
-        yield json.loads(text)
+        yield number, text
 
 
-def _version(value: Any) -> Version | None:
-    return (value[0], value[1], value[2]) if isinstance(value, list) and len(value) == 3 else None
+def _decoded(text: bytes) -> _Line:
+    """Raises ValueError or TypeError for what `append` never writes."""
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise TypeError(f"a {type(value).__name__}")
+    if "base" in value:
+        return _Line(_version(value["base"]))
+    put, gone = value.get("put"), value.get("gone", [])
+    if not isinstance(put, dict) or not all(isinstance(each, dict) for each in put.values()):
+        raise ValueError("no table of entries in put")
+    if not isinstance(gone, list) or not all(isinstance(each, str) for each in gone):
+        raise ValueError("no list of names in gone")
+    return _Line(_version(value.get("v")), put, frozenset(gone))
+
+
+def _version(value: Any) -> Version:
+    if not isinstance(value, list) or len(value) != 3 or not all(type(each) is int for each in value):
+        raise ValueError("no version of three numbers")
+    if not all(0 <= each <= _LONG_MAX for each in value):
+        raise ValueError("a version beyond 63 bits")
+    return value[0], value[1], value[2]

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiermq.broker.filtering.sql_tokens import EXPRESSION_CHARACTERS_MAX, Kind, tokenize
+from tiermq.broker.filtering.sql_tokens import Kind, tokenize
 from tiermq.errors import BadExpression
+from tiermq.remoting.limits import EXPRESSION_CHARACTERS_MAX
 
 
 def words(expression: str) -> list[tuple[str, str]]:

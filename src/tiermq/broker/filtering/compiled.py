@@ -10,28 +10,27 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from tiermq.broker.filtering.sql_nodes import Node
-from tiermq.broker.filtering.sql_parser import parse
+from tiermq.broker.filtering.sql_parser import parse_counted
 from tiermq.broker.filtering.sql_values import NotComparable
 from tiermq.broker.subscriptions import SQL92, Subscription
 from tiermq.errors import BadExpression, CorruptRecord
 from tiermq.message.layout import ReadableBuffer
-from tiermq.message.message_filter import EVERYTHING, MessageFilter, TagCodeFilter
+from tiermq.message.message_filter import EVERYTHING, EXPRESSIONS_KEPT, MessageFilter, TagCodeFilter
 from tiermq.message.properties import RETRY_TOPIC, get_property
 from tiermq.message.record_head import HeadKind, read_head
-
-EXPRESSIONS_KEPT = 1024
+from tiermq.remoting.limits import EXPRESSION_TERMS_MAX
 
 
 @lru_cache(maxsize=EXPRESSIONS_KEPT)
-def _compiled(expression: str) -> Node | BadExpression:
+def _compiled(expression: str) -> tuple[Node, int] | BadExpression:
     try:
-        return parse(expression)
+        return parse_counted(expression)
     except BadExpression as error:
         return error
 
 
-def compile_sql(expression: str) -> Node:
-    """The condition that an expression is. Raises BadExpression."""
+def compile_sql(expression: str) -> tuple[Node, int]:
+    """The condition that an expression is, and what asking it costs. Raises BadExpression."""
     found = _compiled(expression)
     if isinstance(found, BadExpression):
         raise BadExpression(str(found)) from found
@@ -41,12 +40,13 @@ def compile_sql(expression: str) -> Node:
 class SqlFilter:
     """An SQL92 expression over the properties of messages, each of which is looked up only when it is needed."""
 
-    __slots__ = ("_evaluate", "expression")
+    __slots__ = ("_evaluate", "expression", "steps")
 
     def __init__(self, expression: str) -> None:
         """Raises BadExpression."""
         self.expression = expression
-        self._evaluate = compile_sql(expression).evaluate
+        node, self.steps = compile_sql(expression)
+        self._evaluate = node.evaluate
 
     def matches_unit(self, tags_code: int | None, ext_unit: object | None = None) -> bool:  # noqa: ARG002
         return True
@@ -57,9 +57,13 @@ class SqlFilter:
     def matches_properties(self, encoded: bytes) -> bool:
         """Whether a message with these properties passes."""
 
+        known: dict[str, str | None] = {}
+
         def look_up(name: str) -> str | None:
-            value = get_property(encoded, name.encode())
-            return None if value is None else value.decode("utf-8", "replace")
+            if name not in known:
+                value = get_property(encoded, name.encode())
+                known[name] = None if value is None else value.decode("utf-8", "replace")
+            return known[name]
 
         try:
             return self._evaluate(look_up) is True
@@ -74,6 +78,8 @@ class RetryFilter:
     """For a group's retry topic: what the group filters the topic by that a message was first sent to."""
 
     __slots__ = ("_filter_of",)
+    steps = EXPRESSION_TERMS_MAX
+    """Of the longest expression that the group may have."""
 
     def __init__(self, filter_of: Callable[[str], MessageFilter | None]) -> None:
         """`filter_of` gives the filter of a topic, None for all messages."""
@@ -96,10 +102,15 @@ def filter_of(subscription: Subscription) -> MessageFilter | None:
         text = subscription.expression.strip()
         if not text or text == EVERYTHING:
             return None
-        return TagCodeFilter(text)
+        return _tag_filter(text)
     if subscription.expression_type != SQL92:
         raise BadExpression(f"expected an expression of type TAG or {SQL92}, found {subscription.expression_type!r}")
-    return SqlFilter(subscription.expression)
+    return _sql_filter(subscription.expression)
+
+
+_tag_filter = lru_cache(maxsize=EXPRESSIONS_KEPT)(TagCodeFilter)
+_sql_filter = lru_cache(maxsize=EXPRESSIONS_KEPT)(SqlFilter)
+"""Pulls that bring the same expression share its filter: thousands of them may be held."""
 
 
 def encoded_properties_of(record: ReadableBuffer) -> bytes:

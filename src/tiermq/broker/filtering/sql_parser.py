@@ -18,6 +18,7 @@ from tiermq.broker.filtering.sql_nodes import Node
 from tiermq.broker.filtering.sql_tokens import Kind, Token, tokenize
 from tiermq.broker.filtering.sql_values import whole_constant
 from tiermq.errors import BadExpression
+from tiermq.remoting.limits import EXPRESSION_TERMS_MAX
 
 NESTING_MAX = 100
 _ORDERS = frozenset({">", ">=", "<", "<="})
@@ -27,7 +28,13 @@ _CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None}
 
 def parse(expression: str) -> Node:
     """The condition that an expression is. Raises BadExpression."""
-    return _Parser(tokenize(expression)).whole()
+    return parse_counted(expression)[0]
+
+
+def parse_counted(expression: str) -> tuple[Node, int]:
+    """The condition, and how many values and properties it is made of: what asking it costs. Raises BadExpression."""
+    parser = _Parser(tokenize(expression))
+    return parser.whole(), parser.terms
 
 
 class _Parser:
@@ -37,6 +44,7 @@ class _Parser:
         self._tokens = tokens
         self._at = 0
         self._depth = 0
+        self.terms = 0
 
     def whole(self) -> Node:
         node = self._or()
@@ -123,6 +131,9 @@ class _Parser:
 
     def _primary(self) -> Node:
         token = self._next()
+        self.terms += 1
+        if self.terms > EXPRESSION_TERMS_MAX:
+            raise BadExpression(f"expected at most {EXPRESSION_TERMS_MAX} values and properties, found more; use IN")
         if token.kind is Kind.NAME:
             return sql_nodes.named(token.text)
         if token.kind is Kind.TEXT:

@@ -13,8 +13,8 @@ import re
 from typing import NamedTuple
 
 from tiermq.errors import BadExpression
+from tiermq.remoting.limits import EXPRESSION_CHARACTERS_MAX
 
-EXPRESSION_CHARACTERS_MAX = 65_535
 WORDS = frozenset(
     {"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH"}
 )
