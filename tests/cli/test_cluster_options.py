@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from click.testing import CliRunner
+from cryptography.hazmat.primitives import serialization
 
 from tiermq.cli.main import cli
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
+from tiermq.remoting.permissions import AccessFile
+from tiermq.remoting.self_signed import make_self_signed
 from tiermq.remoting.tls import TlsMode, TlsSettings
 from tiermq.testing import LocalBroker
 
@@ -27,6 +30,64 @@ def test_tls_is_spoken_where_it_is_asked_for() -> None:
         words = [*LISTING, "-n", f"127.0.0.1:{server.port}"]
         assert CliRunner().invoke(cli, [*words, "--tls"]).exit_code == 0
         assert CliRunner().invoke(cli, words).exit_code == 1
+
+
+def certificate(directory: Path, name: str) -> tuple[Path, Path]:
+    made = make_self_signed(name)
+    paths = directory / f"{name}.crt", directory / f"{name}.key"
+    paths[0].write_text(made.certificate)
+    paths[1].write_text(made.key)
+    return paths
+
+
+def name_server(tls: TlsSettings | None = None, acl: AccessFile | None = None) -> NameServer:
+    return NameServer(NameServerConfig(bind_address="127.0.0.1", listen_port=0, kv_config_path=""), tls=tls, acl=acl)
+
+
+def test_a_certificate_is_shown_to_a_server_that_asks_for_one(tmp_path: Path) -> None:
+    own, own_key = certificate(tmp_path, "server")
+    client, client_key = certificate(tmp_path, "client")
+    settings = TlsSettings(TlsMode.ENFORCING, own, own_key, trusted_path=client, client_must_authenticate=True)
+    with name_server(settings) as server:
+        words = [*LISTING, "-n", f"127.0.0.1:{server.port}"]
+        shown = [*words, "--tls-cert", str(client), "--tls-key", str(client_key)]
+        found = CliRunner().invoke(cli, [*shown, "--tls-ca", str(own)])
+        assert found.exit_code == 0, found.output
+        refused = CliRunner().invoke(cli, [*words, "--tls"])
+        assert (refused.exit_code, "need a client's certificate (--tls-cert" in refused.output) == (1, True)
+        other = CliRunner().invoke(cli, [*shown, "--tls-ca", str(client)])
+        assert (other.exit_code, "--tls-ca" in other.output, "CERTIFICATE_VERIFY_FAILED" in other.output) == (
+            1,
+            True,
+            True,
+        )
+        plain = CliRunner().invoke(cli, words)
+        assert (plain.exit_code, "try TLS (--tls)" in plain.output) == (1, True)
+
+
+def test_a_key_that_is_elsewhere_or_has_a_password_is_asked_for(tmp_path: Path) -> None:
+    client, key = certificate(tmp_path, "client")
+    loaded = serialization.load_pem_private_key(key.read_bytes(), None)
+    locked = serialization.BestAvailableEncryption(b"word")
+    key.write_bytes(loaded.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked))
+    with name_server(TlsSettings(TlsMode.ENFORCING)) as server:
+        words = [*LISTING, "-n", f"127.0.0.1:{server.port}", "--tls-cert", str(client)]
+        assert "--tls-key" in CliRunner().invoke(cli, words).output
+        words += ["--tls-key", str(key)]
+        assert "TIERMQ_TLS_KEY_PASSWORD" in CliRunner().invoke(cli, words).output
+        found = CliRunner().invoke(cli, words, env={"TIERMQ_TLS_KEY_PASSWORD": "word"})
+        assert found.exit_code == 0, found.output
+
+
+def test_a_request_that_is_refused_because_it_is_not_signed_names_the_variables(tmp_path: Path) -> None:
+    accounts = tmp_path / "accounts.toml"
+    accounts.write_text('[[accounts]]\naccessKey = "admin"\nsecretKey = "12345678"\nadmin = true\n')
+    with name_server(acl=AccessFile(accounts)) as server:
+        words = [*LISTING, "-n", f"127.0.0.1:{server.port}"]
+        found = CliRunner().invoke(cli, words)
+        assert (found.exit_code, "set ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY" in found.output) == (1, True)
+        signed = {"ROCKETMQ_ACCESS_KEY": "admin", "ROCKETMQ_SECRET_KEY": "12345678"}
+        assert CliRunner().invoke(cli, words, env=signed).exit_code == 0
 
 
 def test_credentials_of_the_environment_are_used(tmp_path: Path) -> None:

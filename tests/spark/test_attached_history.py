@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from spark.source_world import SourceWorld
-from tiermq.errors import BadHistory
+from tiermq.errors import BadHistory, BadOption
 from tiermq.spark import ScanMeter, attach, explain_scan, messages
 from tiermq.spark.attached_history import AttachedHistory, topic_views
 from tiermq.spark.source.builder import PRUNING_OPTION
@@ -104,3 +105,80 @@ def test_a_topic_that_was_named_must_exist_and_one_of_a_condition_need_not(
     assert messages(spark, tier=world.url, where="topic = 'order'").count() == 0
     with pytest.raises(Exception, match="did you mean 'orders'"):
         messages(spark, tier=world.url, topic="order", where="queueId = 1").count()
+
+
+def test_names_that_differ_in_case_or_punctuation_read_their_own_topics(spark: SparkSession, tmp_path: Path) -> None:
+    world = SourceWorld(tmp_path)
+    topics = {"Orders": 1, "orders": 2, "a-b": 3, "a_b": 4, "x-y": 5}
+    for topic, count in topics.items():
+        world.put(count, topic, 0)
+    world.tier_now()
+    with pytest.warns(UserWarning, match="topics Orders, orders have no views"):
+        history = attach(spark, tier=world.url)
+    try:
+        for topic, count in topics.items():
+            assert history.sql(f"select topic from `{topic}`").collect() == [(topic,)] * count
+        assert history.sql("select count(*) from Orders").head() == (1,)
+        assert history.sql("select count(*) from orders").head() == (2,)
+        assert spark.sql("select count(*) from a_b").head() == (4,)
+        assert spark.sql("select count(*) from `a-b`").head() == (3,)
+        assert spark.sql("select count(*) from x_y").head() == spark.sql("select count(*) from `x-y`").head() == (5,)
+        for query in ("select body from ORDERS", "from orders |> select body"):
+            with pytest.raises(BadOption, match="Write `Orders` or `orders`"):
+                history.sql(query)
+        with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
+            spark.sql("select body from orders")
+    finally:
+        history.detach()
+        world.bury()
+    assert not spark.catalog.listTables()
+
+
+def test_views_of_the_sessions_user_are_neither_replaced_nor_dropped(spark: SparkSession, world: SourceWorld) -> None:
+    spark.range(7).createOrReplaceTempView("orders")
+    with pytest.warns(UserWarning, match="temporary views orders of its own"):
+        history = attach(spark, tier=world.url)
+    assert spark.sql("select count(*) from orders").head() == (7,)
+    assert history.sql("select count(*) from orders").head() == (180,)
+    with pytest.raises(BadOption, match="expected no temporary view of that name"):
+        history.sql("from orders")
+    spark.range(3).createOrReplaceTempView("rare")
+    history.detach()
+    assert {table.name for table in spark.catalog.listTables()} == {"orders", "rare"}
+    for name in ("orders", "rare"):
+        spark.catalog.dropTempView(name)
+
+
+def test_a_second_attach_takes_the_views_of_the_first_which_then_leaves_them(
+    spark: SparkSession, world: SourceWorld
+) -> None:
+    first = attach(spark, tier=world.url)
+    second = attach(spark, tier=world.url)
+    first.detach()
+    assert spark.sql("select count(*) from rare").head() == (5,)
+    second.sql("with rare as (select body from rare) select body from rare").collect()
+    assert spark.sql("select tags from rare").count() == 5, "a query left a view without its columns"
+    second.detach()
+    assert not spark.catalog.listTables()
+
+
+def test_a_wrong_column_is_answered_with_the_nearest_of_all_columns_and_no_stack(
+    spark: SparkSession, world: SourceWorld, capfd: pytest.CaptureFixture[str]
+) -> None:
+    history = AttachedHistory(spark, topic_views(tier=world.url), {"tier": world.url})
+    for query in ("select boddy from orders", "with rare as (select boddy from rare) select 1 from rare"):
+        with pytest.raises(AnalysisException, match=r"Did you mean one of the following\? \[`.*body`"):
+            history.sql(query)
+    assert "SQLQueryContextLogger" not in capfd.readouterr().err
+    assert all("_tiermq_" not in table.name for table in spark.catalog.listTables())
+    history.detach()
+
+
+def test_history_is_read_only_in_sql(spark: SparkSession, world: SourceWorld) -> None:
+    history = attach(spark, tier=world.url)
+    for query in ("insert into orders select * from orders", "delete from messages where queueId = 1"):
+        with pytest.raises(BadOption, match="history is read-only"):
+            history.sql(query)
+    with pytest.raises(AnalysisException, match="history is read-only"):
+        spark.sql("insert into orders select * from orders")
+    history.detach()

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tiermq.client.wire_history import WirePlace
 from tiermq.errors import BadOption
 from tiermq.history.scan_values import HistoryPlace, StorePlace
+from tiermq.remoting.tls import ClientTls
 from tiermq.spark.option_table import Use
 from tiermq.spark.options import SinkOptions, SourceOptions
 
@@ -102,3 +104,14 @@ def test_a_store_may_be_given_with_its_brokers_name(tmp_path: Path) -> None:
     for bad in ({"store": "/a=b1,/c"}, {"store": "/a=b1", "brokerName": "b1"}):
         with pytest.raises(BadOption, match="of every store"):
             SourceOptions.of(bad, Use.BATCH)
+
+
+def test_certificates_of_a_client_mean_tls_and_go_where_brokers_are_asked() -> None:
+    files = {"namesrv": "a:1", "tlsCert": "/c.pem", "tlsKey": "/k.pem", "tlsCa": "/ca.pem"}
+    place = SourceOptions.of(files, Use.BATCH).place
+    assert isinstance(place, WirePlace)
+    assert place.certificates == SinkOptions.of(files).certificates == ClientTls("/c.pem", "/k.pem", "/ca.pem")
+    with pytest.raises(BadOption, match="brokers of namesrv"):
+        SourceOptions.of({"tier": "s3://b", "tlsCa": "/ca.pem"}, Use.BATCH)
+    with pytest.raises(BadOption, match="brokers of namesrv"):
+        SinkOptions.of({"store": "/s", "tlsCert": "/c.pem"})

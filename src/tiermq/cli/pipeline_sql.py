@@ -45,7 +45,8 @@ def sql(
 ) -> None:
     """Ask history in SQL. Every topic is a table; `messages` is all of them.
 
-    What is no letter, digit or underscore in a topic's name becomes an underscore: %RETRY%group is _retry_group.
+    A topic's own name is always that topic, in backticks where it is no plain word: `a-b`. A name in small letters and
+    with an underscore for other characters works while it means one topic: a_b, and _retry_group for %RETRY%group.
     Only columns that the query names are decoded, so name them instead of taking all. Its plain conditions on topic,
     brokerName, queueId, queueOffset, storeTimestamp, tags, uniqKey and array_contains(keys, …) prune before anything is
     read, as --topic, --since, --until, --offsets, --key and --tag do; others are checked row by row.

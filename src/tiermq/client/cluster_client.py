@@ -133,7 +133,10 @@ class ClusterClient:
                 if client.connection is not None:
                     client.connection.abort()
         if answer.code not in expected:
-            raise RequestRefused(f"{address} refuses: {answer.remark or 'it does not say why'}", answer.code)
+            text = f"{address} refuses: {answer.remark or 'it does not say why'}"
+            if answer.code == ResponseCode.NO_PERMISSION and self._credentials is None:
+                text += ". This request was not signed: set ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY of an account"
+            raise RequestRefused(text, answer.code)
         return answer
 
     def _retire(self, address: str, client: RemotingClient) -> None:

@@ -26,6 +26,7 @@ from tiermq.history.scan_values import EVER_MS, HistoryPlace, ScanCounters, Scan
 from tiermq.message.topic_name import is_system_topic
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.json_dialect import decode_object
+from tiermq.remoting.tls import ANY_SERVER, ClientTls
 from tiermq.tier.metadata.metadata_values import TimeEntry
 from tiermq.tier.names import QueueKey
 
@@ -39,6 +40,7 @@ class WirePlace(HistoryPlace):
 
     name_servers: str = ""
     tls: bool = False
+    certificates: ClientTls = ANY_SERVER
 
 
 class WireHistory(OpenHistory):
@@ -48,7 +50,7 @@ class WireHistory(OpenHistory):
         self.place = place
         self.clock = clock or SystemClock()
         self._lock = threading.RLock()
-        self._access = Access.of_environment(place.name_servers, tls=place.tls)
+        self._access = Access.of_environment(place.name_servers, tls=place.tls, certificates=place.certificates)
         self._cluster: BlockingCluster | None = None
         self._queues: dict[QueueKey, QueueAccess] = {}
 

@@ -29,6 +29,11 @@ from tiermq.remoting.receiving import command_of_send
 
 CLOSE_S = 1.0
 """How long a peer is given to take what was sent to it before a client that is closed goes without."""
+_PLAIN_HINT = ". A server that accepts TLS only closes such a connection: try TLS (--tls)"
+_TLS_HINT = (
+    ". The TLS handshake may have failed: the server may have no TLS, may need a client's certificate (--tls-cert, "
+    "--tls-key), or its own may not be signed by one that is trusted (--tls-ca)"
+)
 ClientHandler = Callable[[RemotingCommand], RemotingCommand | None]
 
 
@@ -48,6 +53,8 @@ class RemotingClient:
         self.connection: Connection | None = None
         self._handlers: dict[int, ClientHandler] = {}
         self._closed = asyncio.Event()
+        self._has_answer = False
+        self._hint = _PLAIN_HINT
 
     @classmethod
     async def connect(
@@ -63,11 +70,14 @@ class RemotingClient:
         """Raises PeerGone when nobody answers there."""
         loop = asyncio.get_running_loop()
         client, made = cls(header_type, credentials), False
+        client._hint = _PLAIN_HINT if tls is None else _TLS_HINT
         try:
             # Not wait_for, which in Python 3.11 may swallow a cancellation.
             async with asyncio.timeout(timeout_s):
                 await loop.create_connection(lambda: Connection(client, loop), host, port, ssl=tls)
             made = True
+        except (ssl.SSLError, ConnectionResetError) as error:
+            raise PeerGone(f"{host}:{port}: expected a connection, found {error}{client._hint}") from error
         except (OSError, TimeoutError) as error:
             raise PeerGone(
                 f"expected a server at {host}:{port}, found none: {str(error) or 'it does not answer'}"
@@ -84,7 +94,14 @@ class RemotingClient:
 
     async def request(self, command: RemotingCommand, timeout_s: float = 3.0) -> RemotingCommand:
         """The answer, whatever its code. Raises PeerGone and RequestTimedOut."""
-        return await self._open().request(self._prepared(command), timeout_s)
+        try:
+            answer = await self._open().request(self._prepared(command), timeout_s)
+        except PeerGone as error:
+            if self._has_answer:
+                raise
+            raise PeerGone(f"{error}{self._hint}") from error
+        self._has_answer = True
+        return answer
 
     def oneway(self, command: RemotingCommand) -> None:
         """Send without an answer."""

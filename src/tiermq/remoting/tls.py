@@ -7,6 +7,7 @@ by its connection and used on the loop's thread only.
 from __future__ import annotations
 
 import enum
+import os
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from tiermq.errors import BadConfig, BadFrame
 from tiermq.remoting.self_signed import make_self_signed
 
 HANDSHAKE_BYTE = 0x16
+KEY_PASSWORD = "TIERMQ_TLS_KEY_PASSWORD"  # noqa: S105 - the name of a variable
 _READ_BYTES = 256 * 1024
 
 
@@ -45,11 +47,11 @@ class TlsSettings:
         """Raises BadConfig for files that cannot be used, and without a certificate when none can be made."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if self.certificate_path is None:
+            make_self_signed("tiermq").load_into(context)
+        else:
+            _load_certificate(context, self.certificate_path, self.key_path, self.key_password)
         try:
-            if self.certificate_path is None:
-                make_self_signed("tiermq").load_into(context)
-            else:
-                context.load_cert_chain(self.certificate_path, self.key_path, self.key_password)
             if self.trusted_path is not None:
                 context.load_verify_locations(self.trusted_path)
                 if self.certificate_path is not None:  # A broker shows it to the name server beside it.
@@ -57,8 +59,8 @@ class TlsSettings:
                     context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
         except (OSError, ssl.SSLError) as error:
             raise BadConfig(
-                f"TLS: expected PEM files of a certificate and its key, found {self.certificate_path}, "
-                f"{self.key_path} and {self.trusted_path}: {error}"
+                f"TLS: expected PEM files of certificates, found {self.certificate_path} and "
+                f"{self.trusted_path}: {error}"
             ) from error
         if self.client_must_authenticate:
             context.verify_mode = ssl.CERT_REQUIRED
@@ -68,8 +70,64 @@ class TlsSettings:
         """For the requests of this process to a server that is set up as it is: it shows the same certificate."""
         context = trusting_client_context()
         if self.certificate_path is not None:
-            context.load_cert_chain(self.certificate_path, self.key_path, self.key_password)
+            _load_certificate(context, self.certificate_path, self.key_path, self.key_password)
         return context
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTls:
+    """How a client speaks TLS: the certificate that it shows, and those of which one signed the server's, or is it.
+
+    Without `trusted_path` any server is accepted. The name in a server's certificate is not compared, as RocketMQ's
+    clients do not: brokers are reached by the addresses that they register. The key's password is that of the process.
+    """
+
+    certificate_path: str | None = None
+    key_path: str | None = None
+    trusted_path: str | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Raises BadConfig for files that cannot be used."""
+        context = trusting_client_context()
+        if self.certificate_path is not None:
+            _load_certificate(context, self.certificate_path, self.key_path, os.environ.get(KEY_PASSWORD))
+        elif self.key_path is not None:
+            raise BadConfig(f"TLS: expected a certificate beside the key {self.key_path} (--tls-cert), found none")
+        if self.trusted_path is not None:
+            try:
+                context.load_verify_locations(self.trusted_path)
+            except (OSError, ssl.SSLError) as error:
+                raise BadConfig(
+                    f"TLS: expected a PEM file of certificates to trust, found {self.trusted_path}: {error}"
+                ) from error
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
+        return context
+
+    def __bool__(self) -> bool:
+        return any((self.certificate_path, self.key_path, self.trusted_path))
+
+
+ANY_SERVER = ClientTls()
+"""No certificate is shown, and any is accepted."""
+
+
+def _load_certificate(
+    context: ssl.SSLContext, certificate: Path | str, key: Path | str | None, password: str | None
+) -> None:
+    """Raises BadConfig. A key with a password and none given is an error: OpenSSL would ask at the terminal."""
+    try:
+        context.load_cert_chain(certificate, key, lambda: password or "")
+    except (OSError, ssl.SSLError) as error:
+        where = (
+            f"and its key in {key}"
+            if key is not None
+            else "and its key in it, since no other file (--tls-key) is given"
+        )
+        raise BadConfig(
+            f"TLS: expected the PEM of a certificate in {certificate} {where}, found: {error}; a key's password comes "
+            f"from {KEY_PASSWORD}"
+        ) from error
 
 
 def _first_certificate(path: Path) -> str:

@@ -3,25 +3,31 @@
     history = attach(spark, tier="s3://bucket/prefix")
     history.sql("select tags, count(*) from orders where storeTimestamp >= '2026-01-31' group by tags").show()
 
-Each topic is a temporary view under a legal name, and `messages` is all of them, so `spark.sql` and `spark.table` work
-too; there a view is pruned to its topic, and Spark applies everything else row by row. `history.sql` reads each table
-of its query by itself, with what the query's own conditions leave, and only the columns that it can need.
+Each topic is a temporary view, under its own name and a plain one, and `messages` is all of them, so `spark.sql` and
+`spark.table` work too; there a view is pruned to its topic, and Spark applies everything else row by row. `history.sql`
+reads each table of its query by itself, with what the query's own conditions leave, and only the columns that it can
+need.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import uuid
+import warnings
+import weakref
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from tiermq.errors import BadOption
 from tiermq.history.catalog import read_catalog
 from tiermq.history.open_history import open_history
 from tiermq.spark.jobs.asked_history import require_queues
-from tiermq.spark.jobs.sql_views import ALL_TOPICS, columns_needed, views_named, views_of
+from tiermq.spark.jobs.sql_views import ALL_TOPICS, TopicViews, columns_needed
 from tiermq.spark.option_table import Use
 from tiermq.spark.options import SourceOptions
 from tiermq.spark.source.builder import PRUNING_OPTION, messages, option_texts, session_zone
-from tiermq.spark.source.query_tables import QueryTables, TableRead, query_tables
+from tiermq.spark.source.query_tables import QueryTables, TableRead, query_tables, written_table
 from tiermq.spark.source.scan_meter import ScanMeter
 from tiermq.spark.source.scan_request import base_request, check_topics, require_tier
 
@@ -32,12 +38,27 @@ if TYPE_CHECKING:
 
 _NAME = "_tiermq_"
 _numbers = itertools.count()
+_views_of_sessions: weakref.WeakKeyDictionary[SparkSession, dict[str, int]] = weakref.WeakKeyDictionary()
+"""The views that `attach` made in each session, so that a second one may replace those of the first."""
 
 
 def attach(spark: SparkSession, *, topic: Any = None, **source: Any) -> AttachedHistory:
     """Make a view of each topic. Arguments are those of `messages`. Raises BadOption, BadHistory."""
     attached = AttachedHistory(spark, topic_views(topic=topic, **source), source)
-    attached.make_views([ALL_TOPICS, *attached.views])
+    skipped = attached.make_views([ALL_TOPICS, *attached.views])
+    if skipped:
+        warnings.warn(
+            f"the session has temporary views {', '.join(skipped)} of its own, which stay as they are: there spark.sql "
+            "reads them, and history.sql the topics",
+            stacklevel=2,
+        )
+    alone = [topic for topic in attached.views.topics if not attached.views.plain_names(topic)]
+    if alone:
+        warnings.warn(
+            f"topics {', '.join(alone)} have no views, since their names mean others, too: read them with history.sql "
+            "and their own names in backticks",
+            stacklevel=2,
+        )
     return attached
 
 
@@ -45,70 +66,139 @@ class AttachedHistory:
     """Topics as tables. `views` has the topic of each name. Belongs to one thread."""
 
     def __init__(
-        self, spark: SparkSession | None, views: dict[str, str], source: dict[str, Any], meter: ScanMeter | None = None
+        self, spark: SparkSession | None, views: TopicViews, source: dict[str, Any], meter: ScanMeter | None = None
     ) -> None:
         self.views = views
         self._session = spark
         self.source = source
         self._meter = meter
-        self._made: list[str] = []
+        self._made: dict[str, int] = {}
 
     @property
     def _spark(self) -> SparkSession:
         assert self._session is not None, "a plan alone needs no session, anything else does"
         return self._session
 
-    def make_views(self, names: list[str], columns: tuple[str, ...] | None = None) -> None:
-        """Temporary views of topics, as they are now."""
+    def make_views(self, names: list[str], columns: tuple[str, ...] | None = None) -> list[str]:
+        """Temporary views of topics, as they are now; gives the names that views of the session's user have."""
+        skipped = []
         for name in names:
-            frame = messages(self._spark, topic=self.topics(name), columns=columns, meter=self._meter, **self.source)
-            self._view(frame, name)
+            topics = self.views.topics_of(name)
+            frame = messages(self._spark, topic=topics, columns=columns, meter=self._meter, **self.source)
+            also = [] if name == ALL_TOPICS else self.views.plain_names(topics[0])
+            skipped += [each for each in dict.fromkeys([name, *also]) if not self._view(frame, each)]
+        return skipped
 
     def sql(self, query: str) -> DataFrame:
-        """The frame of a query. Raises what Spark raises for a query that it does not understand."""
-        tables = tables_of(query, self.views, session_zone(self._spark))
+        """The frame of a query. Raises BadOption, and what Spark raises for a query that it does not understand."""
+        from pyspark.errors import AnalysisException
+
+        changed = written_table(query)
+        if changed is not None and self.views.topics_of(changed):
+            raise BadOption(
+                f"table {changed}: history is read-only. Messages are sent to a broker, or written with "
+                'frame.write.format("tiermq") and option store or namesrv'
+            )
         columns = columns_needed(query)
-        if tables is None:
-            self.make_views(views_named(query, [ALL_TOPICS, *self.views]), columns)
-            return self._spark.sql(query)
-        for read in tables.reads:
-            arguments = {**read_arguments(read, self), **self.source, "columns": columns, "meter": self._meter}
-            self._view(messages(self._spark, **arguments), read.name)
-        frame = self._spark.sql(tables.text)
-        if getattr(self._spark, "_sc", None) is not None:  # With Spark Connect a name is looked up when it is used.
-            self._drop([read.name for read in tables.reads])
-        return frame
+        with quiet_analysis():
+            try:
+                return self._frame(query, columns)
+            except AnalysisException:
+                if columns is None:
+                    raise
+            return self._frame(query, None)  # What Spark says now is about all columns.
 
     def detach(self) -> None:
-        """Drop the views."""
-        self._drop(list(self._made))
+        """Drop the views that this made, unless others have their names by now."""
+        for name, made in self._made.items():
+            if _view_hash(self._spark, name) == made:
+                self._spark.catalog.dropTempView(name)
+        self._made.clear()
 
-    def topics(self, view: str) -> list[str]:
-        return sorted(self.views.values()) if view == ALL_TOPICS else [self.views[view]]
+    def _frame(self, query: str, columns: tuple[str, ...] | None) -> DataFrame:
+        tables = tables_of(query, self.views, session_zone(self._spark))
+        if tables is None:
+            return self._frame_of_views(query, columns)
+        names = []
+        try:
+            for read in tables.reads:
+                arguments = {**read_arguments(read, self), **self.source, "columns": columns, "meter": self._meter}
+                messages(self._spark, **arguments).createOrReplaceTempView(read.name)
+                names.append(read.name)
+            return self._spark.sql(tables.text)
+        finally:
+            if getattr(self._spark, "_sc", None) is not None:
+                for name in names:
+                    self._spark.catalog.dropTempView(name)
+            else:  # With Spark Connect a name is looked up when it is used.
+                self._made |= {name: _view_hash(self._spark, name) or 0 for name in names}
 
-    def _view(self, frame: DataFrame, name: str) -> None:
-        frame.createOrReplaceTempView(name)
-        if name not in self._made:
-            self._made.append(name)
+    def _frame_of_views(self, query: str, columns: tuple[str, ...] | None) -> DataFrame:
+        """For a text that is left as it is: by views of the session."""
+        names = self.views.named(query)
+        attached = [name for name in names if name in self._made]
+        skipped = self.make_views(attached)  # As they are now, and for others with all of their columns.
+        skipped += self.make_views([name for name in names if name not in attached], columns)
+        if taken := sorted(set(skipped) & set(names)):
+            raise BadOption(
+                f"table {taken[0]}: expected no temporary view of that name beside the topic, found one of the "
+                "session; rename it, or write the query as a plain SELECT, in which history.sql reads the topic"
+            )
+        return self._spark.sql(query)
 
-    def _drop(self, names: list[str]) -> None:
-        for name in names:
-            self._spark.catalog.dropTempView(name)
-            self._made.remove(name)
+    def _view(self, frame: DataFrame, name: str) -> bool:
+        """Make a view; False when the session's user has one of this name."""
+        from pyspark.errors import AnalysisException
+
+        ours, quoted = _views_of_sessions.setdefault(self._spark, {}), f"`{name}`"
+        if name in ours and _view_hash(self._spark, name) == ours[name]:
+            frame.createOrReplaceTempView(quoted)
+        else:
+            try:
+                frame.createTempView(quoted)
+            except AnalysisException as error:
+                if error.getCondition() != "TEMP_TABLE_OR_VIEW_ALREADY_EXISTS":
+                    raise
+                return False
+        self._made[name] = ours[name] = _view_hash(self._spark, name) or 0
+        return True
 
 
-def tables_of(query: str, views: dict[str, str], zone: dt.tzinfo | None) -> QueryTables | None:
+def _view_hash(spark: SparkSession, name: str) -> int | None:
+    """Tells a view from any other that has had its name; None when there is none."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        return int(spark.table(f"`{name}`").semanticHash())
+    except AnalysisException:
+        return None
+
+
+@contextlib.contextmanager
+def quiet_analysis() -> Iterator[None]:
+    """Without PySpark's log of an error in a query, which has the JVM's stack: the error that is raised says it all."""
+    from pyspark.logger import PySparkLogger
+
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def tables_of(query: str, views: TopicViews, zone: dt.tzinfo | None) -> QueryTables | None:
     """The tables of a query under names that nothing else in this process has."""
     prefix = f"{_NAME}{uuid.uuid4().hex[:8]}_{next(_numbers)}_"
-    return query_tables(query, {ALL_TOPICS, *views}, prefix, zone)
+    return query_tables(query, views.known, prefix, zone)
 
 
 def read_arguments(read: TableRead, attached: AttachedHistory) -> dict[str, Any]:
     """What `messages` and `explain_scan` are told about one table of a query."""
-    return {"topic": attached.topics(read.view), PRUNING_OPTION: read.pruning.as_text()}
+    return {"topic": attached.views.topics_of(read.view), PRUNING_OPTION: read.pruning.as_text()}
 
 
-def topic_views(*, topic: Any = None, **source: Any) -> dict[str, str]:
+def topic_views(*, topic: Any = None, **source: Any) -> TopicViews:
     """The views that there are, by name: the topics that were asked for, or all of the history."""
     options = SourceOptions.of(option_texts(topic=topic, **source), Use.BATCH)
     request = base_request(options, ())
@@ -117,4 +207,4 @@ def topic_views(*, topic: Any = None, **source: Any) -> dict[str, str]:
         require_tier(catalog, options)
         check_topics(catalog, request)
         require_queues(catalog, options)
-        return views_of(catalog.topics())
+        return TopicViews(catalog.topics())

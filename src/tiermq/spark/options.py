@@ -16,6 +16,7 @@ from tiermq.errors import BadConfig, BadOption
 from tiermq.history.scan_pruning import ScanPruning
 from tiermq.history.scan_values import HistoryPlace, StorePlace
 from tiermq.remoting.addresses import parse_name_servers
+from tiermq.remoting.tls import ClientTls
 from tiermq.spark.known_options import HINTS, SINK_OPTIONS, SOURCE_OPTIONS
 from tiermq.spark.offsets_json import Edge, EveryQueue, QueueNumber
 from tiermq.spark.option_table import Use, read_given
@@ -29,6 +30,9 @@ class SourceOptions:
     stores: tuple[str, ...]
     name_servers: str | None
     tls: bool
+    tls_cert: str | None
+    tls_key: str | None
+    tls_ca: str | None
     broker_names: tuple[str, ...]
     cluster_name: str | None
     topics: tuple[str, ...]
@@ -81,10 +85,14 @@ class SourceOptions:
         return any(isinstance(each, tuple) for each in edges)
 
     @property
+    def certificates(self) -> ClientTls:
+        return ClientTls(self.tls_cert, self.tls_key, self.tls_ca)
+
+    @property
     def place(self) -> HistoryPlace:
         """Where history lies. Paths are made absolute here, as tasks run in other directories."""
         if self.name_servers is not None:
-            return WirePlace(name_servers=self.name_servers, tls=self.tls)
+            return WirePlace(name_servers=self.name_servers, tls=self.tls, certificates=self.certificates)
         names = self.broker_names or ("",)
         brokers = names if len(names) == len(self.stores) else names[:1] * len(self.stores)
         stores = []
@@ -95,7 +103,7 @@ class SourceOptions:
         return HistoryPlace(self.tier, tuple(stores))
 
     def _check_place(self) -> None:
-        _check_name_servers(self.name_servers, self.tls)
+        _check_name_servers(self.name_servers, self.tls or bool(self.certificates))
         for name, given in (("tier", self.tier), ("store", self.stores)):
             _at_most_one({name: given, "namesrv": self.name_servers}, "read files, or ask brokers")
         if self.tier is None and not self.stores and self.name_servers is None:
@@ -176,6 +184,10 @@ class SourceOptions:
             raise BadOption(f"option columns asks for {', '.join(wanted)}, and another option leaves that out")
 
 
+_TLS_FIELDS = ("tls", "tls_cert", "tls_key", "tls_ca")
+_SINK_HINTS = {"tier": "history is read-only; give option store or namesrv to write messages to a store or to brokers"}
+
+
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
     """What a user asked of the sink."""
@@ -183,20 +195,27 @@ class SinkOptions:
     store: str  # Empty where there are name servers.
     name_servers: str | None
     tls: bool
+    tls_cert: str | None
+    tls_key: str | None
+    tls_ca: str | None
     topic: str | None
     staging: str
     queue_count: int
     batch_name: str | None
     store_settings: str | None
 
+    @property
+    def certificates(self) -> ClientTls:
+        return ClientTls(self.tls_cert, self.tls_key, self.tls_ca)
+
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
         """Read what was given. Raises BadOption."""
-        values: dict[str, Any] = read_given(SINK_OPTIONS, given, Use.WRITE)
+        values: dict[str, Any] = read_given(SINK_OPTIONS, given, Use.WRITE, _SINK_HINTS)
         del values["checkpoint"]
         if values["name_servers"] is not None:
             return cls._over_the_wire(values)
-        _check_name_servers(None, values["tls"])
+        _check_name_servers(None, any(values[name] for name in _TLS_FIELDS))
         if values["store"] is None:
             raise BadOption(
                 "expected option store, the store directory to put messages into, or option namesrv, whose brokers to "
@@ -210,7 +229,7 @@ class SinkOptions:
 
     @classmethod
     def _over_the_wire(cls, values: dict[str, Any]) -> Self:
-        _check_name_servers(values["name_servers"], values["tls"])
+        _check_name_servers(values["name_servers"], False)
         own = {"store": "store", "staging": "staging", "store_settings": "storeSettings"}
         for field, name in own.items():
             _at_most_one(
@@ -222,7 +241,9 @@ class SinkOptions:
 def _check_name_servers(given: str | None, tls: bool) -> None:
     if given is None:
         if tls:
-            raise BadOption("option tls is about the brokers of namesrv: give that one, too")
+            raise BadOption(
+                "option tls, and tlsCert, tlsKey and tlsCa, are about the brokers of namesrv: give that one, too"
+            )
         return
     try:
         found = parse_name_servers(given)

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from tiermq.history.scan_pruning import ScanPruning
-from tiermq.spark.source.query_tables import condition_pruning, query_tables
+from tiermq.spark.source.query_tables import condition_pruning, query_tables, written_table
 
 VIEWS = {"messages", "orders", "returns"}
 NOTHING = ScanPruning()
@@ -119,7 +119,7 @@ def test_each_reference_is_named_and_pruned_by_its_own_select() -> None:
         "union all select body, body from _t_3 as orders union all select body, body from c where queueOffset = 5"
     )
     assert [(read.name, read.view) for read in found.reads] == [
-        ("_t_0", "orders"), ("_t_1", "orders"), ("_t_2", "returns"), ("_t_3", "orders"),
+        ("_t_0", "orders"), ("_t_1", "ORDERS"), ("_t_2", "returns"), ("_t_3", "orders"),
     ]  # fmt: skip
     one, two = (ScanPruning(queue_ids=frozenset({n})) for n in (1, 2))
     tagged = ScanPruning(tags=frozenset({"x"}))
@@ -164,3 +164,19 @@ def test_a_pruning_can_be_an_option_and_comes_back_the_same() -> None:
     pruning = ScanPruning(frozenset({"a"}), None, frozenset({1}), frozenset(), frozenset({"k"}), 1, 5, 2, 3)
     assert ScanPruning.of_text(pruning.as_text()) == pruning
     assert ScanPruning.of_text(NOTHING.as_text()) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("query", "table"),
+    [
+        ("insert into orders select 1", "orders"),
+        ("insert overwrite table `a-b` (body) values ('x')", "a-b"),
+        ("delete from orders where queueId = 1", "orders"),
+        ("update orders set body = null", "orders"),
+        ("insert into other.orders select 1", None),
+        ("select body from orders", None),
+        ("selekt", None),
+    ],
+)
+def test_the_table_that_a_statement_changes_is_known(query: str, table: str | None) -> None:
+    assert written_table(query) == table

@@ -1,4 +1,4 @@
-"""sql: ask history in SQL. Every topic is a view under a legal name; `messages` is all of them.
+"""sql: ask history in SQL. Every topic is a table (see `TopicViews` for its names); `messages` is all of them.
 
 Each table of the query is read by itself: only the columns that it can need, and only what the query's own conditions
 on topic, broker, queue, offset, store time, tags and keys leave (see `query_tables`). Spark applies each of them again.
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from tiermq.errors import BadOption
 from tiermq.history.scan_values import ScanCounters
-from tiermq.spark.attached_history import AttachedHistory, read_arguments, tables_of, topic_views
+from tiermq.spark.attached_history import AttachedHistory, quiet_analysis, read_arguments, tables_of, topic_views
 from tiermq.spark.jobs.job_report import JobReport
-from tiermq.spark.jobs.sql_views import ALL_TOPICS, columns_needed, views_named
+from tiermq.spark.jobs.sql_views import columns_needed
 from tiermq.spark.source.builder import explain_scan
 from tiermq.spark.source.scan_meter import ScanMeter, describe_counters
 
@@ -43,16 +43,12 @@ def sql(
     Raises BadOption, BadHistory, and for a query that Spark does not understand BadOption with what Spark says.
     """
     views = topic_views(topic=topic, **source)
-    named = views_named(query, [ALL_TOPICS, *views])
     columns = columns_needed(query)
     report = JobReport("sql", str(source.get("tier") or source.get("store")), dry_run)
-    report.details |= {"views": views, "columns_read": list(columns or ()) or "all"}
+    report.details |= {"views": dict(views), "columns_read": list(columns or ()) or "all"}
     with report.timed():
         if dry_run:
-            if not named:
-                shown = ", ".join([ALL_TOPICS, *list(views)[:20]])
-                report.details["notes"] = [f"the query names none of the tables, so nothing is read; there are {shown}"]
-            _explain(report, query, AttachedHistory(spark, views, source), named, columns)
+            _explain(report, query, AttachedHistory(spark, views, source), columns)
             return report
         if spark is None:
             raise BadOption("a query needs Spark: give a master such as local[*]")
@@ -70,14 +66,18 @@ def sql(
     return report
 
 
-def _explain(
-    report: JobReport, query: str, attached: AttachedHistory, named: list[str], columns: tuple[str, ...] | None
-) -> None:
+def _explain(report: JobReport, query: str, attached: AttachedHistory, columns: tuple[str, ...] | None) -> None:
     """Plan each table of a query by itself, or, where its text is left alone, each view that it names."""
     tables = tables_of(query, attached.views, None)
-    wanted = [(name, {"topic": attached.topics(name)}) for name in named]
     if tables is not None:
         wanted = [(read.view, read_arguments(read, attached)) for read in tables.reads]
+    else:
+        views = attached.views
+        wanted = [(name, {"topic": views.topics_of(name)}) for name in views.named(query)]
+    if not wanted:
+        report.details["notes"] = [
+            f"the query names none of the tables, so nothing is read; there are {attached.views.shown()}"
+        ]
     for number, (name, arguments) in enumerate(wanted):
         found = explain_scan(show=False, **{**arguments, **attached.source, "columns": columns})
         title = name if name not in report.details.get("scan", {}) else f"{name} ({number + 1})"
@@ -91,12 +91,12 @@ def query_frame(query: str, attached: AttachedHistory) -> Iterator[DataFrame]:
     from pyspark.errors import AnalysisException, ParseException
 
     try:
-        yield attached.sql(query)
+        with quiet_analysis():
+            yield attached.sql(query)
     except (AnalysisException, ParseException) as error:
-        shown = ", ".join([ALL_TOPICS, *list(attached.views)[:20]])
         text = str(error).split("JVM stacktrace")[0].strip()
         raise BadOption(
-            f"{text}\nTables are {shown}; columns are those of messages (topic, queueOffset, body, …)"
+            f"{text}\nTables are {attached.views.shown()}; columns are those of messages (topic, queueOffset, body, …)"
         ) from None
     finally:
         attached.detach()

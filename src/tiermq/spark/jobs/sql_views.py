@@ -8,10 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from tiermq.errors import BadOption
 from tiermq.history.arrow_schema import ALIASES, COLUMNS
 
 ALL_TOPICS = "messages"
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_NAMES = re.compile(r"`([^`]+)`|([A-Za-z_]\w*)")
+_SHOWN_MAX = 21
 _COUNT_STAR = re.compile(r"\bcount\s*\(\s*\*\s*\)", re.IGNORECASE)
 _STAR = re.compile(r"(?:\b(?:select|distinct|all)\b|[,.(])\s*(?:/\*.*?\*/\s*)*\*", re.IGNORECASE | re.DOTALL)
 # Statements that take every column of a table without a star.
@@ -33,20 +36,82 @@ def columns_needed(query: str) -> tuple[str, ...] | None:
     return needed or (_CHEAPEST,)
 
 
-def views_of(topics: Iterable[str]) -> dict[str, str]:
-    """A legal name for each topic: `%RETRY%group` is `_retry_group`. Names are told apart by numbers."""
-    views: dict[str, str] = {}
-    for topic in sorted(topics):
-        name = re.sub(r"\W+", "_", topic, flags=re.ASCII).lower()
-        name = f"t_{name}" if name[:1].isdigit() or name.strip("_") == "" else name
-        number, free = 2, name
-        while free in views or free == ALL_TOPICS:
-            free, number = f"{name}_{number}", number + 1
-        views[free] = topic
-    return views
+class TopicViews(dict[str, str]):
+    """The names of topics in queries: the best name that Spark can have for each topic, by name.
+
+    A topic's own name is always that topic. A name derived from it (small letters, `_` for any other character:
+    `%RETRY%group` is `_retry_group`) is that topic only while no other topic has the same one. Spark ignores the case
+    of names, so topics that differ in nothing else are not in here; `topic_of` still finds them by their own names.
+    """
+
+    def __init__(self, topics: Iterable[str]) -> None:
+        self.topics = sorted(topics)
+        self._meant: dict[str, list[str]] = {}
+        for topic in self.topics:
+            for name in {_derived(topic), topic.lower()}:
+                self._meant.setdefault(name, []).append(topic)
+        super().__init__({name: topic for topic in self.topics for name in self.plain_names(topic)[:1]})
+
+    @property
+    def known(self) -> set[str]:
+        """Every name that means a topic or several, in small letters."""
+        return {ALL_TOPICS, *self._meant}
+
+    def plain_names(self, topic: str) -> list[str]:
+        """The names under which Spark can have this topic: the derived one first, then its own."""
+        return [name for name in dict.fromkeys((_derived(topic), topic.lower())) if self._owner(name) == topic]
+
+    def topics_of(self, written: str) -> list[str]:
+        """The topics of a name as a query has it; none for another name. Raises BadOption where it means several."""
+        if written.lower() == ALL_TOPICS:
+            return self.topics
+        if written in self.topics:
+            return [written]
+        found = self._meant.get(written.lower(), [])
+        if len(found) > 1:
+            raise self.ambiguous(written)
+        return found
+
+    def named(self, query: str) -> list[str]:
+        """Those names that the text has and Spark can have. Raises BadOption for one that means several topics."""
+        found = []
+        for quoted, word in _NAMES.findall(query):
+            written = quoted or word
+            topics, name = self.topics_of(written), written.lower()
+            if name != ALL_TOPICS and topics and self._owner(name) != topics[0]:
+                raise self.ambiguous(written)
+            if topics and name not in found:
+                found.append(name)
+        return found
+
+    def shown(self) -> str:
+        """The names for a message, as they are written in a query."""
+        alone = [topic for topic in self.topics if not self.plain_names(topic)]
+        names = [ALL_TOPICS, *self, *(topic for topic in alone if topic.lower() != ALL_TOPICS)]
+        return ", ".join(map(as_written, names[:_SHOWN_MAX])) + (", …" if len(names) > _SHOWN_MAX else "")
+
+    def ambiguous(self, written: str) -> BadOption:
+        topics = self._meant[written.lower()]
+        return BadOption(
+            f"table {written}: expected the name of one topic, found {len(topics)} that it can mean: "
+            f"{', '.join(topics)}. Write {' or '.join(as_written(topic, always=True) for topic in topics)}, with this "
+            f"case, in history.sql or `tiermq pipeline sql`; or {ALL_TOPICS} with where topic = '{topics[0]}'"
+        )
+
+    def _owner(self, name: str) -> str | None:
+        """The topic that has this name of small letters where case is ignored; None when several could."""
+        found = self._meant.get(name, [])
+        if name == ALL_TOPICS or not found:
+            return None
+        is_own = name in found and sum(topic.lower() == name for topic in found) == 1
+        return name if is_own else found[0] if len(found) == 1 else None
 
 
-def views_named(query: str, views: Iterable[str]) -> list[str]:
-    """Those views whose names are in the text."""
-    words = {word.lower() for word in _WORD.findall(query)}
-    return [name for name in views if name.lower() in words]
+def as_written(name: str, *, always: bool = False) -> str:
+    """A name as a query has it: in backticks where it must be, or always."""
+    return f"`{name}`" if always or not _WORD.fullmatch(name) else name
+
+
+def _derived(topic: str) -> str:
+    name = re.sub(r"\W+", "_", topic, flags=re.ASCII).lower()
+    return f"t_{name}" if name[:1].isdigit() or name.strip("_") == "" else name

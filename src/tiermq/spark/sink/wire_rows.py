@@ -58,7 +58,8 @@ def send_rows(
     """
     assert options.name_servers is not None
     rows = sent = 0
-    with BlockingCluster(Access.of_environment(options.name_servers, tls=options.tls)) as cluster:
+    access = Access.of_environment(options.name_servers, tls=options.tls, certificates=options.certificates)
+    with BlockingCluster(access) as cluster:
         producer = Producer(cluster.client, GROUP)
         places: dict[str, list[QueuePlace]] = {}
         for batch in batches:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import sqlglot
@@ -51,7 +51,7 @@ _PLAIN |= {"qualify", "windows", "distribute", "sort", "cluster", "order", "limi
 
 @dataclass(frozen=True, slots=True)
 class TableRead:
-    """One reference to a table: `name` stands for it in the text."""
+    """One reference to a table: `name` stands for it in the text, where it was `view`."""
 
     name: str
     view: str
@@ -66,12 +66,10 @@ class QueryTables:
     reads: tuple[TableRead, ...]
 
 
-def query_tables(
-    query: str, views: Mapping[str, str] | set[str], prefix: str, zone: dt.tzinfo | None = None
-) -> QueryTables | None:
-    """Name each reference to one of `views`; None for a query whose text is better left alone.
+def query_tables(query: str, known: set[str], prefix: str, zone: dt.tzinfo | None = None) -> QueryTables | None:
+    """Name each reference to a known table; None for a query whose text is better left alone.
 
-    `zone` is that of times without one; without it they prune nothing.
+    `known` has names in small letters. `zone` is that of times without one; without it they prune nothing.
     """
     if "|>" in query or re.match(r"\s*from\b", query, re.IGNORECASE):
         return None
@@ -79,7 +77,6 @@ def query_tables(
         (tree,) = sqlglot.parse(query, dialect="spark")
     except (SqlglotError, ValueError):
         return None
-    known = {view.lower() for view in views}
     if not isinstance(tree, exp.Query) or any(cte.alias.lower() in known for cte in tree.find_all(exp.CTE)):
         return None
     found = sorted(
@@ -94,10 +91,21 @@ def query_tables(
         name = f"{prefix}{number}"
         pieces += [query[at:begin], name if table.alias else f"{name} as {query[begin:end]}"]
         at = end
-        reads.append(TableRead(name, table.name.lower(), _pruning(table, query, zone)))
+        reads.append(TableRead(name, table.name, _pruning(table, query, zone)))
         if not table.alias and _is_dressed(table):
             return None  # An alias goes behind a sample or a version, which the text may have anywhere.
     return QueryTables("".join([*pieces, query[at:]]), tuple(reads))
+
+
+def written_table(query: str) -> str | None:
+    """The table that a statement changes; None for one that only reads, or is not understood."""
+    try:
+        (tree,) = sqlglot.parse(query, dialect="spark")
+    except (SqlglotError, ValueError):
+        return None
+    target = tree.this if isinstance(tree, exp.Insert | exp.Update | exp.Delete | exp.Merge) else None
+    target = target.this if isinstance(target, exp.Schema) else target
+    return target.name if isinstance(target, exp.Table) and not target.db else None
 
 
 def condition_pruning(condition: str, zone: dt.tzinfo | None) -> ScanPruning:
