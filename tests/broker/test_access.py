@@ -106,6 +106,8 @@ def state_of(broker: Broker) -> tuple[Any, ...]:
         parts.offsets.snapshot(),
         parts.local.max_physical_offset,
         parts.config.to_properties(),
+        sorted(parts.clients.producer_groups),
+        sorted(parts.clients.consumer_groups),
     )
 
 
@@ -120,7 +122,7 @@ def test_without_permission_no_code_is_served_and_nothing_changes(
         answered = {
             code: client.request(request(code))
             for code, (access, _) in sorted(declared.items())
-            if access is not ANY_ACCOUNT
+            if access is not ANY_ACCOUNT or who == "nobody"
         }
         # The group is everybody's who may read for any; what is told of it alone is not the topic's.
         of_the_group = {38, 203, 208, 343, 352, 35} if who == "writer" else set()
@@ -132,6 +134,18 @@ def test_without_permission_no_code_is_served_and_nothing_changes(
         if who == "nobody":
             assert state_of(broker) == before
         assert len(answered) > 50
+
+
+@pytest.mark.parametrize("code", [RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT, RequestCode.BATCH_ACK_MESSAGE])
+def test_what_reaches_nothing_is_refused_to_an_account_without_permissions(tmp_path: Path, code: int) -> None:
+    """A producer's heartbeat names no topic, an end of a client no group, a list of acknowledgements may be empty."""
+    body = {"clientID": "c", "producerDataSet": [{"groupName": f"PG{n}"} for n in range(3)], "acks": []}
+    ask = RemotingCommand(code, ext={"clientID": "c", "producerGroup": "PG0"}, body=encode_body(body))
+    with guarded(tmp_path) as broker, signed(broker, "nobody") as nobody, signed(broker, "writer") as writer:
+        before = state_of(broker)
+        assert (answer := nobody.request(ask)).code == NO_PERMISSION, answer
+        assert state_of(broker) == before
+        assert writer.request(ask).code == ResponseCode.SUCCESS, "a permission for one topic is enough"
 
 
 def test_only_lists_of_names_are_open_to_any_account(tmp_path: Path) -> None:

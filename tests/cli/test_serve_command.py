@@ -155,7 +155,12 @@ accessKey = "user"
 secretKey = "another secret"
 defaultTopicPerm = "PUB|SUB"
 defaultGroupPerm = "SUB"
+[[accounts]]
+accessKey = "nobody"
+secretKey = "a third secret"
+topicPerms = ["orders=DENY"]
 """
+NOBODY = Credentials("nobody", "a third secret")
 ROOT, USER = Credentials("root", "a long secret"), Credentials("user", "another secret")
 NAMED = {
     **dict.fromkeys(("topic", "namespace", "key", "value", "cluster", "clusterName"), "TBW102"),
@@ -175,6 +180,9 @@ def test_accounts_protect_the_name_server_beside_the_broker_too(tmp_path: Path) 
         for code, (access, _) in names.declared.items():
             request = RemotingCommand(code, ext=NAMED, body=b"{}")
             assert stranger.request(request).code == ResponseCode.NO_PERMISSION
+            with at(ready["nameServer"], credentials=NOBODY) as nobody:
+                answer = nobody.request(RemotingCommand(code, ext=NAMED, body=b"{}"))
+                assert (answer.code, bytes(answer.body)) == (ResponseCode.NO_PERMISSION, b"")
             if access is ADMINISTRATOR:
                 with at(ready["nameServer"], credentials=USER) as user:
                     assert user.request(RemotingCommand(code, ext=NAMED, body=b"{}")).code == ResponseCode.NO_PERMISSION

@@ -55,7 +55,10 @@ class Declaration:
     large_body: bool
 
 
-ANY_ACCOUNT = Access("any account", lambda _account, _command: None)
+ANY_ACCOUNT = Access(
+    "any account with a permission", lambda account, command: account.require_some_permission(command.code)
+)
+"""Of requests that clients with any permission need, and that give no message."""
 ADMINISTRATOR = Access("administrator", lambda account, command: account.require_admin(command.code))
 
 
@@ -80,8 +83,11 @@ def of_group(field: str) -> Access:
 
 
 def reaches(text: str) -> Access:
-    """Checked by the handler, which must find out first what the request is about."""
-    return Access(text, lambda _account, _command: None)
+    """Checked by the handler, which must find out first what the request is about.
+
+    An account without any permission gets no further: what it asks for may reach nothing, and change something.
+    """
+    return Access(text, ANY_ACCOUNT.check)
 
 
 def _topic_in(field: str, wanted: Permission, text: str) -> Access:

@@ -122,6 +122,12 @@ class Account:
         if not self.may_use_group(group):
             raise no_permission(f"{self.access_key!r} may not SUB the group {group[:300]!r}")
 
+    def require_some_permission(self, code: int) -> None:
+        """Raises RequestRefused with NO_PERMISSION for an account that may do nothing to any topic or group."""
+        defaults = self.default_topic | self.default_group
+        if not (self.admin or defaults or any(self.topics.values()) or any(self.groups.values())):
+            raise no_permission(f"request {int(code)} needs some permission, and {self.access_key!r} has none")
+
     def require_admin(self, code: int) -> None:
         """Raises RequestRefused with NO_PERMISSION."""
         if not self.admin:
