@@ -113,6 +113,14 @@ class TopicAdminProcessor:
                 "files are kept by fileReservedTime. Start the broker with --tier",
                 ResponseCode.INVALID_PARAMETER,
             )
+        if tiered.tier.follower is not None:
+            raise RequestRefused(
+                f"{changed[0]}: expected a broker that writes its tier, found one that leaves it to a job "
+                "(tierDispatchEnable=false), where a topic is given no time or size of its own. `tiermq pipeline "
+                "expire --keep --max-bytes` is for all topics; what a topic was given before the job took over stays "
+                "in force. To give one, start the broker with tierDispatchEnable=true once",
+                ResponseCode.INVALID_PARAMETER,
+            )
         try:
             tiered.set_retention(name, *retention_of(attributes))
         except TierError as error:
