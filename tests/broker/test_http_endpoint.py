@@ -130,6 +130,19 @@ def test_garbage_is_answered_400_and_the_connection_ends(watched: Broker, garbag
     assert get(watched, "/health")[0] == 200
 
 
+@pytest.mark.parametrize("head", [b"X: %b\r\n" % (b"x" * 20_000), b"X: y\r\n" * 90 + b"Z: %b\r\n" % (b"z" * 8_000)])
+@pytest.mark.parametrize("path", [b"/health", b"/none"])
+def test_a_request_head_that_is_too_long_is_refused_though_it_comes_at_once(
+    watched: Broker, head: bytes, path: bytes
+) -> None:
+    with socket.create_connection(address(watched), timeout=30) as peer:
+        peer.sendall(b"GET %b HTTP/1.1\r\nHost: x\r\n%b\r\n" % (path, head))
+        said = b"".join(iter(lambda: peer.recv(65536), b""))
+    assert said.startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 400 "))  # 400 where it came in two reads.
+    assert b"at most 8192 bytes" in said or said.startswith(b"HTTP/1.1 400 ")
+    assert get(watched, "/health")[0] == 200
+
+
 def buffered(endpoint: HttpEndpoint) -> int:
     """Bytes of answers that wait for peers to read them."""
     return sum(each.transport.get_write_buffer_size() for each in endpoint.connections)

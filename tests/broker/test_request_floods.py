@@ -17,6 +17,8 @@ from broker.consuming import Peer, bodies_of, on_loop, part, running, until
 from tiermq import Message
 from tiermq.broker import held_weight, sending
 from tiermq.broker.broker import Broker
+from tiermq.broker.cold_flow import THRESHOLDS_MAX
+from tiermq.broker.groups import SubscriptionGroup
 from tiermq.broker.held_weight import weight_of
 from tiermq.broker.pop_gathering import STEPS_MAX
 from tiermq.broker.pulling import PullProcessor
@@ -80,6 +82,13 @@ FLOODS: list[tuple[int, Body]] = [
     (401, lambda count: {"topic": "T", "consumerGroup": "G", "more": list(range(count))}),
     (200, lambda count: {"groupName": "G", "attributes": {f"a{each}": "v" for each in range(count)}}),
 ]
+LISTS: list[tuple[int, Body, int]] = [
+    (18, lambda count: {"topicConfigList": [{"topicName": f"t{each}"} for each in range(count)]}, 5_000),
+    (225, lambda count: {"groupConfigList": [{"groupName": f"g{each}"} for each in range(count)]}, 5_000),
+    (2001, lambda count: "".join(f"g{each}=1\n" for each in range(count)), THRESHOLDS_MAX),
+]
+FLOODS += [(code, body) for code, body, _ in LISTS]
+FLOODS += [(25, lambda count: "".join(f"flushDiskType{each}=1\n" for each in range(count)))]
 NAMES = [f"{code}-{body(1) and number}" for number, (code, body) in enumerate(FLOODS)]
 
 
@@ -95,9 +104,38 @@ def peer(broker: Broker) -> Iterator[Peer]:
         yield made
 
 
+def data_of(body: Any) -> bytes:
+    return body.encode() if isinstance(body, str) else json.dumps(body).encode()
+
+
+@pytest.mark.parametrize(("code", "body", "most"), LISTS)
+def test_lists_of_operators_are_taken_up_to_their_limits(
+    broker: Broker, peer: Peer, code: int, body: Body, most: int
+) -> None:
+    answer = peer.ask(code, data_of(body(most + 1)))
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert f"at most {most}" in (answer.remark or "")
+    assert broker.parts.topics.get(f"t{most}") is None
+    assert broker.parts.groups.get(f"g{most}") is None
+    assert peer.ask(code, data_of(body(20))).code == 0
+
+
+def test_all_groups_are_told_as_they_are_one_by_one(broker: Broker, peer: Peer) -> None:
+    odd = {"type": "EXPONENTIAL"}
+    broker.parts.groups.put(SubscriptionGroup("odd", False, attributes={"a": 'q"'}, group_retry_policy=odd))
+    told = json.loads(bytes(peer.ask(201).body))["subscriptionGroupTable"]
+    assert told == {name: each.to_json() for name, each in broker.parts.groups.table.items()}
+    assert all(list(each) == sorted(each) for each in told.values())
+
+
+@pytest.mark.parametrize("code", [21, 43, 201, 203, 204, 328])
+def test_long_answers_are_made_in_the_pool(broker: Broker, code: int) -> None:
+    assert code in broker.parts.server._blocking
+
+
 @pytest.mark.parametrize(("code", "body"), FLOODS, ids=NAMES)
 def test_a_list_beyond_what_clients_need_is_refused_in_words(broker: Broker, peer: Peer, code: int, body: Body) -> None:
-    answer = peer.ask(code, json.dumps(body(200_000)).encode())
+    answer = peer.ask(code, data_of(body(200_000)))
     assert answer.code == ResponseCode.INVALID_PARAMETER
     assert "at most" in (answer.remark or "")
     assert broker.parts.server.handler_errors == 0
@@ -321,14 +359,19 @@ def test_what_steps_raise_is_answered(broker: Broker, peer: Peer) -> None:
 
 
 @pytest.fixture
-def names() -> Iterator[BlockingClient]:
+def name_server() -> Iterator[NameServer]:
     server = NameServer(NameServerConfig(bind_address="127.0.0.1", listen_port=0))
     server.start()
     try:
-        with BlockingClient("127.0.0.1", server.port, timeout_s=120) as client:
-            yield client
+        yield server
     finally:
         server.stop()
+
+
+@pytest.fixture
+def names(name_server: NameServer) -> Iterator[BlockingClient]:
+    with BlockingClient("127.0.0.1", name_server.port, timeout_s=120) as client:
+        yield client
 
 
 def register(count: int, counter: int = 1, queue_count: int = 4, **more: str) -> RemotingCommand:
@@ -366,6 +409,30 @@ def test_routes_and_key_values_are_bounded(names: BlockingClient) -> None:
     assert "at most" in (answer.remark or "")
 
 
+def filter_servers(count: int) -> RemotingCommand:
+    command = register(2)
+    named = json.dumps([f"127.0.0.1:{each}" for each in range(count)]).encode()
+    command.body = bytes(command.body).replace(b'"filterServerList":[]', b'"filterServerList":' + named)
+    return command
+
+
+def route(count: int) -> RemotingCommand:
+    queues = [{"brokerName": f"b{each}"} for each in range(count)]
+    return RemotingCommand(217, ext={"topic": "T"}, body=json.dumps({"queueDatas": queues}).encode())
+
+
+NAME_FLOODS: list[Callable[[int], RemotingCommand]] = [register, filter_servers, route]
+
+
+@pytest.mark.parametrize("flood", [filter_servers, route])
+def test_lists_of_a_name_server_are_taken_up_to_their_limits(
+    names: BlockingClient, flood: Callable[[int], RemotingCommand]
+) -> None:
+    answer = names.request(flood(1_001))
+    assert (answer.code != 0, "at most 1000" in (answer.remark or "")) == (True, True)
+    assert names.request(flood(1_000)).code == 0
+
+
 # Beside a bystander
 
 
@@ -388,10 +455,31 @@ def p99(waits: list[float]) -> float:
 @pytest.mark.parametrize("count", [2_000, MANY])
 def test_a_bystander_hardly_notices_a_flood(broker: Broker, peer: Peer, code: int, body: Body, count: int) -> None:
     """A ratio of the same minute on the same machine. It needs a quiet one."""
-    data = json.dumps(body(count)).encode()
+    data = data_of(body(count))
     with Peer(broker) as bystander:
         idle = p99(waits_of(bystander, lambda: True, 1_000))
         floods: list[Future[RemotingCommand]] = [peer.ask_later(code, data) for _ in range(10)]
         beside = p99(waits_of(bystander, lambda: all(each.done() for each in floods), 1_000))
     # Idle requests take some 0.1 ms here: fifty milliseconds are five hundred of them.
+    assert beside / idle < 500, f"p99 {beside * 1000:.1f} ms beside a flood, {idle * 1000:.2f} ms without"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flood", NAME_FLOODS)
+@pytest.mark.parametrize("count", [900, 20_000])
+def test_a_bystander_of_a_name_server_hardly_notices_a_flood(
+    name_server: NameServer, names: BlockingClient, flood: Callable[[int], RemotingCommand], count: int
+) -> None:
+    def waits(until: Callable[[], bool]) -> list[float]:
+        found: list[float] = []
+        with BlockingClient("127.0.0.1", name_server.port, timeout_s=120) as bystander:
+            while len(found) < 1_000 or not until():
+                began = time.perf_counter()
+                bystander.request(RemotingCommand(105, ext={"topic": "none"}))
+                found.append(time.perf_counter() - began)
+        return found
+
+    idle = p99(waits(lambda: True))
+    floods = [names.request_later(flood(count), timeout_s=120) for _ in range(10)]
+    beside = p99(waits(lambda: all(each.done() for each in floods)))
     assert beside / idle < 500, f"p99 {beside * 1000:.1f} ms beside a flood, {idle * 1000:.2f} ms without"

@@ -13,7 +13,7 @@ from typing import Any
 
 from tiermq.broker.client_commit import require_client_group
 from tiermq.broker.clients import Client
-from tiermq.broker.groups import SubscriptionGroup, check_group_name, groups_document
+from tiermq.broker.groups import SubscriptionGroup, check_group_name, encode_groups
 from tiermq.broker.parts import BrokerParts
 from tiermq.broker.topics import check_topic_name
 from tiermq.errors import RequestRefused
@@ -24,6 +24,7 @@ from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import bool_field, text_field
 from tiermq.remoting.json_dialect import decode_object, encode_body
+from tiermq.remoting.limits import TABLE_ENTRIES_MAX, check_count
 
 
 class GroupAdminProcessor:
@@ -42,7 +43,9 @@ class GroupAdminProcessor:
     @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, access=ADMINISTRATOR, in_pool=True)
     def update_all(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Checked whole before anything of it is changed; one write to the disk."""
-        self._put(list_in(decode_object(command.body), "groupConfigList"))
+        wanted = list_in(decode_object(command.body), "groupConfigList")
+        check_count("groups in a list", len(wanted), TABLE_ENTRIES_MAX)
+        self._put(wanted)
         return command.respond()
 
     def _put(self, bodies: list[Any]) -> None:
@@ -88,13 +91,11 @@ class GroupAdminProcessor:
     @serves(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, access=ADMINISTRATOR, in_pool=True)
     def all_settings(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         groups = self._parts.groups
-        return command.respond(
-            body=encode_body(groups_document(groups.table, groups.forbidden_table, groups.data_version))
-        )
+        return command.respond(body=encode_groups(groups.table, groups.forbidden_table, groups.data_version))
 
     # Members.
 
-    @serves(RequestCode.GET_CONSUMER_CONNECTION_LIST, access=of_group("consumerGroup"))
+    @serves(RequestCode.GET_CONSUMER_CONNECTION_LIST, access=of_group("consumerGroup"), in_pool=True)
     def consumers(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         name = text_field(command, "consumerGroup")
         group = self._parts.clients.consumers(name)
@@ -105,11 +106,11 @@ class GroupAdminProcessor:
             "consumeFromWhere": group.consume_from_where,
             "consumeType": group.consume_type,
             "messageModel": group.message_model,
-            "subscriptionTable": {topic: each.to_json() for topic, each in group.subscriptions.items()},
+            "subscriptionTable": {topic: each.to_json() for topic, each in tuple(group.subscriptions.items())},
         }
         return command.respond(body=encode_body(body))
 
-    @serves(RequestCode.GET_PRODUCER_CONNECTION_LIST, access=ADMINISTRATOR)
+    @serves(RequestCode.GET_PRODUCER_CONNECTION_LIST, access=ADMINISTRATOR, in_pool=True)
     def producers(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         name = text_field(command, "producerGroup")
         group = self._parts.clients.producers(name)
@@ -119,7 +120,7 @@ class GroupAdminProcessor:
             body=encode_body({"connectionSet": [_told(each) for each in tuple(group.clients.values())]})
         )
 
-    @serves(RequestCode.GET_ALL_PRODUCER_INFO, access=ADMINISTRATOR)
+    @serves(RequestCode.GET_ALL_PRODUCER_INFO, access=ADMINISTRATOR, in_pool=True)
     def all_producers(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         clients = self._parts.clients
         found = [group for name in clients.producer_groups if (group := clients.producers(name)) is not None]
@@ -133,7 +134,7 @@ class GroupAdminProcessor:
                         "remoteIP": f"/{each.address}",  # As Java prints an address without a name.
                         "version": each.version,
                     }
-                    for each in group.clients.values()
+                    for each in tuple(group.clients.values())
                 ]
                 for group in found
             }

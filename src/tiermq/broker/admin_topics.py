@@ -32,6 +32,7 @@ from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.fields import bool_field, int32_field, text_field
 from tiermq.remoting.json_dialect import ObjectKeyed, decode_object, encode_body, quoted
+from tiermq.remoting.limits import TABLE_ENTRIES_MAX, check_count
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +71,9 @@ class TopicAdminProcessor:
     def update_all(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Attributes are changes here too: `{"+message.type": "FIFO", "-reserve.time": ""}`."""
         asked = []
-        for each in list_in(decode_object(command.body), "topicConfigList"):
+        wanted = list_in(decode_object(command.body), "topicConfigList")
+        check_count("topics in a list", len(wanted), TABLE_ENTRIES_MAX)
+        for each in wanted:
             topic = TopicConfig.from_json(each)
             signed = (name if name.startswith("-") else f"{name}={text}" for name, text in topic.attributes.items())
             asked.append((topic, parse_attributes(",".join(signed))))

@@ -25,6 +25,7 @@ from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.json_dialect import encode_body
+from tiermq.remoting.limits import check_count
 
 if TYPE_CHECKING:
     from tiermq.broker.parts import BrokerParts
@@ -116,7 +117,9 @@ class ColdFlowProcessor:
 
     @serves(RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, access=ADMINISTRATOR)
     def update(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        wanted = dict(map(_threshold, filter(str.strip, _text(command).splitlines())))
+        lines = _text(command).splitlines()
+        check_count("lines of thresholds", len(lines), THRESHOLDS_MAX)
+        wanted = dict(map(_threshold, filter(str.strip, lines)))
         if len(self._flow.thresholds.keys() | wanted.keys()) > THRESHOLDS_MAX:
             raise RequestRefused(f"expected thresholds for at most {THRESHOLDS_MAX} groups; remove some first (2002)")
         self._flow.thresholds.update(wanted)

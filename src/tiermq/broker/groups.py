@@ -25,7 +25,7 @@ from tiermq.errors import RequestRefused
 from tiermq.message.topic_name import PREDEFINED_GROUPS, is_broker_group
 from tiermq.namesrv.topic_config import NO_VERSION, DataVersion, int32_in, int64_in, object_in, text_in, text_map_in
 from tiermq.remoting.codes import ResponseCode
-from tiermq.remoting.json_dialect import as_bool, as_int, decode_object, encode_body
+from tiermq.remoting.json_dialect import as_bool, as_int, decode_object, encode_body, quoted
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +36,13 @@ _LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 def _customized_policy() -> Mapping[str, Any]:
     return {"type": "CUSTOMIZED"}
+
+
+_POLICY = encode_body(_customized_policy()).decode()
+
+
+def _word(value: bool) -> str:
+    return "true" if value else "false"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +81,27 @@ class SubscriptionGroup:
             "retryQueueNums": self.retry_queue_nums,
             "whichBrokerWhenConsumeSlowly": self.which_broker_when_consume_slowly,
         }
+
+    def encode(self) -> str:
+        """The same as text, without the detour: tables have tens of thousands."""
+        attributes = "{}" if not self.attributes else encode_body(dict(self.attributes)).decode()
+        policy = (
+            _POLICY
+            if self.group_retry_policy == _customized_policy()
+            else encode_body(self.group_retry_policy).decode()
+        )
+        return (
+            f'{{"attributes":{attributes},"brokerId":{self.broker_id},'
+            f'"consumeBroadcastEnable":{_word(self.consume_broadcast_enable)},'
+            f'"consumeEnable":{_word(self.consume_enable)},'
+            f'"consumeFromMinEnable":{_word(self.consume_from_min_enable)},'
+            f'"consumeMessageOrderly":{_word(self.consume_message_orderly)},'
+            f'"consumeTimeoutMinute":{self.consume_timeout_minute},"groupName":{quoted(self.name)},'
+            f'"groupRetryPolicy":{policy},"groupSysFlag":{self.group_sys_flag},'
+            f'"notifyConsumerIdsChangedEnable":{_word(self.notify_consumer_ids_changed_enable)},'
+            f'"retryMaxTimes":{self.retry_max_times},"retryQueueNums":{self.retry_queue_nums},'
+            f'"whichBrokerWhenConsumeSlowly":{self.which_broker_when_consume_slowly}}}'
+        )
 
     @classmethod
     def from_json(cls, value: object, name: str = "") -> SubscriptionGroup:
@@ -251,19 +279,14 @@ def _check_entry(name: str, entry: object) -> None:
     check_group_name(name)
 
 
-def groups_document(
-    table: Mapping[str, SubscriptionGroup], forbidden: Forbidden, version: DataVersion
-) -> dict[str, Any]:
-    """The table as RocketMQ's brokers tell it, on the wire and on disk."""
-    return {
-        "dataVersion": version.to_json(),
-        "forbiddenTable": {name: dict(topics) for name, topics in forbidden.items()},
-        "subscriptionGroupTable": {name: each.to_json() for name, each in table.items()},
-    }
-
-
 def encode_groups(table: Mapping[str, SubscriptionGroup], forbidden: Forbidden, version: DataVersion) -> bytes:
-    return encode_body(groups_document(table, forbidden, version))
+    """The table as RocketMQ's brokers tell it, on the wire and on disk."""
+    groups = ",".join(f"{quoted(name)}:{each.encode()}" for name, each in table.items())
+    return b'{"dataVersion":%b,"forbiddenTable":%b,"subscriptionGroupTable":{%b}}' % (
+        encode_body(version.to_json()),
+        encode_body({name: dict(topics) for name, topics in forbidden.items()}),
+        groups.encode("utf-8", "replace"),
+    )
 
 
 def decode_groups(data: bytes) -> tuple[dict[str, SubscriptionGroup], dict[str, dict[str, int]], DataVersion]:

@@ -29,9 +29,9 @@ from tiermq.remoting.listener_end import close_listener
 from tiermq.remoting.loop_thread import LoopThread
 
 if TYPE_CHECKING:
-    from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 REQUEST_BYTES_MAX = 8 * 1024
 CLOSE_S = 0.5
@@ -191,7 +191,7 @@ def _connection_class() -> Callable[..., asyncio.Protocol]:
     return Connection
 
 
-def _application(pages: Mapping[str, Page]) -> Starlette:
+def _application(pages: Mapping[str, Page]) -> ASGIApp:
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.responses import Response
@@ -224,4 +224,19 @@ def _application(pages: Mapping[str, Page]) -> Starlette:
         routes=[Route(path, page, methods=["GET"]) for path in pages], exception_handlers={404: refuse, 405: refuse}
     )
     application.router.redirect_slashes = False
-    return application
+
+    async def bounded(scope: Scope, receive: Receive, send: Send) -> None:
+        """The protocol bounds a head that comes in pieces; one that comes at once is bounded here."""
+        if scope["type"] == "http" and _head_bytes(scope) > REQUEST_BYTES_MAX:
+            text = f"expected a request head of at most {REQUEST_BYTES_MAX} bytes, found more\n"
+            await Response(text, 431, {"connection": "close"}, "text/plain")(scope, receive, send)
+        else:
+            await application(scope, receive, send)
+
+    return bounded
+
+
+def _head_bytes(scope: Scope) -> int:
+    """Of the request line and the fields, each with its colon and its end of line."""
+    line = len(scope["method"]) + len(scope["raw_path"]) + len(scope["query_string"]) + len("  HTTP/1.1\r\n")
+    return line + sum(len(name) + len(value) + 4 for name, value in scope["headers"])

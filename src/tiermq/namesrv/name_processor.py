@@ -150,7 +150,7 @@ class NameProcessor:
             body=encode_body({"brokerAddrTable": brokers, "clusterAddrTable": self.table.clusters()})
         )
 
-    @serves(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, access=ANY_ACCOUNT)
+    @serves(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, access=ANY_ACCOUNT, in_pool=True)
     def all_topics(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         return request.respond(body=encode_body({"topicList": self.table.topics()}))
 

@@ -270,6 +270,7 @@ class RouteTable:
         return found
 
     def topics(self) -> list[str]:
+        """Any thread may call."""
         return sorted(self._queues)
 
     def topics_of_cluster(self, cluster: str) -> list[str]:

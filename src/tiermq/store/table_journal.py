@@ -9,8 +9,9 @@ Invariants: a change is on disk when `append` returns, also for a power cut. Cha
 the base or one of theirs: those behind it are applied, the others are in it already. A file that is older than the base
 (its backup was read, or an older copy put back) gets all changes, since they are later than anything in it. A file that
 another program wrote since gets the entries that it lacks, without those that were deleted again, and nothing else.
-A torn or damaged line is passed over; one that is whole and has what no broker writes is StoreDamaged. RocketMQ
-does not look at the journal: what it holds is in the file after `clear` at the latest, which follows each whole write.
+A line that is torn or damaged is passed over; one that is whole and says what no broker writes is StoreDamaged.
+RocketMQ does not look at the journal: what it holds is in the file after `clear` at the latest, which follows each
+whole write.
 """
 
 from __future__ import annotations
