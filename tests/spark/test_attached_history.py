@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark.source_world import SourceWorld
-from tiermq.errors import BadHistory
+from tiermq.errors import BadHistory, BadOption
 from tiermq.spark import ScanMeter, attach, explain_scan, messages
 from tiermq.spark.attached_history import AttachedHistory, topic_views
 from tiermq.spark.source.builder import PRUNING_OPTION
@@ -104,3 +104,16 @@ def test_a_topic_that_was_named_must_exist_and_one_of_a_condition_need_not(
     assert messages(spark, tier=world.url, where="topic = 'order'").count() == 0
     with pytest.raises(Exception, match="did you mean 'orders'"):
         messages(spark, tier=world.url, topic="order", where="queueId = 1").count()
+
+
+def test_attach_counts_by_a_meter_and_refuses_what_a_query_says(spark: SparkSession, world: SourceWorld) -> None:
+    meter = ScanMeter(spark)
+    history = attach(spark, meter=meter, **places(world))
+    try:
+        assert len(history.sql("select body from rare").collect()) == 5
+        assert meter.counters.rows_read == 5
+    finally:
+        history.detach()
+    for name, value in (("columns", ["body"]), ("where", "queueId = 0")):
+        with pytest.raises(BadOption, match=f"{name} is not an argument of attach"):
+            attach(spark, **places(world), **{name: value})

@@ -14,6 +14,7 @@ import itertools
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from tiermq.errors import BadOption
 from tiermq.history.catalog import read_catalog
 from tiermq.history.open_history import open_history
 from tiermq.spark.jobs.asked_history import require_queues
@@ -34,9 +35,15 @@ _NAME = "_tiermq_"
 _numbers = itertools.count()
 
 
-def attach(spark: SparkSession, *, topic: Any = None, **source: Any) -> AttachedHistory:
-    """Make a view of each topic. Arguments are those of `messages`. Raises BadOption, BadHistory."""
-    attached = AttachedHistory(spark, topic_views(topic=topic, **source), source)
+def attach(spark: SparkSession, *, topic: Any = None, meter: ScanMeter | None = None, **source: Any) -> AttachedHistory:
+    """Make a view of each topic. Arguments are those of `messages`, without `columns` and `where`: queries have both.
+
+    `meter` counts what the queries read. Raises BadOption, BadHistory.
+    """
+    for name in ("columns", "where"):
+        if name in source:
+            raise BadOption(f"{name} is not an argument of attach: say it in the query, or read with messages(…)")
+    attached = AttachedHistory(spark, topic_views(topic=topic, **source), source, meter)
     attached.make_views([ALL_TOPICS, *attached.views])
     return attached
 
