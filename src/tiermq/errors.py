@@ -107,6 +107,17 @@ class StaleWriter(TierError):
     """A writer with a newer epoch owns the queue or the broker. This writer must stop: it is never let in again."""
 
 
+class ForkedHistory(StaleWriter):
+    """The tier has other messages than the local queue under its numbers, from `offset` on. Neither is changed."""
+
+    def __init__(self, text: str, offset: int) -> None:
+        super().__init__(text)
+        self.offset = offset
+
+    def __reduce__(self) -> tuple[type[ForkedHistory], tuple[str, int]]:
+        return type(self), (str(self), self.offset)
+
+
 class FutureManifest(TierError):
     """A manifest of a format newer than this program knows. Use the newer program; nothing was changed."""
 

@@ -56,6 +56,8 @@ def without_a_reader(words: list[str]) -> tuple[int, str]:
         ["query", "T", "--queue", "0", "--offset", "0", "-n", "NAMES"],
         ["store", "stat", "STORE"],
         ["dump", "STORE/commitlog"],
+        ["pipeline", "sql", "select body from t", "--store", "STORE", "--dry-run"],
+        ["pipeline", "sql", "select count(*) from t", "--store", "STORE", "--format", "csv"],
         ["--help"],
     ],
 )

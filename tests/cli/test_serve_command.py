@@ -437,5 +437,5 @@ def test_the_ready_line_says_how_long_history_is_kept(tmp_path: Path) -> None:
     config = tmp_path / "broker.conf"
     config.write_text("tieredStoreFileReservedTime=72\nbindAddress=127.0.0.1\n")
     with serving(tmp_path / "store", *FREE, "-c", config, "--tier", (tmp_path / "tier").as_uri()) as (_, ready):
-        assert ready["retention"] == {"hours": 72, "max_bytes": None, "words": "3 d"}
+        assert ready["retention"] == {"hours": 72, "maxBytes": None, "words": "3 d"}
     assert f"tier {(tmp_path / 'tier').as_uri()}, history kept 3 d, " in _ready_line(ready)

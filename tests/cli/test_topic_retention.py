@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from cli.wire_commands import Shell, shell
+from tiermq.cli.main import cli
 from tiermq.remoting.client import BlockingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
@@ -158,3 +160,16 @@ def test_what_is_no_time_and_no_size_is_refused(tmp_path: Path, words: tuple[str
         at.broker.create_topic("orders")
         result = at.run("topic", "alter", "orders", *words, code=1 if words else 2)
         assert "--retention" in result.output or "--retention" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--retention", "or the word forever or default, found 'soon'"),
+        ("--retention-bytes", "or the word default, found"),
+    ],
+)
+def test_a_retention_that_is_no_amount_is_refused_with_all_that_it_may_be(option: str, words: str) -> None:
+    done = CliRunner().invoke(cli, ["topic", "alter", "orders", option, "soon"])
+    assert done.exit_code != 0
+    assert words in done.output

@@ -102,3 +102,8 @@ def test_a_file_beyond_the_bounds_is_read_and_may_shrink(tmp_path: Path) -> None
     assert kv.delete("n0", "k")
     with pytest.raises(RequestRefused):
         kv.put("another", "k", "v")
+
+
+def test_a_value_that_is_too_long_is_refused_by_its_own_size() -> None:
+    with pytest.raises(RequestRefused, match="at most 65536 bytes, found 65537 bytes: shorten it"):
+        KvConfig().put("n", "k", "v" * 65_537)

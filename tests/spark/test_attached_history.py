@@ -182,3 +182,16 @@ def test_history_is_read_only_in_sql(spark: SparkSession, world: SourceWorld) ->
     with pytest.raises(AnalysisException, match="history is read-only"):
         spark.sql("insert into orders select * from orders")
     history.detach()
+
+
+def test_attach_counts_by_a_meter_and_refuses_what_a_query_says(spark: SparkSession, world: SourceWorld) -> None:
+    meter = ScanMeter(spark)
+    history = attach(spark, meter=meter, **places(world))
+    try:
+        assert len(history.sql("select body from rare").collect()) == 5
+        assert meter.counters.rows_read == 5
+    finally:
+        history.detach()
+    for name, value in (("columns", ["body"]), ("where", "queueId = 0")):
+        with pytest.raises(BadOption, match=f"{name} is not an argument of attach"):
+            attach(spark, **places(world), **{name: value})

@@ -15,6 +15,7 @@ from tiermq.errors import StoreDamaged
 from tiermq.tier.driver.faulty import Down, FaultyDriver
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.posix import PosixDriver
+from tiermq.tier.tiered_store import NotUploaded
 from tiermq.tier.verify import verify_tier
 
 METADATA = Path("config") / "tieredStoreMetadata.db"
@@ -60,6 +61,7 @@ def test_an_old_disk_under_a_newer_tier_takes_its_history_over_and_goes_on_behin
     assert world.sent["orders", 0][-1].offset == 749
     assert world.store.tier_now()
     assert bodies(world) == sent(world)
+    assert "are not in this store" not in caplog.text
     for _ in range(2):
         world.close()
         world.open()
@@ -138,6 +140,43 @@ def test_a_disk_that_gave_numbers_of_the_tier_out_already_is_refused(world: Brok
         with pytest.raises(StoreDamaged, match=r"message 300 of orders-0 is not the one"):
             world.open()
     assert verify_tier(world.driver).is_clean
+    world.bury()
+
+
+def forked(world: BrokerWorld) -> None:
+    """Messages 5 to 9 are others in the tier, and the disk has 5 to 14: nothing shows in the ends alone."""
+    world.open()
+    world.put(5)
+    assert world.store.tier_now()
+    world.close()
+    backup = world.disk.with_name("backup")
+    shutil.copytree(world.disk, backup)
+    world.open()
+    world.put(5)
+    assert world.store.tier_now()
+    world.close()
+    use(world, backup)
+    world.driver.plan = Down()
+    world.open()
+    for number in range(10):
+        assert world.store.put(Message("orders", b"another message %d" % number)).queue_offset == 5 + number
+    world.close()
+    world.driver.plan = None
+    world.clock.advance_ms(120_000)
+
+
+def test_messages_of_a_forked_queue_are_counted_as_never_uploaded(
+    world: BrokerWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    forked(world)
+    for _ in range(2):  # A start does not change it.
+        world.open()
+        assert not world.store.tier_now()
+        caplog.clear()
+        assert world.store.close() == NotUploaded(queues=1, messages=10, stopped=10)
+        assert "closed with 10 messages that only" in caplog.text
+        assert "uploaded after the next start" not in caplog.text
+        world.clock.advance_ms(120_000)
     world.bury()
 
 

@@ -124,7 +124,7 @@ def test_a_broker_that_sigterm_ends_has_all_its_messages_in_the_bucket(
     url = f"s3://history/{uuid.uuid4().hex}"
     broker = Serving(tmp_path / "one", "--tier", url)
     broker.start()
-    assert broker.ready["retention"] == {"hours": None, "max_bytes": None, "words": "for ever"}
+    assert broker.ready["retention"] == {"hours": None, "maxBytes": None, "words": "for ever"}
     client = BlockingClient("127.0.0.1", broker.port, timeout_s=60)
     for number in range(40):
         assert client.request(send_command(T, b"%d" % number, queue=number % 4)).code == 0
@@ -133,7 +133,7 @@ def test_a_broker_that_sigterm_ends_has_all_its_messages_in_the_bucket(
     process = broker.process
     process.send_signal(signal.SIGTERM)
     ended = [json.loads(line) for line in process.communicate()[0].splitlines()][-1]
-    assert ended == {"event": "ended", "notUploaded": {"queues": 0, "messages": 0}}
+    assert ended == {"event": "ended", "notUploaded": {"queues": 0, "messages": 0, "stopped": 0}}
     command = [sys.executable, "-m", "tiermq.cli", "tier", "restore", url, "--store", str(tmp_path / "two")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -235,10 +235,9 @@ class GroupTable:
     def flush(self) -> bool:
         """Write the file whole where it is behind; whether it was. Raises OSError."""
         with self._lock:
-            if not self._file.is_behind:
-                return False
-            self._file.write(self.data_version, encode_groups(self._table, self._forbidden, self.data_version))
-        return True
+            return self._file.flush(
+                self.data_version, lambda: encode_groups(self._table, self._forbidden, self.data_version)
+            )
 
     def _change(self, put: Mapping[str, SubscriptionGroup], gone: Collection[str] = ()) -> None:
         """Durable first, then visible."""

@@ -70,6 +70,13 @@ class TableFile:
         """Whether the journal has changes that the file lacks."""
         return self._journal.is_open
 
+    def flush(self, version: DataVersion, whole: Callable[[], bytes]) -> bool:
+        """Write the file whole where it is behind; whether it was. Raises OSError."""
+        if not self.is_behind:
+            return False
+        self.write(version, whole())
+        return True
+
 
 def numbers(version: DataVersion) -> Version:
     return version.timestamp, version.counter, version.state_version

@@ -226,10 +226,7 @@ class TopicTable:
     def flush(self) -> bool:
         """Write the file whole where it is behind; whether it was. Raises OSError."""
         with self._lock:
-            if not self._file.is_behind:
-                return False
-            self._file.write(self.data_version, encode_topics(self._table, self.data_version))
-        return True
+            return self._file.flush(self.data_version, lambda: encode_topics(self._table, self.data_version))
 
     def _change(self, put: Mapping[str, TopicConfig], gone: Collection[str] = ()) -> None:
         """Durable first, then visible."""

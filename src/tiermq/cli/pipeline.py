@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from typing import Any
 
@@ -31,6 +32,8 @@ class JobGroup(LazyGroup):
         try:
             return super().invoke(ctx)
         except OSError as error:
+            if error.errno == errno.EPIPE:  # `… | head -1`: click ends the command quietly.
+                raise
             raise click.ClickException(" ".join(str(error).split())) from error
         except Exception as error:
             if not is_of_spark(error):

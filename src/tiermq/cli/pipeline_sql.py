@@ -86,12 +86,15 @@ def sql(
 
 def show_rows(report: JobReport, form: str) -> None:
     """Print the rows of a report."""
+    from tiermq.spark.jobs.job_report import counted
+
     names = [column["name"] for column in report.details["columns"]]
     rows = report.details["rows"]
     if form == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(names)
         writer.writerows([_cell(value) for value in row] for row in rows)
+        sys.stdout.flush()
     elif form == "jsonl":
         for row in rows:
             click.echo(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False))
@@ -100,7 +103,10 @@ def show_rows(report: JobReport, form: str) -> None:
         for row in rows:
             table.add_row(*(_short(_cell(value)) for value in row))
         Console(markup=False, highlight=False, soft_wrap=True).print(table)
-        click.echo(f"{len(rows):,} rows in {report.took_s:.1f} s; {report.done['messages']:,} messages read", err=True)
+        summary = f"{counted('rows', len(rows))} in {report.took_s:.1f} s"
+        if "messages" in report.done:
+            summary += f"; {counted('messages', report.done['messages'])} read"
+        click.echo(summary, err=True)
 
 
 def _cell(value: Any) -> str:

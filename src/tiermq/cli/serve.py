@@ -70,8 +70,8 @@ def serve(security: SecurityOptions, **options: Any) -> None:
     DIR is made if there is none [storePathRootDir of the file, or ~/store]. Options win over the file. Only this
     machine can connect, unless --host or the file's bindAddress or brokerIP1 says otherwise. A name server runs in the
     same process, unless --namesrv or the file's namesrvAddr names another. SIGTERM and Ctrl-C answer what was asked,
-    upload what the tier lacks (for up to tierCloseTimeout), and close the store cleanly; a second signal ends the
-    process at once, and the store recovers at its next start. SIGHUP reads accounts and certificates again.
+    upload what the tier lacks (for up to 4/5 of tierCloseTimeout), and close the store cleanly; a second signal ends
+    the process at once, and the store recovers at its next start. SIGHUP reads accounts and certificates again.
 
     Exit code: 0 after a clean end, 2 if it cannot start.
 
@@ -199,7 +199,7 @@ def _check_tier(url: str, tier: TierConfig, config: BrokerConfig) -> None:
     except TierUnavailable as error:
         _log.warning("the tier does not answer, so uploads wait: %s", error)
     except TIER_REFUSALS as error:
-        raise type(error)(f"{error} To start without it: --tier-later") from error
+        raise type(error)(f"{str(error).rstrip('.')}. To start without it: --tier-later") from error
 
 
 def _kept(security: SecurityOptions, tier: str | None, name_servers: str) -> set[str]:
@@ -284,7 +284,7 @@ def _retention(broker: Broker) -> dict[str, Any]:
     if broker.parts.tiered is None:
         return {}
     kept = broker.parts.tiered.tier.config.kept
-    return {"retention": {**dataclasses.asdict(kept), "words": str(kept)}}
+    return {"retention": {"hours": kept.hours, "maxBytes": kept.max_bytes, "words": str(kept)}}
 
 
 def _left(broker: Broker) -> dict[str, Any]:
@@ -295,7 +295,13 @@ def _left_words(left: dict[str, Any]) -> str:
     found = left.get("notUploaded", {"messages": 0})
     if not found["messages"]:
         return ""
-    return f", {found['messages']:,} messages of {found['queues']:,} queues are only in the store, not in the tier"
+    words = f", {found['messages']:,} messages of {found['queues']:,} queues are only in the store, not in the tier"
+    if found["stopped"]:
+        words += (
+            f"; {found['stopped']:,} of them will not be uploaded, since the tier has other messages under their "
+            "numbers: keep the store, restore into an empty directory, and put them again"
+        )
+    return words
 
 
 def _give_up(error: Exception) -> NoReturn:

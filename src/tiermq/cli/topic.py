@@ -179,10 +179,12 @@ def _retention_attributes(options: dict[str, Any]) -> dict[str, str]:
     found = {}
     if (text := options["retention"]) is not None:
         hours = {"forever": FOR_EVER_HOURS, "default": -1}.get(text.strip().lower())
-        found["reserve.time"] = str(parse_hours("--retention", text) if hours is None else hours)
+        words = ", or the word forever or default"
+        found["reserve.time"] = str(parse_hours("--retention", text, words) if hours is None else hours)
     if (text := options["retention_bytes"]) is not None:
         is_default = text.strip().lower() == "default"
-        found["reserve.bytes"] = str(-1 if is_default else parse_bytes("--retention-bytes", text))
+        words = ", or the word default"
+        found["reserve.bytes"] = str(-1 if is_default else parse_bytes("--retention-bytes", text, words))
     return found
 
 

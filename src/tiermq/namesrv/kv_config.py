@@ -54,7 +54,7 @@ class KvConfig:
         for name, text, most in (("namespace", namespace, NAME_BYTES_MAX), ("key", key, NAME_BYTES_MAX),
                                  ("value", value, VALUE_BYTES_MAX)):  # fmt: skip
             if (found := _size(text)) > most:
-                raise _too_much(f"a {name} of at most {most} bytes", str(found))
+                raise RequestRefused(f"expected a {name} of at most {most} bytes, found {found} bytes: shorten it")
         with self._lock:
             table = {**self._table, namespace: {**self._table.get(namespace, {}), key: value}}
             self._require_bounded(table)
@@ -68,7 +68,10 @@ class KvConfig:
             ("bytes", _bytes, TABLE_BYTES_MAX),
         ):
             if most < count(table) > count(self._table):
-                raise _too_much(f"at most {most} {what} of key-value settings", f"{count(table)} with this one")
+                raise RequestRefused(
+                    f"expected at most {most} {what} of key-value settings, found {count(table)} with this one: "
+                    "delete others first"
+                )
 
     def delete(self, namespace: str, key: str) -> bool:
         """The same; False when there was nothing."""
@@ -99,10 +102,6 @@ def _bytes(table: Table) -> int:
     return sum(
         _size(name) + sum(_size(key) + _size(value) for key, value in each.items()) for name, each in table.items()
     )
-
-
-def _too_much(expected: str, found: str) -> RequestRefused:
-    return RequestRefused(f"expected {expected}, found {found}: delete others first")
 
 
 def _encode(table: Table) -> bytes:

@@ -42,9 +42,15 @@ _views_of_sessions: weakref.WeakKeyDictionary[SparkSession, dict[str, int]] = we
 """The views that `attach` made in each session, so that a second one may replace those of the first."""
 
 
-def attach(spark: SparkSession, *, topic: Any = None, **source: Any) -> AttachedHistory:
-    """Make a view of each topic. Arguments are those of `messages`. Raises BadOption, BadHistory."""
-    attached = AttachedHistory(spark, topic_views(topic=topic, **source), source)
+def attach(spark: SparkSession, *, topic: Any = None, meter: ScanMeter | None = None, **source: Any) -> AttachedHistory:
+    """Make a view of each topic. Arguments are those of `messages`, without `columns` and `where`: queries have both.
+
+    `meter` counts what the queries read. Raises BadOption, BadHistory.
+    """
+    for name in ("columns", "where"):
+        if name in source:
+            raise BadOption(f"{name} is not an argument of attach: say it in the query, or read with messages(…)")
+    attached = AttachedHistory(spark, topic_views(topic=topic, **source), source, meter)
     skipped = attached.make_views([ALL_TOPICS, *attached.views])
     if skipped:
         warnings.warn(

@@ -76,6 +76,9 @@ class Dispatch:
         self.bit_map_of: Callable[[DispatchRequest], bytes] = lambda _request: b""
         self.recovering = False
         self.gap_count = 0
+        self.advanced: dict[
+            tuple[str, int], int
+        ] = {}  # Where `LocalStore.advance_queue` left offsets without messages.
         self.conflict_count = 0
         self._config = config
         self._log = log
@@ -266,9 +269,14 @@ class Dispatch:
 
     def _note(self, outcome: AppendOutcome, request: DispatchRequest) -> None:
         if outcome is AppendOutcome.GAP:
-            self.gap_count += 1
             name = f"{request.topic}-{request.queue_id}"
-            _log.error("queue %s lost messages before offset %d", name, request.queue_offset)
+            if self.advanced.pop((request.topic, request.queue_id), -1) == request.queue_offset:
+                _log.info(
+                    "queue %s continues at offset %d; the offsets before it are taken", name, request.queue_offset
+                )
+                return
+            self.gap_count += 1
+            _log.error("queue %s: messages before offset %d are not in this store", name, request.queue_offset)
         elif outcome in (AppendOutcome.CONFLICT, AppendOutcome.TOO_FAR):
             self.conflict_count += 1
             _log.error("record at %d cannot enter its queue: %s (%r)", request.physical_offset, outcome.name, request)

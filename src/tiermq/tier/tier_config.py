@@ -170,7 +170,7 @@ class TierConfig(Configuration):
 SETTINGS = settings_of(TierConfig)
 # Settings that are read and checked, so that a `broker.conf` works, but that change nothing. A test keeps this true.
 WITHOUT_EFFECT = {
-    "message_store_plug_in": "a store that is given a tier is tiered",
+    "message_store_plug_in": "a store that is given a tier is tiered; without one, `tiermq serve` refuses the setting",
     "tiered_metadata_service_provider": "metadata is a small database, and the tier describes itself",
     "tiered_backend_service_provider": "the tier's URL says what the back end is",
     "record_get_message_result": "results are counted in metrics, not logged one by one",

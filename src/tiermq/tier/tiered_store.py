@@ -8,7 +8,7 @@
 Writes go to the local store and never wait for the tier. Reads go where the read policy says (`tieredStorageLevel`); an
 error of the tier is an error, unless the local store can answer. Local files go only once the tier has proof of its
 copy. A back end that is down keeps nobody from opening, putting, reading what is local, or closing. A close uploads
-what is not in the tier yet, for up to `tierCloseTimeout`, and returns what is left.
+what is not in the tier yet, for up to four fifths of `tierCloseTimeout`, and returns what is left.
 
 After the loss of the whole disk, `restore=True` rebuilds what the tier has from the tier alone: messages, numbering,
 retention. A broker's groups, offsets and topic settings are not in it (`restore_report.NOT_IN_THE_TIER`).
@@ -70,10 +70,14 @@ UPLOAD_SHARE = 0.8  # Of the time that a close has for the tier. The rest is for
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NotUploaded:
-    """What a closed store holds and its tier does not. The disk has it; a disk that goes with the process loses it."""
+    """What a closed store holds and its tier does not. The disk has it; a disk that goes with the process loses it.
+
+    Of these, `stopped` messages are in queues whose history is not the tier's: no start uploads them.
+    """
 
     queues: int = 0
     messages: int = 0
+    stopped: int = 0
 
 
 class TieredStore(TieredReading):
@@ -231,7 +235,7 @@ class TieredStore(TieredReading):
                     raise error or TierUnavailable(f"{key}: it could not be committed")
 
     def close(self) -> NotUploaded:
-        """Upload what the tier lacks, then close the local store; what is left, which goes up at the next start.
+        """Upload what the tier lacks, then close the local store; what is left, see `NotUploaded`.
 
         All that waits for the tier has `tierCloseTimeout` together, so a tier that is down does not hold it up any
         longer; 0 uploads nothing. A store without threads (`background=False`), one whose tiering is paused, and one
@@ -285,13 +289,22 @@ class TieredStore(TieredReading):
             last.start()
             last.join(timeout_s)
         left = tier.engine.not_uploaded()
-        self._left = NotUploaded(len(left), sum(left.values()))
+        stopped = {name: left.pop(name) for name in tier.engine.forked() if name in left}
+        waiting, lost = sum(left.values()), sum(stopped.values())
+        self._left = NotUploaded(len(left) + len(stopped), waiting + lost, lost)
+        url, root = tier.driver.url, tier.config.root_path
         if left and tier.engine.has_threads:
             _log.warning(
                 "closed with %d messages of %d queues that %s does not have yet; they are in %s and are uploaded after "
                 "the next start (tierCloseTimeout=%d ms)",
-                self._left.messages, self._left.queues, tier.driver.url, tier.config.root_path,
-                tier.config.tier_close_timeout,
+                waiting, len(left), url, root, tier.config.tier_close_timeout,
+            )  # fmt: skip
+        if stopped:
+            names = ", ".join(f"{topic}-{queue_id}" for topic, queue_id in sorted(stopped)[:NAMED_MAX])
+            _log.error(
+                "closed with %d messages that only %s has and that are not uploaded: %s has other messages under the "
+                "same numbers (%d queues: %s%s). Keep the directory, restore into an empty one, and put them again",
+                lost, root, url, len(stopped), names, ", …" * (len(stopped) > NAMED_MAX),
             )  # fmt: skip
 
     def _flush_last(self, timeout_s: float) -> None:

@@ -52,9 +52,9 @@ def test_a_run_that_found_nothing_to_do_says_so() -> None:
 def test_a_report_is_in_words_with_units_and_without_what_did_not_happen() -> None:
     report = JobReport("offload", "memory://a", took_s=22.9)
     report.done = {"queues": 1, "index_files": 2, "bytes": 1_234, "task_cpu_s": 0.0221, "gaps": 0}
-    assert report.lines()[1:] == ["  done: 1 queue, 2 index files, 1.2 kB, 0.0221 s of task CPU", "  took 22.9 s"]
+    assert report.lines()[1:] == ["  done: 1 queue, 2 index files, 1.2 KiB, 0.0221 s of task CPU", "  took 22.9 s"]
     report.done["bytes"] = 50_000_000
     report.took_s = 200.0
-    assert report.lines()[-1] == "  took 3 min 20 s (0.2 MB/s)"
+    assert report.lines()[-1] == "  took 3 min 20 s (244.1 KiB/s)"
     report.took_s = 2.0
-    assert report.lines()[-1] == "  took 2.0 s (25 MB/s)"
+    assert report.lines()[-1] == "  took 2.0 s (23.8 MiB/s)"

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tiermq.spark.source.scan_meter import size_text
+
 Number = int | float
 
 
@@ -65,11 +67,9 @@ class JobReport:
         return lines
 
     def _rate_text(self) -> str:
-        """How fast bytes were moved, where that says something: a tenth of a megabyte each second at least."""
-        rate = self.done.get("bytes", 0) / 1e6 / self.took_s if self.took_s else 0.0
-        if rate < 0.1:
-            return ""
-        return f" ({rate:,.0f} MB/s)" if rate >= 10 else f" ({rate:.1f} MB/s)"
+        """How fast bytes were moved, where that says something: a tenth of a mebibyte each second at least."""
+        rate = self.done.get("bytes", 0) / self.took_s if self.took_s else 0.0
+        return f" ({size_text(rate)}/s)" if rate >= (1 << 20) / 10 else ""
 
 
 def span_text(seconds: float) -> str:
@@ -81,23 +81,14 @@ def span_text(seconds: float) -> str:
 
 
 def counted(name: str, number: Number) -> str:
-    """`3 index files`, `1 queue`, `5.1 MB`, `0.02 s of task CPU`: a number with its unit and in words."""
+    """`3 index files`, `1 queue`, `5.1 MiB`, `0.02 s of task CPU`: a number with its unit and in words."""
     if name == "bytes" or name.endswith("_bytes"):
         of = name.removesuffix("bytes").replace("_", " ").strip()
-        return f"{_size_text(number)}{' ' + of if of else ''}"
+        return f"{size_text(number)}{' ' + of if of else ''}"
     if name.endswith("_s"):
         return f"{number:,.3g} s of {name.removesuffix('_s').replace('_', ' ').replace('cpu', 'CPU')}"
     words = name.replace("_", " ")
     return f"{shown(number)} {words.removesuffix('s') if number == 1 else words}"
-
-
-def _size_text(count: Number) -> str:
-    size = float(count)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
 
 
 def shown(number: Number) -> str:

@@ -59,8 +59,11 @@ def sql(
                 {"name": each.name, "type": each.dataType.simpleString()} for each in frame.schema
             ]
         report.details["rows"] = [[plain(value) for value in row] for row in rows]
-        read = meter.counters if meter is not None else ScanCounters()
-        report.done |= {"rows": len(rows), "messages": read.rows_given, "bytes": read.bytes_read}
+        report.done["rows"] = len(rows)
+        read = ScanCounters()
+        if meter is not None:
+            read = meter.counters
+            report.done |= {"messages": read.rows_read, "bytes": read.bytes_read}
         if explain:
             report.details["scan"] = {"all": describe_counters(read).splitlines()}
     return report

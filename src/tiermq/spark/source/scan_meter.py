@@ -254,7 +254,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def size_text(count: int) -> str:
+def size_text(count: float) -> str:
     """1536 -> 1.5 KiB."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -262,14 +262,19 @@ class DispatchEngine:
 
     def not_uploaded(self) -> dict[QueueName, int]:
         """How many messages of each queue the local store has and the tier lacks; queues that have some."""
-        left = {}
+        left, forked = {}, self.forked()
         for (topic, queue_id), target in self._flush_targets().items():
             file = self.files.find(topic, queue_id)
             local = self._source.state(topic, queue_id, -1)
-            at = max(-1 if file is None else file.commit_offset, 0 if local is None else local.min_offset)
+            copied_to = forked.get((topic, queue_id), -1 if file is None else file.commit_offset)
+            at = max(copied_to, 0 if local is None else local.min_offset)
             if target > at:
                 left[topic, queue_id] = target - at
         return left
+
+    def forked(self) -> dict[QueueName, int]:
+        """The queues that are not uploaded any more, and where the tier's messages begin to be others."""
+        return {run.name: run.forked_at for run in list(self._runs.values()) if run.forked_at >= 0}
 
     def _flush_targets(self) -> dict[QueueName, int]:
         targets = {}

@@ -37,6 +37,7 @@ class QueueRun:
     failures: int = 0
     retry_at_ms: int = 0
     fenced: str = ""  # Why this writer may never write the queue again.
+    forked_at: int = -1  # From that offset on the tier has other messages under the queue's numbers.
     trouble: str = ""  # What went wrong last; empty when nothing is wrong.
     refused: bool = False  # Whether that was no outage: waiting alone will not help.
     force_to: int = -1  # Hold nothing back below this offset.

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from tiermq.clock import Clock
-from tiermq.errors import StaleWriter, StoreClosed, TierError, TierMQError, TierUnavailable
+from tiermq.errors import ForkedHistory, StaleWriter, StoreClosed, TierError, TierMQError, TierUnavailable
 from tiermq.tier.dispatch.dispatch_metrics import DispatchMetrics
 from tiermq.tier.dispatch.execute import IndexSink, Outcome, execute
 from tiermq.tier.dispatch.local_source import LocalSource
@@ -118,6 +118,7 @@ class QueueTurn:
             return True  # It keeps its place in the line until the back end is there again.
         except StaleWriter as error:
             run.fenced, run.epoch = str(error), 0
+            run.forked_at = error.offset if isinstance(error, ForkedHistory) else -1
             self._metrics.failed("fenced")
             _log.error("queue %s-%d is no longer written by this process: %s", *run.name, error)
         except StoreClosed as error:
@@ -174,13 +175,14 @@ class QueueTurn:
 
     def _prepare(self, run: QueueRun, file: FlatMessageFile) -> None:
         """Own the queue, then know where it ends: the other way round somebody could still move the end."""
-        run.epoch = self._writer.own(file)
-        if run.epoch:
+        epoch = self._writer.own(file)
+        if epoch:
             file.recover()
             run.commit_offset = file.commit_offset
             require_same_history(file, self._source)
             if self._writer.is_manifest_wrong(file):
                 run.causes.add(ManifestCause.START)
+        run.epoch = epoch  # Last: what could not be compared is compared at the next turn.
 
     def _plan(self, run: QueueRun, file: FlatMessageFile, local: LocalState | None, now_ms: int) -> Plan:
         last = None if file.log.is_empty else file.log.last
@@ -202,13 +204,14 @@ class QueueTurn:
 
     def _rest(self, run: QueueRun, file: FlatMessageFile, decided: Nothing | Hold) -> None:
         run.commit_offset = file.commit_offset
-        run.trouble = ""
+        before, run.trouble = run.trouble, ""
         if isinstance(decided, Hold):
             self._agenda.look_again(run, decided.until_ms)
         elif decided.reason is Reason.AHEAD_OF_LOCAL:
             run.trouble = decided.reason.value
-            self._metrics.failed("ahead")
-            _log.warning("queue %s-%d: %s; nothing is copied", *run.name, decided.reason.value)
+            if before != run.trouble:  # Every put looks at the queue again.
+                self._metrics.failed("ahead")
+                _log.warning("queue %s-%d: %s; nothing is copied", *run.name, decided.reason.value)
 
     def _asking(self, ask: Callable[[], Outcome | None]) -> Outcome:
         """Ask something of the tier under the circuit breaker's eyes."""
