@@ -361,7 +361,7 @@ def test_a_pull_of_what_is_damaged_in_the_tier_is_an_error_with_words_and_moves_
             answer = peer.pull(offset, sysFlag=1, commitOffset=0)
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert "nextBeginOffset" not in answer.ext
-            assert "not those that were written" in (answer.remark or "")
+            assert "not what was written" in (answer.remark or "")
         assert broker.parts.offsets.query("G", "T", 0) == 0
         data[500] ^= 1
         log.write_bytes(data)
