@@ -317,3 +317,20 @@ def test_another_tier_that_answers_later_gets_nothing_and_is_reported(
     assert "expected the history that" in str(world.store.trouble)
     assert caplog.text.count("nothing is written to the tier by this process") == 1
     world.close()
+
+
+def test_a_topic_that_is_put_to_while_its_deletion_waits_is_no_other_history(world: BrokerWorld) -> None:
+    world.open()
+    world.put(100)
+    assert world.store.tier_now()
+    healthy, world.driver.plan = world.driver.plan, Down()
+    with pytest.raises(TierError):
+        world.store.delete_topics(["orders"])
+    assert world.store.put(Message("orders", b"of the next topic")).queue_offset == 0
+    world.close()
+    world.driver.plan = healthy
+    world.open()
+    world.close()
+    world.driver.plan = Down()
+    with LocalStore.open(world.disk, **SIZES) as store:
+        assert store.max_offset("orders", 0) == 1

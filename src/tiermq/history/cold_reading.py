@@ -115,8 +115,11 @@ class ColdReader:
                 places = units.queue_offsets * UNIT_BYTES - span.base
                 damaged = _touching(places, UNIT_BYTES, bad)
                 sound = units.is_sound
+                left = damaged.copy()  # A unit in two bad blocks is lost once.
                 for block in bad:
-                    self._tell(units, _touching(places, UNIT_BYTES, [block]), f"of its unit {bad_block_words(*block)}")
+                    told = left & _touching(places, UNIT_BYTES, [block])
+                    left &= ~told
+                    self._tell(units, told, f"of its unit {bad_block_words(*block)}")
                 self._tell(units, ~sound & ~units.is_blank & ~damaged, "the unit points at no record")
                 units = units.choose(sound & ~damaged)
                 yield from self._joined(units.choose(wanted_by_tags(units, self._task.request.tags)))

@@ -177,9 +177,12 @@ class TieredStore(TieredReading):
 
     def _require_same_history(self) -> None:
         """Refuse a local store that gave numbers of the tier's messages to others: no reader could tell them apart."""
+        deleting = frozenset(self.tier.retention.deleting_topics())
         for file in self.tier.files:
             queue = file.queue
             name = queue.topic, queue.queue_id
+            if queue.topic in deleting:
+                continue  # What was put since then begins at 0 again.
             if self.restored is not None:
                 low = max(0, file.min_offset, self.local.min_offset(*name))
                 high = min(file.commit_offset, self.local.max_offset(*name))
