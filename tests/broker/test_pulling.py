@@ -366,7 +366,7 @@ def test_a_pull_of_what_is_damaged_in_the_tier_is_an_error_with_words_and_moves_
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert "nextBeginOffset" not in answer.ext
             assert "CorruptSegment" in (answer.remark or "")
-            assert "not those that were written" in caplog.text
+            assert "not what was written" in caplog.text
         assert broker.parts.offsets.query("G", "T", 0) == 0
         data[500] ^= 1
         log.write_bytes(data)

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from broker.brokers import SMALL, send_command
 from servers.loopback import free_ports
-from tiermq import LocalStore
+from tiermq import LocalStore, Message, TieredStore
 from tiermq.broker.settings_file import settings_in_properties
 from tiermq.cli.main import cli
 from tiermq.cli.serve import _broker_config, _ready_line
@@ -439,3 +439,42 @@ def test_the_ready_line_says_how_long_history_is_kept(tmp_path: Path) -> None:
     with serving(tmp_path / "store", *FREE, "-c", config, "--tier", (tmp_path / "tier").as_uri()) as (_, ready):
         assert ready["retention"] == {"hours": 72, "maxBytes": None, "words": "3 d"}
     assert f"tier {(tmp_path / 'tier').as_uri()}, history kept 3 d, " in _ready_line(ready)
+
+
+def test_a_restored_directory_is_not_served_without_its_tier_nor_on_another_one(tmp_path: Path) -> None:
+    tier, config = (tmp_path / "tier").as_uri(), tmp_path / "small.toml"
+    config.write_text(SMALL_FILE)
+    with TieredStore.open(tmp_path / "lost", tier=tier, broker_name="fb", **SMALL) as store:
+        assert store.put(Message("orders", b"the first")).queue_offset == 0
+        assert store.tier_now(60)
+    given = tmp_path / "given"
+    assert CliRunner().invoke(cli, ["tier", "restore", tier, "--store", str(given)]).exit_code == 0
+    words = (given, "-c", config, "--name", "fb", *FREE)
+    with pytest.raises(AssertionError, match=r"orders-0 \(tier 1, local 0\).*tiermq serve --tier URL"), serving(*words):
+        pass
+    empty = tmp_path / "empty"
+    with (
+        pytest.raises(AssertionError, match="expected the history that .* found 0; nothing was written"),
+        serving(*words, "--tier", empty.as_uri()),
+    ):
+        pass
+    assert [path for path in empty.rglob("*") if path.is_file() and path.name != ".tiermq.lock"] == []
+    with serving(*words, "--tier", tier) as (_, ready):
+        assert ready["tier"] == tier
+    assert CliRunner().invoke(cli, ["store", "stat", str(given)]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "word"),
+    [("s4://history", "begins with file://"), ("s3://history", "found none"), ("s3://u:p@history", "without a user")],
+)
+def test_a_tier_that_no_later_moment_makes_right_is_refused_without_another_way(
+    tmp_path: Path, url: str, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    with pytest.raises(AssertionError) as refused, serving(tmp_path / "store", "--tier", url, *FREE):
+        pass
+    assert word in str(refused.value)
+    assert "--tier-later" not in str(refused.value)
+    assert not (tmp_path / "store").exists()

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tiermq import LocalStore, Message
+from small_store import SIZES
+from tiermq import LocalStore, Message, TieredStore
 from tiermq.cli.main import cli
 from tiermq.spark.jobs.offload import offload
 
@@ -89,6 +90,23 @@ def test_cat_prints_damage_as_a_line_and_exits_with_1(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in result.output.splitlines()]
     assert "error" in lines[0]
     assert [line["queue_offset"] for line in lines] == list(range(6))
+
+
+def test_cat_names_the_block_that_is_not_what_was_written(tmp_path: Path) -> None:
+    tier = tmp_path / "tier"
+    with TieredStore.open(tmp_path / "store", tier=tier.as_uri(), broker_name="broker-a", **SIZES) as store:
+        for number in range(4):
+            assert store.put(Message("orders", b"body %d" % number)).ok
+        assert store.tier_now(60)
+    [log] = [path for path in tier.rglob("orders/0/COMMIT_LOG/*") if path.is_file()]
+    data = bytearray(log.read_bytes())
+    data[data.index(b"body 2")] ^= 1
+    log.write_bytes(data)
+    result = run("cat", tier.as_uri(), "--topic", "orders", "--queue", "0")
+    assert result.exit_code == 1
+    errors = [json.loads(line)["error"] for line in result.stdout.splitlines()]
+    assert len(errors) == 4
+    assert all(f"its block of {len(data)} bytes at 0 is not what was written" in error for error in errors)
 
 
 @pytest.mark.parametrize("words", [("--topic", "orders", "--queue", "7"), ("--topic", "refunds")])

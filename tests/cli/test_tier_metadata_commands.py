@@ -69,6 +69,11 @@ def test_restore_of_nothing_exits_with_2(tmp_path: Path) -> None:
     result = run("restore", (tmp_path / "empty").as_uri(), "--store", str(tmp_path / "store"))
     assert result.exit_code == 2
     assert "nothing was restored" in result.output
+    assert not (tmp_path / "store").exists()
+    (tmp_path / "given" / "config").mkdir(parents=True)
+    (tmp_path / "given" / "config" / "topics.json").touch()
+    assert run("restore", (tmp_path / "empty").as_uri(), "--store", str(tmp_path / "given")).exit_code == 2
+    assert [path.name for path in (tmp_path / "given" / "config").iterdir()] == ["topics.json"]
 
 
 def test_restore_of_two_brokers_wants_to_know_which(tmp_path: Path, our_url: str) -> None:

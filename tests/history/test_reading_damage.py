@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -97,6 +98,8 @@ def test_no_flipped_byte_of_a_block_with_a_checksum_is_read_as_good_data(
         good = [row for row in rows if row["_corrupt"] is None]
         assert len(good) < COUNT
         assert {loss.reason for loss in losses} <= {LossReason.CORRUPT}
+        reasons = {row["_corrupt"] for row in rows} - {None}
+        assert all(re.fullmatch(r"its block of \d+ bytes at 0 is not what was written", str(each)) for each in reasons)
         assert len(rows) + len(lost) == COUNT
         kept = {row["queueOffset"] for row in good}
         assert good == [row for row in whole if row["queueOffset"] in kept]

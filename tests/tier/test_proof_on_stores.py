@@ -169,6 +169,6 @@ def test_what_rots_when_only_the_tier_has_it_is_an_error_for_readers_and_no_jump
     assert world.store.tier_now()
     assert evict(world) > 0
     changed_file(tmp_path / "tier", SegmentType.COMMIT_LOG, 530)
-    with pytest.raises(CorruptSegment, match="not those that were written"):
+    with pytest.raises(CorruptSegment, match="not what was written"):
         world.store.get("orders", 0, 0)
     world.bury()

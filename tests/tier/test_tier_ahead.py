@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from scenarios.broker_world import BrokerWorld
+from small_store import SIZES
 from tier.tiered_world import bodies, sent
-from tiermq import Message
+from tiermq import LocalStore, Message
 from tiermq.clock import ManualClock
-from tiermq.errors import StoreDamaged
+from tiermq.errors import StoreDamaged, TierError
 from tiermq.tier.driver.faulty import Down, FaultyDriver
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.posix import PosixDriver
+from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.tiered_store import NotUploaded
 from tiermq.tier.verify import verify_tier
 
@@ -225,3 +227,149 @@ def test_segments_that_a_job_has_written_and_not_recorded_yet_are_no_older_copy(
     world.open(tier_dispatch_enable=False)
     assert bodies(world) == sent(world)
     world.bury()
+
+
+def files_of(disk: Path) -> dict[str, bytes]:
+    """What a store knows of its tier, by file."""
+    return {path.name: path.read_bytes() for path in (disk / "config").glob("tieredStoreMetadata*")}
+
+
+def restored(world: BrokerWorld, count: int = 100) -> None:
+    """A directory that was restored from the tier, and not opened yet."""
+    world.open()
+    world.put(count)
+    assert world.store.tier_now()
+    world.close()
+    shutil.rmtree(world.disk)
+    world.open(restore=True)
+    world.close()
+    for path in world.disk.iterdir():
+        if path.name != "config":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def test_a_restored_directory_is_not_opened_without_its_tier(world: BrokerWorld) -> None:
+    restored(world)
+    with pytest.raises(
+        StoreDamaged, match=r"its numbering continues there .*orders-0 \(tier 100, local 0\).*--tier URL"
+    ):
+        LocalStore.open(world.disk, **SIZES)
+    world.open()
+    world.put(1)
+    assert world.sent["orders", 0][-1].offset == 100
+    assert bodies(world) == sent(world)
+    world.close()
+    # Its own messages are behind the tier's by now: no number would be given twice.
+    with LocalStore.open(world.disk, **SIZES) as store:
+        assert store.max_offset("orders", 0) == 101
+    world.bury()
+
+
+def test_metadata_that_cannot_be_read_do_not_let_a_store_open_without_its_tier(world: BrokerWorld) -> None:
+    restored(world)
+    (world.disk / METADATA).write_bytes(b"no database" * 100)
+    with pytest.raises(
+        StoreDamaged, match=r"tieredStoreMetadata.db: expected what the store knows .* move the file away"
+    ):
+        LocalStore.open(world.disk, **SIZES)
+    (world.disk / METADATA).unlink()
+    LocalStore.open(world.disk, **SIZES).close()
+
+
+@pytest.mark.parametrize("own", [1, 40, 150], ids=["one", "fewer than the tier", "more than the tier"])
+def test_a_directory_that_was_used_without_its_tier_is_refused_with_it(world: BrokerWorld, own: int) -> None:
+    restored(world)
+    known = world.disk / METADATA
+    known.rename(known.with_name("aside"))  # Says to begin another history.
+    with LocalStore.open(world.disk, **SIZES) as store:
+        for number in range(own):
+            assert store.put(Message("orders", b"forgot %d" % number)).queue_offset == number
+    known.with_name("aside").rename(known)
+    before = files_of(world.disk)
+    for _ in range(2):
+        with pytest.raises(StoreDamaged, match=r"message \d+ of orders-0 is not the one .* or without its tier"):
+            world.open()
+        assert files_of(world.disk).keys() == before.keys()
+    world.bury()
+
+
+def test_a_refused_start_leaves_what_the_store_knows_of_its_tier(
+    world: BrokerWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    use(world, backed_up(world))
+    with LocalStore.open(world.disk, **SIZES) as store:
+        assert store.put(Message("orders", b"another message 300")).queue_offset == 300
+    before = files_of(world.disk)
+    for _ in range(2):
+        with pytest.raises(StoreDamaged, match=r"message 300 of orders-0 is not the one"):
+            world.open()
+        assert files_of(world.disk).keys() == before.keys()
+    with MetadataStore(world.disk / METADATA) as known:
+        assert [queue.max_offset for queue in known.queues() if queue.key.topic == "orders"] == [300]
+    assert "damaged" not in caplog.text
+    assert "gone" not in caplog.text
+    world.bury()
+
+
+def test_a_history_that_is_taken_over_leaves_the_old_metadata_as_replaced(world: BrokerWorld) -> None:
+    use(world, backed_up(world))
+    world.open()
+    world.close()
+    assert {"tieredStoreMetadata.db", "tieredStoreMetadata.db.replaced"} <= files_of(world.disk).keys()
+    assert not any("damaged" in name for name in files_of(world.disk))
+
+
+def other_tier(world: BrokerWorld) -> FaultyDriver:
+    """An empty tier in the place of the one that the store was copied to."""
+    world.open()
+    world.put(100)
+    world.put(5, "made-later")
+    assert world.store.tier_now()
+    world.close()
+    world.driver = FaultyDriver(MemoryDriver(clock=world.clock))
+    return world.driver
+
+
+@pytest.mark.parametrize("by_job", [False, True])
+def test_a_store_is_not_opened_on_another_tier_and_writes_nothing_there(world: BrokerWorld, by_job: bool) -> None:
+    empty = other_tier(world)
+    with pytest.raises(TierError, match=r"expected the history that .* found 0; nothing was written.*--forget-tier"):
+        world.open(tier_dispatch_enable=not by_job)
+    assert list(empty.list_objects()) == []
+    assert list(empty.list_segments()) == []
+
+
+def test_another_tier_that_answers_later_gets_nothing_and_is_reported(
+    world: BrokerWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    empty = other_tier(world)
+    healthy, empty.plan = empty.plan, Down()
+    world.open()
+    world.put(10)
+    assert not world.store.tier_now()
+    empty.plan = healthy
+    for _ in range(3):
+        world.clock.advance_ms(120_000)
+        assert not world.store.tier_now()
+    assert list(empty.list_objects()) == []
+    assert list(empty.list_segments()) == []
+    assert "expected the history that" in str(world.store.trouble)
+    assert caplog.text.count("nothing is written to the tier by this process") == 1
+    world.close()
+
+
+def test_a_topic_that_is_put_to_while_its_deletion_waits_is_no_other_history(world: BrokerWorld) -> None:
+    world.open()
+    world.put(100)
+    assert world.store.tier_now()
+    healthy, world.driver.plan = world.driver.plan, Down()
+    with pytest.raises(TierError):
+        world.store.delete_topics(["orders"])
+    assert world.store.put(Message("orders", b"of the next topic")).queue_offset == 0
+    world.close()
+    world.driver.plan = healthy
+    world.open()
+    world.close()
+    world.driver.plan = Down()
+    with LocalStore.open(world.disk, **SIZES) as store:
+        assert store.max_offset("orders", 0) == 1

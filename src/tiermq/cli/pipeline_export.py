@@ -61,7 +61,8 @@ def export(
     nothing. A table with other columns is refused before anything is read.
 
     --body makes columns of bodies. A body that does not fit goes to a directory of Parquet files beside the table,
-    PLACE_bad, with its offset, the reason and the raw body; damaged messages go there too.
+    PLACE_bad, with its offset, the reason and the raw body. Messages that are damaged in the history stay out: they do
+    not count as exported, and the run after a repair adds them.
 
     Parquet files lie in the directory itself, and only committed ones; what the job keeps is in _tiermq, which readers
     pass over.

@@ -191,9 +191,10 @@ def _ready(broker: Broker, tier: str | None, security: SecurityOptions, acl: Acc
 
 def _check_tier(url: str, tier: TierConfig, config: BrokerConfig) -> None:
     """A tier that refuses ends the start; one that does not answer now may do so later. Raises TierError."""
-    from tiermq.tier.driver.tier_url import check_tier  # A broker without a tier loads nothing of it.
+    from tiermq.tier.driver.tier_url import bare_driver, check_tier  # A broker without a tier loads nothing of it.
     from tiermq.tier.metadata.broker_lease import lease_name
 
+    bare_driver(url, os.environ).close()  # A bad URL or missing credentials: --tier-later would not start either.
     try:
         check_tier(url, lease_name(config.broker_cluster_name, config.broker_name), writes=tier.tier_dispatch_enable)
     except TierUnavailable as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,6 +14,7 @@ from tiermq.errors import StoreError, TierError, TierMQError
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.known_metadata import open_known_metadata, open_new_metadata
+from tiermq.tier.metadata.metadata_damage import discard
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.tier_config import TierConfig
 
@@ -81,8 +82,20 @@ def broker_metadata(store: Path | None) -> Iterator[MetadataStore | None]:
 
 @contextmanager
 def new_metadata(store: Path) -> Iterator[MetadataStore]:
-    with open_new_metadata(store) as metadata:
-        yield metadata
+    """What a broker is to know of its tier. When filling it fails, nothing is left of what was made for it."""
+    path = metadata_path(store)
+    was_there = path.exists()
+    made = [directory for directory in (path.parent, store) if not directory.exists()]
+    try:
+        with open_new_metadata(store) as metadata:
+            yield metadata
+    except BaseException:
+        if not was_there:
+            discard(path)
+            for directory in made:
+                with suppress(OSError):  # Somebody else has put something there.
+                    directory.rmdir()
+        raise
 
 
 def print_json(values: dict[str, Any]) -> None:

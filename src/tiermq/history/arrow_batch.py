@@ -42,6 +42,11 @@ _SAME_AS = {"value": "body", "offset": "queueOffset", "timestamp": "storeTimesta
 """Kafka's names for columns of the kernel."""
 
 
+BODY_CRC_AT = 8  # In a record: behind its size and its magic.
+_CRC_MASK = b"\xa5\x3c\x96\x69"
+"""All four bytes, so that the mark never undoes the damage of one of them."""
+
+
 class OnCorrupt(enum.Enum):
     """What becomes of a record that is damaged."""
 
@@ -147,9 +152,13 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     constants = Constants.of(run)
     starts, sizes = np.ascontiguousarray(run.starts, dtype=np.int64), np.ascontiguousarray(run.sizes, dtype=np.int64)
-    index = 0
+    buffer, index = _refused(run), 0
     while index < len(starts):
-        decoded = decode_columns(run.buffer, starts, sizes, wanted, index, max_rows, max_bytes)
+        decoded = decode_columns(buffer, starts, sizes, wanted, index, max_rows, max_bytes)
+        if run.damage:
+            decoded.corrupt = [
+                (row, number, run.damage.get(int(starts[number]), reason)) for row, number, reason in decoded.corrupt
+            ]
         if decoded.corrupt and on_corrupt is OnCorrupt.RAISE:
             queue = run.queue
             raise CorruptRecord(
@@ -161,6 +170,17 @@ def _batches(
         index = decoded.next_index
         if decoded.rows:
             yield _batch(decoded, schema, constants)
+
+
+def _refused(run: RecordRun) -> Any:
+    """The bytes of a run as the kernel gets them: records whose damage is known fail its check of the body CRC."""
+    if not run.damage:
+        return run.buffer
+    marked = bytearray(run.buffer)
+    for start in run.damage:
+        for byte, mask in zip(range(start + BODY_CRC_AT, start + BODY_CRC_AT + 4), _CRC_MASK, strict=True):
+            marked[byte] ^= mask
+    return memoryview(marked).toreadonly()
 
 
 def _batch(decoded: DecodedColumns, schema: pa.Schema, constants: Constants) -> pa.RecordBatch:

@@ -4,9 +4,9 @@
 
 Blank units stand for nothing and are passed over; recorded gaps were told by the plan already.
 Blocks whose checksum the tier's manifest knows are read whole and compared, for a record's own CRC covers its body
-alone: every record of a bad one is given with a body CRC that does not fit, so that it is a damaged row for whoever
-decodes it; units of a bad one are lost. Not where bodies are left out of large records: there the heads and tails are
-read without the blocks that they lie in.
+alone: every record of a bad one is a damaged row for whoever decodes it (`RecordRun.damage`, with the block in words),
+whatever its own CRC; units of a bad one are lost. Not where bodies are left out of large records: there the heads and
+tails are read without the blocks that they lie in.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from tiermq.history.unit_array import (
     units_of_places,
 )
 from tiermq.history.wanted_units import wanted_by_tags
+from tiermq.tier.block_sums import bad_block_words
 from tiermq.tier.names import SegmentKey, SegmentType
 
 UNITS_AT_ONCE = 65_536
@@ -43,8 +44,6 @@ RUN_BYTES = 4 << 20
 GAP_BYTES = 64 << 10
 """Unwanted bytes between two records that are read along, because one request costs more than they do."""
 
-BODY_CRC_AT = 8  # In a record: behind its size and its magic.
-BAD_BLOCK = "its block in the tier is not what was written"
 LARGE_BYTES = 256 << 10
 """Records of this size and more are not read whole when nobody wants their bodies."""
 
@@ -113,9 +112,14 @@ class ColdReader:
                 key = self._task.queue.segment(SegmentType.CONSUME_QUEUE, span.base)
                 data, bad = self._read_checked(key, span, at * UNIT_BYTES - span.base, count * UNIT_BYTES)
                 units = decode_units(data, at)
-                damaged = _touching(units.queue_offsets * UNIT_BYTES - span.base, UNIT_BYTES, bad)
+                places = units.queue_offsets * UNIT_BYTES - span.base
+                damaged = _touching(places, UNIT_BYTES, bad)
                 sound = units.is_sound
-                self._tell(units, damaged, BAD_BLOCK)
+                left = damaged.copy()  # A unit in two bad blocks is lost once.
+                for block in bad:
+                    told = left & _touching(places, UNIT_BYTES, [block])
+                    left &= ~told
+                    self._tell(units, told, f"of its unit {bad_block_words(*block)}")
                 self._tell(units, ~sound & ~units.is_blank & ~damaged, "the unit points at no record")
                 units = units.choose(sound & ~damaged)
                 yield from self._joined(units.choose(wanted_by_tags(units, self._task.request.tags)))
@@ -228,15 +232,19 @@ class ColdReader:
             good &= (offsets >= task.from_offset) & (offsets < task.to_offset)
             if damaged.any():  # Which messages they are, and whether they have the keys, only their bytes would say.
                 count = int(damaged.sum())
-                self._lose(corrupt(queue, task.from_offset, task.from_offset + count, BAD_BLOCK))
+                self._lose(corrupt(queue, task.from_offset, task.from_offset + count, bad_block_words(*bad[0])))
                 good &= ~damaged
         else:
             self._tell(one.units, ~good, "the record is not the one of its unit")
-        data = _marked(data, starts[good & damaged])
         if not good.any():
             return None
         segment = queue.segment(SegmentType.COMMIT_LOG, one.span.base)
-        return RecordRun(queue, Side.COLD, data, starts[good], one.units.sizes[good], one.begin, segment.path)
+        run = RecordRun(queue, Side.COLD, data, starts[good], one.units.sizes[good], one.begin, segment.path)
+        for block in bad:
+            touched = good & _touching(one.units.places - one.span.base, one.units.sizes, [block])
+            for start in starts[touched].tolist():
+                run.damage.setdefault(start, bad_block_words(*block))
+        return run
 
     def _tell(self, units: UnitArray, bad: Bools, why: str) -> None:
         if self._task.places is None:
@@ -250,13 +258,3 @@ def _touching(starts: Int64s, sizes: Int64s | int, bad: list[tuple[int, int]]) -
     for low, high in bad:
         found |= (starts < high) & (starts + sizes > low)
     return found
-
-
-def _marked(data: memoryview, starts: Int64s) -> memoryview:
-    """The bytes, with the body CRC of these records made wrong."""
-    if not len(starts):
-        return data
-    marked = bytearray(data)
-    for start in starts.tolist():
-        marked[start + BODY_CRC_AT] ^= 0xFF
-    return memoryview(marked).toreadonly()

@@ -210,6 +210,7 @@ class RecordRun:
     too), and is `sizes[i]` bytes long. The buffer is read-only and may be a map of a file.
     `first_offset`: the queue offset of the first record where the others follow one by one; None: only they know.
     `has_bodies`: false when bodies were not read, since nobody wants them; zeros stand in their place.
+    `damage`: why a record is damaged although its own checksum may not say so, by its start.
     `delays_ms`: the delay levels of the store that has them; empty where they are not known.
     """
 
@@ -223,3 +224,4 @@ class RecordRun:
     first_offset: int | None = None
     has_bodies: bool = True
     delays_ms: tuple[int, ...] = ()
+    damage: dict[int, str] = field(default_factory=dict)

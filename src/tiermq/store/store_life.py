@@ -32,6 +32,7 @@ from tiermq.store.recovery import Recovered, Recovery
 from tiermq.store.running_flags import Flag
 from tiermq.store.store_files import require_no_rocksdb
 from tiermq.store.store_metrics import register_metrics
+from tiermq.store.tier_continuation import require_own_numbers
 from tiermq.store.topic_attributes import TopicAttributes
 
 _log = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ class StoreLife:
         batch_topics: Iterable[str] = (),
         background: bool = True,
         accept_weaker: bool = False,
+        with_tier: bool = False,
         **settings: Any,
     ) -> Self:
         """Open the store in `path`, making it when there is none, and recover what is there.
@@ -70,6 +72,7 @@ class StoreLife:
         `settings` are RocketMQ's names in snake_case. Raises StoreLocked when another process has it, StoreDamaged when
         a file in it is foreign or of a wrong size, ReadOnlyStore when it cannot be written, BadConfig for a bad
         setting, and for one that asks for safety which is not provided (a replica), unless `accept_weaker`.
+        StoreDamaged also when its numbering continues in a tier, unless `with_tier` says that the caller sees to that.
 
         `background=False` starts no thread: nothing is dispatched, flushed or cleaned but by `dispatch_now`, `flush`,
         `flush_queues`, `clean_now` and `close`. For simulations, which must repeat themselves step by step.
@@ -93,19 +96,21 @@ class StoreLife:
                 attributes.set_queue_type(topic, QueueType.BATCH)
             parts = assemble(config, access, clock or SystemClock(), encode_host(store_host), attributes, background)
             store = cls(parts, lock)
-            store._start(root, background)
+            store._start(root, background, with_tier=with_tier)
         except BaseException:
             lock.release()
             raise
         return store
 
-    def _start(self, root: str, background: bool) -> None:
+    def _start(self, root: str, background: bool, *, with_tier: bool) -> None:
         parts, access = self._parts, self._parts.access
         try:
             clean = not access.exists(f"{root}/abort")
             marker = read_marker(access, root)
             self._load(clean, marker)
             self._recover(clean, marker, background)
+            if not with_tier:
+                require_own_numbers(root, self._end_of)
             parts.reader.check_below(parts.log.files.max_offset)
             self._take_into_use()
             if background:
@@ -124,6 +129,10 @@ class StoreLife:
         if parts.config.broker_role is BrokerRole.SLAVE:
             parts.flags.set(Flag.NOT_WRITEABLE)  # Only a master's stream may write here, and there is none.
         parts.log.set_writeable(parts.flags.writeable)
+
+    def _end_of(self, topic: str, queue_id: int) -> int:
+        queue = self._parts.queues.find(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
 
     def _load(self, clean: bool, marker: CleanMarker | None) -> None:
         parts = self._parts

@@ -153,10 +153,15 @@ class BlockSums:
         data = read(start, stop - start)
         bad = self.bad_blocks(data, start)
         if bad:
-            raise CorruptSegment(f"{where}: its bytes from {bad[0][0]} on are not those that were written; {advice}")
+            raise CorruptSegment(f"{where}: {bad_block_words(*bad[0])}; {advice}")
         found = data[position - start : position - start + length]
         # A view would keep all that was read along in memory.
         return found if 2 * length >= len(data) else memoryview(bytes(found))
+
+
+def bad_block_words(begin: int, end: int) -> str:
+    """What is wrong with a block of a segment, and with everything in it."""
+    return f"its block of {end - begin} bytes at {begin} is not what was written"
 
 
 def summed(companion: bytes, sums: BlockSums | None) -> bytes:

@@ -23,32 +23,48 @@ from tiermq.tier.metadata.document import CorruptManifest
 from tiermq.tier.metadata.manifest_store import ManifestStore
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus
-from tiermq.tier.names import INDEX_TOPIC, SegmentType
+from tiermq.tier.names import INDEX_TOPIC, SegmentKey, SegmentType
 
 TAILS_MAX = 8
 
 
-def missing_tail(driver: TierDriver, metadata: MetadataStore) -> Segment | None:
+def missing_tail(driver: TierDriver, metadata: MetadataStore, *, torn_is_known: bool = False) -> Segment | None:
     """A committed segment that the tier lacks, as it lacks all that were looked for; None when the tier is known.
 
-    Raises what the driver raises when the tier cannot be asked.
+    `torn_is_known`: so is one that has a part of a tail. Raises what the driver raises when the tier cannot be asked.
     """
     tails = list(islice(_tails(metadata), TAILS_MAX))
-    if any(driver.size(tail.key) >= tail.size or _has_expired(driver, tail) for tail in tails):
+    if any(
+        driver.size(tail.key) >= (1 if torn_is_known else tail.size) or _has_expired(driver, tail) for tail in tails
+    ):
         return None
     return tails[0] if tails else None
 
 
 def require_known_tier(driver: TierDriver, metadata: MetadataStore, store: str) -> None:
     """Raises TierError when the tier has nothing of what the metadata of `store` say was committed to it."""
-    tail = missing_tail(driver, metadata)
-    if tail is not None:
-        raise TierError(
-            f"{driver.url}: expected the history that {store} says it has there, such as {tail.size:,} bytes of "
-            f"{tail.key.path}, found {driver.size(tail.key):,}; nothing was written. It is another tier, or it was "
-            "emptied: give the one that the store was copied to, or restore what there is into a fresh store "
-            "(`tiermq tier restore`), or let `tiermq pipeline offload --forget-tier` copy anew what the store still has"
-        )
+    missing = unknown_tier(driver, metadata, store)
+    if missing:
+        raise TierError(missing)
+
+
+def unknown_tier(driver: TierDriver, metadata: MetadataStore, store: str, *, torn_is_known: bool = False) -> str:
+    """The same in words, empty when the tier is known. Raises what the driver raises."""
+    tail = missing_tail(driver, metadata, torn_is_known=torn_is_known)
+    if tail is None:
+        return ""
+    return (
+        f"{driver.url}: expected the history that {store} says it has there, such as {tail.size:,} bytes of "
+        f"{tail.key.path}, found {driver.size(tail.key):,}; nothing was written. It is another tier, or it was "
+        "emptied: give the one that the store was copied to, or restore what there is into a fresh store "
+        "(`tiermq tier restore`), or let `tiermq pipeline offload --forget-tier` copy again what the store still has"
+    )
+
+
+def is_listed(sizes: dict[SegmentKey, int], metadata: MetadataStore) -> bool:
+    """Whether a listing, by key, has some of the newest segment of a queue; also when nothing was committed yet."""
+    tails = list(_tails(metadata))
+    return not tails or any(sizes.get(tail.key, 0) > 0 for tail in tails)
 
 
 def forget_tier(metadata_path: Path, root: Path, clock: Clock) -> list[str]:

@@ -19,7 +19,7 @@ from tiermq.tier.dispatch.tier_lock import TierLock
 from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, RECORD_NAME
 from tiermq.tier.index.index_store import IndexSettings
 from tiermq.tier.known_metadata import damaged_metadata
-from tiermq.tier.metadata.metadata_damage import damage_of, is_put_away, note_replaced, put_away
+from tiermq.tier.metadata.metadata_damage import damage_of, discard, is_put_away, note_replaced, put_away, put_back
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.restore import DEFAULT_THREADS
 
@@ -64,6 +64,10 @@ class Surroundings:
         """They are older than the tier: they are to be read from it again. They are closed."""
         put_away(path)
 
+    def put_back_metadata(self, path: Path) -> None:
+        """The start was refused, or failed: they are as they were. What was to replace them is discarded."""
+        put_back(path)
+
     def ask_timeout_s(self, timeout_ms: int) -> float:
         """How long to wait for the tier before the store opens without its answer; 0: on this thread, to the end."""
         return timeout_ms / 1000
@@ -75,8 +79,7 @@ class Surroundings:
 
     def discard_metadata(self, path: Path) -> None:
         """Forget it. It is closed."""
-        for suffix in ("", "-wal", "-shm"):
-            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        discard(path)
 
     def lock_tier(self, root: Path, owner: str) -> HeldLock:
         """The right to write what the directory knows of its tier. Raises StoreLocked when another one has it."""

@@ -12,6 +12,9 @@ given to other messages already:
     tier ahead of the metadata          the tier has a segment behind all that the metadata know of the queue; says
                                         nothing where a job writes the metadata: it does so after the segments
 
+A store that used numbers of the tier's messages already has other messages than the tier under the same numbers,
+whatever its metadata know. `may_differ` finds those queues by what is on the disk; their messages are compared.
+
 Costs one listing of the broker's directory: a request for each 1,000 objects.
 """
 
@@ -22,10 +25,14 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import StoreDamaged, TierError
+from tiermq.store.local_store import LocalStore
+from tiermq.store.tier_continuation import NAMED_MAX
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
+from tiermq.tier.known_tier import is_listed, require_known_tier
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import TopicStatus
@@ -33,7 +40,6 @@ from tiermq.tier.names import QueueKey, SegmentType, broker_directory
 
 _log = logging.getLogger(__name__)
 
-NAMED_MAX = 5  # Queues that an error names.
 _TYPES = (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE)
 
 
@@ -90,10 +96,12 @@ def ask_ahead(
     *,
     lease: BrokerLease | None,
     follows: bool,
+    root: Path,
 ) -> list[QueueAhead] | None:
-    """The same, asked of the tier; None when it did not answer in time, which holds nobody up for longer.
+    """The same, asked of the tier; None when it did not answer in time, which delays no start for longer.
 
-    Raises LeaseHeld when somebody else holds the `lease`, if one is given.
+    Raises LeaseHeld when another process holds the `lease`, if one is given, and TierError when the tier has nothing of
+    what the metadata of the store in `root` say is there.
     """
     answers: list[list[SegmentInfo] | TierError] = []
 
@@ -120,7 +128,28 @@ def ask_ahead(
             "numbers that the tier has given to others", answer,
         )  # fmt: skip
         return None
+    if not is_listed({info.key: info.size for info in answer}, metadata):
+        require_known_tier(driver, metadata, str(root))
     return find_ahead(answer, metadata, local_end, follows=follows)
+
+
+def may_differ(local: LocalStore, metadata: MetadataStore, queue: QueueKey, tier_end: int) -> list[int]:
+    """Offsets of messages that both sides have and that must be compared; none where both are surely the same.
+
+    A store that wrote its tier is never behind it, unless it has no message at all, and the times in the metadata are
+    those of its own messages. Costs no request.
+    """
+    name = queue.topic, queue.queue_id
+    low, high = max(0, local.min_offset(*name)), min(tier_end, local.max_offset(*name))
+    if low >= high:
+        return []
+    entry = metadata.last_time_entry(queue)
+    at = entry.queue_offset if entry is not None and low <= entry.queue_offset < high else None
+    if at is not None and entry is not None:
+        known = [message for message in local.get(*name, at, 1).messages if message.queue_offset == at]
+        if known and known[0].store_timestamp_ms != entry.store_ms:
+            return sorted({low, at, high - 1})
+    return sorted({low, high - 1}) if high < tier_end else []
 
 
 def refusal(root: object, url: str, ahead: Sequence[QueueAhead], *, follows: bool) -> StoreDamaged:

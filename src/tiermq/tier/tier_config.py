@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 from tiermq.errors import BadConfig
 from tiermq.settings import INT_MAX, LONG_MAX, Configuration, settings_of, whole
+from tiermq.store.tier_continuation import METADATA_DATABASE
 from tiermq.tier.fetch.read_policy import StorageLevel
 from tiermq.tier.retention_plan import KEPT_FOR_EVER, Kept
 
@@ -30,8 +31,6 @@ RECORD_BYTES_MIN = 91
 HOUR_MS = 3_600_000
 CHECKSUM, READBACK = "checksum", "readback"
 PROOF_MODES = (CHECKSUM, READBACK)
-METADATA_DATABASE = "tieredStoreMetadata.db"
-"""The name of our metadata in a store's `config` directory, beside the JSON file of RocketMQ's."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

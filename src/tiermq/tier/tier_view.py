@@ -143,7 +143,7 @@ class TierView:
             offset += max(1, len(whole) // UNIT_BYTES)
 
     def _rows(self, queue: QueueView, offset: int, units: memoryview) -> Iterator[MessageRow]:
-        window, start = memoryview(b""), 0
+        window, start, why = memoryview(b""), 0, ""
         for place, size, _ in UNIT.iter_unpack(units):
             if (place, size) == (0, PRE_BLANK_SIZE):
                 yield MessageRow(offset)
@@ -152,8 +152,11 @@ class TierView:
                     found = self._read(queue, SegmentType.COMMIT_LOG, place, max(size + CODA_BYTES, READ_BYTES))
                     if isinstance(found, str):  # Damage further on is none of this record's.
                         found = self._read(queue, SegmentType.COMMIT_LOG, place, size + CODA_BYTES)
-                    window, start = (memoryview(b""), 0) if isinstance(found, str) else (found, place)
-                yield _row(offset, window[place - start :] if window else window, place, size)
+                    window, start, why = (memoryview(b""), 0, found) if isinstance(found, str) else (found, place, "")
+                if why:
+                    yield MessageRow(offset, error=why)
+                else:
+                    yield _row(offset, window[place - start :] if window else window, place, size)
             offset += 1
 
     def _read(self, queue: QueueView, kind: SegmentType, offset: int, length: int) -> memoryview | str:

@@ -25,6 +25,7 @@ import threading
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -32,7 +33,16 @@ from typing import Any, Self
 from tiermq.clock import Clock, SystemClock
 from tiermq.config import SETTINGS as STORE_SETTINGS
 from tiermq.config import StoreConfig
-from tiermq.errors import BadConfig, StaleWriter, StoreDamaged, StoreLocked, TierError, TierMQError, TierUnavailable
+from tiermq.errors import (
+    BadConfig,
+    BadTierUrl,
+    StaleWriter,
+    StoreDamaged,
+    StoreLocked,
+    TierError,
+    TierMQError,
+    TierUnavailable,
+)
 from tiermq.kernel import Message, PutResults, QueueHandle
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import is_light_queue, is_system_topic
@@ -41,11 +51,13 @@ from tiermq.service import Service
 from tiermq.store.cleaning import Cleaned
 from tiermq.store.local_store import LocalStore
 from tiermq.store.store_life import DEFAULT_HOST
+from tiermq.store.tier_continuation import NAMED_MAX
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.metered import ProviderMetrics
 from tiermq.tier.driver.retrying import RetryingDriver
 from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.index.index_follower import IndexFollower
+from tiermq.tier.known_tier import unknown_tier
 from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
 from tiermq.tier.metadata.manifest_policy import ManifestCause
 from tiermq.tier.metadata.metadata_store import MetadataStore
@@ -54,7 +66,7 @@ from tiermq.tier.metadata.restore import restore as restore_metadata
 from tiermq.tier.metadata.restore_report import Finding, RestoreReport
 from tiermq.tier.retention import RetentionReport
 from tiermq.tier.surroundings import HeldLock, Surroundings
-from tiermq.tier.tier_ahead import NAMED_MAX, ask_ahead, refusal
+from tiermq.tier.tier_ahead import ask_ahead, may_differ, refusal
 from tiermq.tier.tier_assembly import TierParts, assemble_tier, broker_lease, lease_owner
 from tiermq.tier.tier_config import SETTINGS as TIER_SETTINGS
 from tiermq.tier.tier_config import TierConfig
@@ -141,12 +153,10 @@ class TieredStore(TieredReading):
                 undo.callback(lock.release)
             lease = None if lock is None or standby else broker_lease(tier_config, driver, clock)
             known = tier_config.metadata_path
-            is_lost = around.put_away_damaged_metadata(known, tier_config.root_path, may_replace=lock is not None)
-            metadata = around.open_metadata(known, clock)
-            if not is_lost and (not restore or _knows_segments(metadata)):
-                is_lost = _is_behind(tier_config, local, around, driver, metadata, lease, follows=lock is None)
-                metadata = around.open_metadata(known, clock) if is_lost else metadata
             unfinished = undo.enter_context(ExitStack())  # Left behind the metadata, and only when opening fails.
+            metadata, is_lost, was_compared = _open_metadata(
+                tier_config, local, around, driver, clock, lease, unfinished, restore=restore, follows=lock is None
+            )
             undo.callback(metadata.close)
             report = None
             if (restore or is_lost) and _is_new(metadata):
@@ -157,8 +167,11 @@ class TieredStore(TieredReading):
             store = cls(local, parts, registry, clock)
             store.restored = report
             store._tier_lock = lock
-            if report is not None:
-                store._require_same_history(known, around)
+            store._require_same_history()
+            if not was_compared:
+                parts.writer.check_tier = partial(
+                    unknown_tier, driver, metadata, str(tier_config.root_path), torn_is_known=True
+                )
             parts.engine.hold(parts.retention.deleting_topics())
             if parts.follower is None and (restore or is_lost):
                 store._finish_uploads()
@@ -168,23 +181,41 @@ class TieredStore(TieredReading):
             undo.pop_all()
         return store
 
-    def _require_same_history(self, metadata_path: Path, surroundings: Surroundings) -> None:
-        """Refuse a local store that gave numbers of the tier's messages to others: nobody could tell them apart."""
+    def _require_same_history(self) -> None:
+        """Refuse a local store that gave numbers of the tier's messages to others: no reader could tell them apart."""
+        deleting = frozenset(self.tier.retention.deleting_topics())
         for file in self.tier.files:
-            name = file.queue.topic, file.queue.queue_id
-            low = max(0, file.min_offset, self.local.min_offset(*name))
-            high = min(file.commit_offset, self.local.max_offset(*name))
-            for offset in {low, high - 1} if low < high else ():
-                here = self.local.get(*name, offset, 1).messages
-                there = self.tier.fetcher.get(*name, offset, 1).messages
-                if here and there and _identity(here[0]) != _identity(there[0]):
-                    self.tier.metadata.close()
-                    surroundings.discard_metadata(metadata_path)  # What was restored belongs to another history.
+            queue = file.queue
+            name = queue.topic, queue.queue_id
+            if queue.topic in deleting:
+                continue  # What was put since then begins at 0 again.
+            if self.restored is not None:
+                low = max(0, file.min_offset, self.local.min_offset(*name))
+                high = min(file.commit_offset, self.local.max_offset(*name))
+                offsets = sorted({low, high - 1}) if low < high else []
+            else:
+                offsets = may_differ(self.local, self.tier.metadata, queue, file.commit_offset)
+            for offset in offsets:
+                try:
+                    differs = self._differs(*name, offset)
+                except TierError as error:
+                    if self.restored is not None:
+                        raise
+                    _log.error("message %d of %s-%d was not compared with the tier's: %s", offset, *name, error)
+                    break
+                if differs:
                     raise StoreDamaged(
                         f"{self.local.config.root_path}: its message {offset} of {name[0]}-{name[1]} is not the one "
-                        f"that {self.tier.driver.url} has under that number: it was used before it was restored. Move "
-                        "the directory away, restore into an empty one, and put what is only in the old one again"
+                        f"that {self.tier.driver.url} has under that number: it was used before it was restored, "
+                        "or without its tier. Move the directory away, restore into an empty one, and put what is only "
+                        "in the old one again"
                     )
+
+    def _differs(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether both sides have a message of that number, and not the same one. Raises TierError."""
+        here = self.local.get(topic, queue_id, offset, 1).messages
+        there = self.tier.fetcher.get(topic, queue_id, offset, 1).messages if here else []
+        return bool(here and there) and _identity(here[0]) != _identity(there[0])
 
     def _start(self, background: bool, standby: bool) -> None:
         tier = self.tier
@@ -325,6 +356,8 @@ class TieredStore(TieredReading):
     def trouble(self) -> TierError | None:
         """Why the tier's back end could not be used last; None when it could."""
         driver = self.tier.driver
+        if self.tier.writer.unknown_tier:
+            return BadTierUrl(self.tier.writer.unknown_tier)
         return driver.trouble if isinstance(driver, RetryingDriver) else None
 
     # Putting: `put` and `put_many` are the local store's
@@ -544,6 +577,7 @@ def _open_local(
         store_host=store_host,
         background=background,
         accept_weaker=accept_weaker,
+        with_tier=True,
     )
 
 
@@ -558,6 +592,34 @@ def _tier_lock(config: TierConfig, surroundings: Surroundings) -> HeldLock | Non
         return None
 
 
+def _open_metadata(
+    config: TierConfig,
+    local: LocalStore,
+    around: Surroundings,
+    driver: TierDriver,
+    clock: Clock,
+    lease: BrokerLease | None,
+    unfinished: ExitStack,
+    *,
+    restore: bool,
+    follows: bool,
+) -> tuple[MetadataStore, bool, bool]:
+    """What is known of the tier, whether it is to be read from there, and whether the tier was asked what it has.
+
+    `unfinished` puts back what was put away although it was sound.
+    """
+    known = config.metadata_path
+    is_lost = around.put_away_damaged_metadata(known, config.root_path, may_replace=not follows)
+    metadata = around.open_metadata(known, clock)
+    if is_lost or (restore and not _knows_segments(metadata)):
+        return metadata, is_lost, True
+    is_behind = _is_behind(config, local, around, driver, metadata, lease, follows=follows)
+    if is_behind:
+        unfinished.callback(around.put_back_metadata, known)
+        metadata = around.open_metadata(known, clock)
+    return metadata, bool(is_behind), is_behind is not None
+
+
 def _is_behind(
     config: TierConfig,
     local: LocalStore,
@@ -567,17 +629,20 @@ def _is_behind(
     lease: BrokerLease | None,
     *,
     follows: bool,
-) -> bool:
+) -> bool | None:
     """Whether the tier has history of this broker that its disk does not know of: the metadata are put away then, to be
-    read from the tier. Raises StoreDamaged where they may not be: this is another store, or a job's metadata; and
-    StoreLocked when another process holds the lease.
+    read from the tier. None when the tier does not answer. Raises StoreDamaged where they may not be: this is another
+    store, or a job's metadata; StoreLocked when another process holds the lease; and TierError when it is not the tier
+    that the metadata know.
     """
     place = (config.broker_cluster_name, config.broker_name)
     timeout_s = surroundings.ask_timeout_s(config.tier_start_timeout)
     try:
-        ahead = ask_ahead(driver, metadata, local.max_offset, *place, timeout_s, lease=lease, follows=follows)
+        ahead = ask_ahead(
+            driver, metadata, local.max_offset, *place, timeout_s, lease=lease, follows=follows, root=config.root_path
+        )
         if not ahead:
-            return False
+            return None if ahead is None else False
         if follows or not (_knows_segments(metadata) or local.topics()):
             raise refusal(config.root_path, driver.url, ahead, follows=follows)
     except LeaseHeld as error:
@@ -587,7 +652,8 @@ def _is_behind(
         metadata.close()
         raise
     _log.error(
-        "%s knows less than its tier %s, as an older copy of a disk does; the tier's history is taken over: %s",
+        "%s knows less than its tier %s, as an older copy of a disk does; the tier's history is taken over unless "
+        "messages differ: %s",
         config.root_path, driver.url, ", ".join(map(str, ahead[:NAMED_MAX])),
     )  # fmt: skip
     metadata.close()

@@ -8,12 +8,18 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
-from spark.tables.table_world import TableWorld
+from spark.tables.table_world import SETTINGS, TableWorld
+from tiermq import Message, TieredStore
+from tiermq.cli.main import cli
 from tiermq.errors import BadHistory, BadOption, BadSchema, DataLoss, TableConflict, UnknownColumn
 from tiermq.spark.jobs.export import chosen_columns, export
+from tiermq.spark.jobs.job_report import JobReport
 from tiermq.spark.tables.body_format import BodyFormat
 from tiermq.spark.tables.table_iceberg import open_catalog
+from tiermq.spark.tables.table_target import open_table
+from tiermq.tier.block_sums import LOG_BLOCK_BYTES
 
 KINDS = ["parquet", "delta", "iceberg"]
 STEPS = ["create", "write", "journal", "commit", "finish"]
@@ -313,3 +319,84 @@ def test_a_table_from_before_there_was_an_id_keeps_the_columns_that_it_has(world
     assert world.export().done["messages"] == 4
     assert world.rows() == world.wanted()
     assert "recordId" not in world.table().column_names
+
+
+class DamagedTier:
+    """A tier one block of which is not what was written, and the store that still has its messages."""
+
+    def __init__(self, path: Path) -> None:
+        self.disk, self.url = path / "disk", (path / "tier").as_uri()
+        self.count = 0
+        self.put(600)
+        log = next(found for found in sorted((path / "tier").rglob("orders/0/COMMIT_LOG/*")) if found.is_file())
+        data = bytearray(log.read_bytes())
+        assert len(data) > 2 * LOG_BLOCK_BYTES
+        data[LOG_BLOCK_BYTES + 5000] ^= 0x40
+        log.write_bytes(data)
+
+    def put(self, count: int) -> None:
+        with TieredStore.open(self.disk, tier=self.url, broker_name="broker-a", **SETTINGS) as store:
+            for number in range(count):
+                body = b'{"id": %d, "filled": "%s"}' % (self.count + number, b"x" * 2000)
+                assert store.put(Message("orders", body, number % 2)).ok
+            assert store.tier_now(60)
+        self.count += count
+
+    def wanted(self) -> list[tuple[str, int, int]]:
+        return sorted(("orders", number % 2, number // 2) for number in range(self.count))
+
+    def repair(self) -> None:
+        result = CliRunner().invoke(cli, ["tier", "repair", self.url, "--store", str(self.disk)])
+        assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("body", [None, BodyFormat.of("json", "id bigint")], ids=["plain", "decoded"])
+def test_damaged_messages_stay_open_in_every_run_and_are_added_once_after_a_repair(
+    world: TableWorld, tmp_path: Path, body: BodyFormat | None
+) -> None:
+    history = DamagedTier(tmp_path / "history")
+
+    def run(**more: Any) -> JobReport:
+        return export(None, tier=history.url, body=body, max_bad=0, **{**world.to, **more})
+
+    first = run(wave_files=1, file_bytes=100_000)
+    damaged = int(first.done["damaged"])
+    assert 100 < damaged < 200
+    assert (first.done["messages"], first.done["bad"]) == (600 - damaged, 0)
+    [problem] = first.problems
+    assert f"{damaged} messages are damaged in the history" in problem
+    assert f"its block of {LOG_BLOCK_BYTES} bytes at {LOG_BLOCK_BYTES} is not what was written" in problem
+    assert "CRC" not in problem
+    number = next_of(world)
+    again = run()
+    assert (again.done["messages"], again.done["damaged"]) == (0, damaged)
+    assert [problem.split(", such as")[0] for problem in again.problems] == [problem.split(", such as")[0]]
+    assert again.planned["messages"] == damaged
+    assert next_of(world) == number  # Nothing was committed: there was nothing to add.
+    history.put(40)
+    later = run()
+    assert (later.done["messages"], later.problems) == (40, again.problems)
+    assert len(world.rows()) == 640 - damaged
+    assert world.bad_rows() == []
+    history.repair()
+    repaired = run()
+    assert (repaired.done["messages"], repaired.problems) == (damaged, [])
+    assert world.rows() == history.wanted()
+    assert (run().planned["messages"], run().problems) == (0, [])
+
+
+def next_of(world: TableWorld) -> int:
+    return open_table(**world.to).number()
+
+
+def test_an_export_of_damaged_messages_exits_with_1_every_time(plain: TableWorld, tmp_path: Path) -> None:
+    history = DamagedTier(tmp_path / "history")
+    words = ["pipeline", "export", "--tier", history.url, "--to", plain.to["to"], "--max-bad", "0", "--master", "here"]
+    for _ in range(2):
+        result = CliRunner().invoke(cli, words)
+        assert result.exit_code == 1, result.output
+        assert "messages are damaged in the history" in result.output
+        assert "schema" not in result.output
+    history.repair()
+    assert CliRunner().invoke(cli, words).exit_code == 0
+    assert plain.rows() == history.wanted()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from tiermq.spark.options import SourceOptions
 from tiermq.spark.tables.body_format import BodyFormat
 from tiermq.spark.tables.data_place import DataPlace
 from tiermq.spark.tables.exported_ranges import ExportedRanges
+from tiermq.spark.tables.table_files import RANGES
 
 COLUMNS = ("queueOffset", "storeTimestamp", "body")
 
@@ -72,7 +74,7 @@ def test_small_row_groups_hold_the_same_rows(world: SourceWorld, tmp_path: Path)
     assert result.rows == 20
 
 
-def test_a_damaged_record_is_a_bad_row_and_not_a_message(world: SourceWorld, tmp_path: Path) -> None:
+def test_a_damaged_record_is_no_row_and_stays_open(world: SourceWorld, tmp_path: Path) -> None:
     world.tier_now()
     world.evict_all()
     log = next(path for path in sorted((tmp_path / "tier").rglob("COMMIT_LOG/*")) if path.is_file())
@@ -82,11 +84,13 @@ def test_a_damaged_record_is_a_bad_row_and_not_a_message(world: SourceWorld, tmp
     log.write_bytes(data)
     result = write_export(task_of(world, tmp_path / "t"))
     # All ten messages of that queue are in one block, and the block is not what was written.
-    assert (result.rows, result.bad_rows, result.corrupt_rows) == (10, 10, 10)
-    assert result.bad is not None
-    for row in pq.read_table(tmp_path / "t" / result.bad.name).to_pylist():
-        assert row["topic"] == "orders"
-        assert "crc" in row["reason"].lower() or "check" in row["reason"].lower()
+    assert (result.rows, result.bad_rows, result.bad) == (10, 0, None)
+    [damage] = result.damaged
+    assert (damage.queue.topic, damage.from_offset, damage.to_offset) == ("orders", 0, 10)
+    assert "its block of" in damage.detail
+    assert result.file is not None
+    footer = pq.read_metadata(tmp_path / "t" / result.file.name).metadata[RANGES]
+    assert list(json.loads(footer).values()) == [[[0, 10]]]
 
 
 def test_only_bad_rows_make_only_a_bad_file(world: SourceWorld, tmp_path: Path) -> None:

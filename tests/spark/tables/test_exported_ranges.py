@@ -26,6 +26,9 @@ def test_ranges_say_exactly_what_a_set_of_offsets_says(ranges: list[tuple[int, i
     assert made.end(QUEUE) == (max(offsets) + 1 if offsets else None)
     assert made.overlaps(QUEUE, begin, end) == any(offset in offsets for offset in range(begin, end))
     assert total(made.of(QUEUE)) == len(offsets)
+    made.remove(QUEUE, begin, end)
+    assert [each for low, high in made.of(QUEUE) for each in range(low, high)] == sorted(offsets - {*range(begin, end)})
+    assert made.queues() == ([QUEUE] if made.messages else [])
 
 
 @given(RANGES)

@@ -73,7 +73,7 @@ def test_no_bad_bit_hides_a_key_of_a_file_whose_companion_tells_checksums() -> N
         driver = HookedDriver(MemoryDriver())
         driver.inner.write(index_key(), 0, [bad])
         driver.inner.put_object(companion_name(index_key()), summed(companion, BlockSums.of(data)))
-        with pytest.raises(CorruptSegment, match="not those that were written"):
+        with pytest.raises(CorruptSegment, match="not what was written"):
             CompactedIndex(driver, index.segment).select(3, 99, *EVER)
         assert dict(driver.calls) == {"get_object": 1, "read": 1}
 

@@ -150,6 +150,10 @@ def _messages(history: OpenHistory, request: ScanRequest) -> Iterator[Found]:
     for task in plan.tasks:
         for run in read_task(history, task, counters):
             for start in run.starts:
+                if int(start) in run.damage:
+                    raise CorruptRecord(
+                        f"{run.segment}: log offset {run.log_base + int(start)}: {run.damage[int(start)]}"
+                    )
                 message = decode_record(run.buffer, int(start))
                 if rows.matches(message):
                     yield run.queue, message

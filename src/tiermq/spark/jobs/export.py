@@ -9,6 +9,8 @@
 
 A run that dies before 5 has added nothing, one that dies after it has added everything: the next run begins at 1, and
 exports what is missing. Of two exports at once one loses at 5. Large exports are committed in waves.
+Messages that are damaged in the history do not count as exported: every run tries them again, and adds them once they
+were repaired.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from tiermq.errors import BadOption, BadSchema
 from tiermq.history.arrow_schema import COLUMNS, check_columns
 from tiermq.history.losses import describe
 from tiermq.history.open_history import open_history
-from tiermq.history.scan_values import ScanBundle, ScanCounters
+from tiermq.history.scan_values import Loss, ScanBundle, ScanCounters
 from tiermq.spark.jobs.export_plan import FILE_BYTES, ExportPlan, plan_export
 from tiermq.spark.jobs.export_task import ExportResult, ExportTask, export_schema, write_export
 from tiermq.spark.jobs.job_report import JobReport
@@ -45,6 +47,7 @@ LEFT_OUT = ("tier", "segment", "_corrupt")
 """Where a message lay when it was read says nothing about the message."""
 WAVE_FILES_MIN = 32
 BAD_SUFFIX = "_bad"
+DAMAGED = "messages are damaged in the history"
 Step = Callable[[str], None]
 """Told the name of each step before it is taken; for tests, which die there."""
 
@@ -140,7 +143,7 @@ class _Run:
     number: int
     exported: ExportedRanges
     plan: ExportPlan
-    results: list[ExportResult] = field(default_factory=list)
+    damaged: list[Loss] = field(default_factory=list)
 
 
 class _Export:
@@ -230,7 +233,11 @@ class _Export:
         self._step("write")
         results = self._tasks.run(write_export, tasks)
         self._require_few_bad(results)
+        run.damaged += [loss for result in results for loss in result.damaged]
         commit = self._commit_of(run, number, bundles, results, is_last=is_last)
+        if commit.ranges == run.exported and not commit.files and not commit.moves:
+            self._tell_done(run, results, commits=0)  # Nothing but damaged messages, as the last time.
+            return
         self._step("journal")
         journal.write(commit)
         self._step("commit")
@@ -239,7 +246,7 @@ class _Export:
         self._step("finish")
         run.number, run.exported = number, commit.ranges
         finish_moves(self._table, commit)
-        self._tell_done(results)
+        self._tell_done(run, results, commits=1)
 
     def _commit_of(
         self, run: _Run, number: int, bundles: Sequence[ScanBundle], results: Sequence[ExportResult], *, is_last: bool
@@ -253,6 +260,8 @@ class _Export:
             for queue in run.plan.wanted.queues():
                 for begin, end in run.plan.wanted.of(queue):
                     ranges.add(queue, begin, end)
+        for loss in run.damaged:
+            ranges.remove(loss.queue, loss.from_offset, loss.to_offset)
         files = [result.file for result in results if result.file is not None]
         moves = [Move(file.name, _base(file.name)) for file in files] if self._table.stages_files else []
         moves += [Move(result.bad.name, _base(result.bad.name), True) for result in results if result.bad is not None]
@@ -297,9 +306,8 @@ class _Export:
         self._note(plan.notes)
         self._note(f"lost, and left out: {describe(loss)}" for loss in plan.losses)
 
-    def _tell_done(self, results: Sequence[ExportResult]) -> None:
+    def _tell_done(self, run: _Run, results: Sequence[ExportResult], *, commits: int) -> None:
         report = self.report
-        corrupt = sum(result.corrupt_rows for result in results)
         bad = sum(result.bad_rows for result in results)
         report.add(
             files=sum(result.file is not None for result in results),
@@ -307,7 +315,7 @@ class _Export:
             bad=bad,
             bytes=sum(result.counters.hot_bytes_read + result.counters.cold_bytes_read for result in results),
             written_bytes=sum(result.file.size for result in results if result.file is not None),
-            commits=1,
+            commits=commits,
         )
         read = ScanCounters()
         for result in results:
@@ -317,12 +325,22 @@ class _Export:
         if bad:
             reason = next(result.reason for result in results if result.bad_rows)
             self._note([f"bad rows are in {bad_place(self._table).url}, such as: {reason}"])
-        if corrupt:
-            report.problems.append(
-                f"{corrupt} messages are damaged; they are in {bad_place(self._table).url}: verify the tier"
-            )
-        if bad > corrupt and not any(result.rows for result in results):
+        self._tell_damaged(run.damaged)
+        if bad and not any(result.rows for result in results):
             report.problems.append("not one body could be decoded; is it the right schema?")
+
+    def _tell_damaged(self, damaged: Sequence[Loss]) -> None:
+        """Of this look at the history; one before it may have found others."""
+        report = self.report
+        report.problems[:] = [problem for problem in report.problems if DAMAGED not in problem]
+        count = sum(loss.to_offset - loss.from_offset for loss in damaged)
+        if count or "damaged" in report.done:
+            report.done["damaged"] = count
+        if count:
+            report.problems.append(
+                f"{count} {DAMAGED}, such as {describe(damaged[0])}. They are not in the table and do not count as "
+                "exported: `tiermq tier verify` says what is damaged, and the run after a repair adds them"
+            )
 
     def _note(self, texts: Iterable[str]) -> None:
         notes = self.report.details.setdefault("notes", [])

@@ -2,8 +2,9 @@
 
 Bytes go from the history's own buffers through Arrow into the file; Spark sees the task and its result, both small.
 A file has a name of this attempt alone, so a task may run twice, also at once: the driver commits what the attempt that
-counts has named. A task gives a row for each offset of its ranges, good or bad, or says which are lost; otherwise it
-fails, so that nothing is left out in silence.
+counts has named. A task gives a row for each offset of its ranges, good or bad, or says which are lost or damaged;
+otherwise it fails, so that nothing is left out in silence. Damaged messages are in neither file: their source may be
+repaired, and then they are good rows.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -23,9 +25,10 @@ import pyarrow.parquet as pq
 from tiermq.errors import DataLoss
 from tiermq.history.arrow_batch import OnCorrupt, decode_run
 from tiermq.history.arrow_schema import arrow_schema
+from tiermq.history.losses import corrupt
 from tiermq.history.open_history import OpenHistory, worker_history
 from tiermq.history.reading import read_task
-from tiermq.history.scan_values import Loss, ScanBundle, ScanCounters
+from tiermq.history.scan_values import Loss, LossReason, ScanBundle, ScanCounters
 from tiermq.spark.tables.body_format import BodyFormat, decoder_of
 from tiermq.spark.tables.data_place import DataPlace
 from tiermq.spark.tables.exported_ranges import ExportedRanges
@@ -62,13 +65,13 @@ class ExportTask:
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """What an attempt has written. `file` is None when no row was good."""
+    """What an attempt has written. `file` is None when no row was good. `damaged` is in no file."""
 
     file: DataFile | None = None
     bad: DataFile | None = None
     rows: int = 0
     bad_rows: int = 0
-    corrupt_rows: int = 0
+    damaged: tuple[Loss, ...] = ()
     losses: tuple[Loss, ...] = ()
     counters: ScanCounters = field(default_factory=ScanCounters)
     reason: str = ""  # Of the first bad row.
@@ -93,7 +96,11 @@ class _Export:
         self.history = history
         self.counters = ScanCounters()
         self.losses: list[Loss] = []
-        self.corrupt_rows = 0
+        self.damaged: list[Loss] = []
+        self.damaged_count = 0
+        self._queue = task.bundle.tasks[0].queue  # Of the task that is read now; so are the next two.
+        self._settled = ExportedRanges()
+        self._reason = ""
         self.reason = ""
         extra = [name for name in PLACE_COLUMNS if name not in task.columns]
         if task.body is not None and "body" not in task.columns:
@@ -113,30 +120,43 @@ class _Export:
         self._require_all(good.rows + bad.rows)
         self.counters.rows_given = good.rows
         return ExportResult(
-            good.written(), bad.written(), good.rows, bad.rows, self.corrupt_rows, tuple(self.losses), self.counters,
+            good.written(), bad.written(), good.rows, bad.rows, tuple(self.damaged), tuple(self.losses), self.counters,
             self.reason,
         )  # fmt: skip
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for task in self.task.bundle.tasks:
+            self._queue = task.queue
             history = worker_history(task.place) if self.history is None else self.history
-            for run in read_task(history, task, self.counters, self.losses.append):
+            self._settled, self._reason = ExportedRanges(), ""
+            for run in read_task(history, task, self.counters, self._lose):
                 yield from decode_run(run, self.read_columns, task.request, on_corrupt=OnCorrupt.ROW)
+            # A damaged record may not say which one it is: what is neither a row nor lost is damaged.
+            for begin, end in self._settled.missing(task.queue, task.from_offset, task.to_offset):
+                self.damaged.append(corrupt(task.queue, begin, end, self._reason))
+
+    def _lose(self, loss: Loss) -> None:
+        if loss.reason is LossReason.CORRUPT:
+            self._note_damaged(loss.to_offset - loss.from_offset, loss.detail)
+            return
+        self.losses.append(loss)
+        self._settled.add(loss.queue, loss.from_offset, loss.to_offset)
 
     def _ranges(self) -> dict[bytes, bytes]:
         """What the file has, for its footer: whoever reads many files can tell which comes first."""
         ranges = ExportedRanges()
         for task in self.task.bundle.tasks:
             ranges.add(task.queue, task.from_offset, task.to_offset)
+        for loss in self.damaged:
+            ranges.remove(loss.queue, loss.from_offset, loss.to_offset)
         return {RANGES: json.dumps(ranges.as_json()).encode()}
 
     def _sort_out(self, batch: pa.RecordBatch, good: _FileOfRows, bad: _FileOfRows) -> None:
         reasons = batch.column(batch.num_columns - 1)
         if reasons.null_count < batch.num_rows:
-            damaged = batch.filter(pc.is_valid(reasons))
-            self.corrupt_rows += damaged.num_rows
-            self._put_bad(damaged, damaged.column(damaged.num_columns - 1), bad)
+            self._note_damaged(batch.num_rows - reasons.null_count, reasons.drop_null()[0].as_py())
             batch = batch.filter(pc.is_null(reasons))
+        self._settle(batch.column(self.read_columns.index("queueOffset")))
         columns = [batch.column(number) for number in range(len(self.task.columns))]
         if self.task.body is not None:
             decoded = decoder_of(self.task.body).decode(batch.column(self.read_columns.index("body")))
@@ -149,6 +169,17 @@ class _Export:
                 columns = [each.filter(right) for each in columns]
         good.add(pa.RecordBatch.from_arrays(columns, schema=self.task.schema))
 
+    def _settle(self, offsets: pa.Array) -> None:
+        """These are rows of the table, or of the bad ones."""
+        if len(offsets):
+            numbers = offsets.to_numpy()
+            for run in np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1):
+                self._settled.add(self._queue, int(run[0]), int(run[-1]) + 1)
+
+    def _note_damaged(self, count: int, reason: str) -> None:
+        self.damaged_count += count
+        self._reason = self._reason or reason
+
     def _put_bad(self, batch: pa.RecordBatch, reasons: pa.Array, bad: _FileOfRows) -> None:
         if not self.reason and len(reasons):
             self.reason = reasons[0].as_py()
@@ -159,12 +190,13 @@ class _Export:
 
     def _require_all(self, rows: int) -> None:
         wanted = sum(task.to_offset - task.from_offset for task in self.task.bundle.tasks)
-        lost = sum(loss.to_offset - loss.from_offset for loss in self.losses)
+        lost = sum(loss.to_offset - loss.from_offset for loss in self.losses) + self.damaged_count
         if rows + lost != wanted:
             first = self.task.bundle.tasks[0]
             raise DataLoss(
                 f"{first.queue} from {first.from_offset} and {len(self.task.bundle.tasks) - 1} more ranges: expected "
-                f"{wanted} messages, found {rows} and {lost} known to be lost; nothing was committed: verify the tier"
+                f"{wanted} messages, found {rows} and {lost} known to be lost or damaged; nothing was committed: "
+                "verify the tier"
             )
 
 

@@ -138,7 +138,7 @@ def recover_store(path: str) -> bool:
     root = Path(path).expanduser()
     if store_state(root) is not StoreState.CRASHED:
         return False
-    LocalStore.open(root, background=False, **store_settings(root)).close()
+    LocalStore.open(root, background=False, with_tier=True, **store_settings(root)).close()
     return True
 
 

@@ -34,6 +34,16 @@ class ExportedRanges:
                 merged.append((low, high))
         self._ranges[queue] = merged
 
+    def remove(self, queue: QueueKey, begin: int, end: int) -> None:
+        """Say that the table has none of these: the next run asks for them again."""
+        if begin >= end:
+            return
+        left = subtract(self._ranges.get(queue, ()), (begin, end))
+        if left:
+            self._ranges[queue] = left
+        else:
+            self._ranges.pop(queue, None)
+
     def missing(self, queue: QueueKey, begin: int, end: int) -> list[OffsetRange]:
         """What of [begin, end) the table has not."""
         left = [(begin, end)] if begin < end else []

@@ -60,6 +60,9 @@ class QueueWriter:
         self._lost = ""
         self.on_held: Callable[[TierError], None] = lambda _error: None
         """Called when another process has the broker, each time that this is found. A damaged lease names nobody."""
+        self.check_tier: Callable[[], str] | None = None
+        """Asked once before the lease is acquired: why the tier is not the broker's, empty when it is."""
+        self.unknown_tier = ""
         self._seals: deque[tuple[FlatAppendFile, FlatSegment]] = deque()
         self._seals_lock = threading.Lock()
         self._sealing: set[FlatSegment] = set()
@@ -99,6 +102,14 @@ class QueueWriter:
         if self._lease is None or now_ms < self._next_renewal_ms or self._lease.has_twin():
             return
         self._next_renewal_ms = now_ms + self._renew_ms
+        if self.check_tier is not None:
+            known, self.unknown_tier = self.unknown_tier, self.check_tier()
+            if self.unknown_tier:
+                self._lost = f"another tier: {self.unknown_tier}"
+                if known != self.unknown_tier:
+                    _log.error("nothing is written to the tier by this process: %s", self.unknown_tier)
+                return
+            self.check_tier = None
         try:
             if self._held_until_ms and not self._lost:
                 self._held_until_ms = self._lease.renew()

@@ -76,7 +76,8 @@ class QueueRecovery:
         if size < segment.commit_position:
             raise CorruptSegment(
                 f"{segment.key}: expected the {segment.commit_position} bytes that were committed, found {size} in the "
-                "tier; nothing is written to this queue until `tiermq tier verify` was run"
+                "tier; nothing is written to this queue until the tier has them again: `tiermq tier verify` "
+                "says what is missing, `tiermq tier repair --store DIR` brings back what a local store still has"
             )
         return size
 

@@ -58,6 +58,20 @@ def put_away(path: Path) -> None:
     path.with_name(path.name + DAMAGED).touch()
 
 
+def discard(path: Path) -> None:
+    """Remove metadata that are closed, with their journal."""
+    for suffix in (SHARED, JOURNAL, ""):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def put_back(path: Path) -> None:
+    """Undo `put_away` of metadata that were sound: nothing has replaced them."""
+    for suffix in (SHARED, JOURNAL, ""):
+        old = path.with_name(path.name + DAMAGED + suffix)
+        if old.exists():
+            os.replace(old, path.with_name(path.name + suffix))
+
+
 def is_put_away(path: Path) -> bool:
     return path.with_name(path.name + DAMAGED).exists()
 
