@@ -41,6 +41,7 @@ from tiermq.remoting.permissions import AccessFile
 from tiermq.remoting.self_signed import make_self_signed
 from tiermq.remoting.server import RemotingServer
 from tiermq.remoting.tls import trusting_client_context
+from tiermq.spark import explain_scan
 
 SMALL_PROPERTIES = "".join(f"{SETTINGS[name].property_name}={value}\n" for name, value in SMALL.items())
 SMALL_FILE = "\n".join(f"{name} = {value}" for name, value in SMALL.items())
@@ -342,6 +343,45 @@ def test_clients_need_a_certificate_where_trusted_ones_are_named(tmp_path: Path)
         for tls in (None, trusting_client_context()):
             with pytest.raises(RemotingError), at(ready["address"], tls=tls) as client:
                 client.request(send_command())
+
+
+def test_commands_and_scans_show_a_certificate_where_one_is_asked_for(tmp_path: Path) -> None:
+    paths = {}
+    for name in ("server", "client"):
+        made = make_self_signed(name)
+        paths[name] = str(tmp_path / f"{name}.pem")
+        Path(paths[name]).write_text(made.certificate + made.key)
+    secured = ("--tls", "enforcing", "--tls-cert", paths["server"], "--tls-trusted", paths["client"])
+    with serving(tmp_path / "s", *FREE, *secured) as (_, ready):
+        place = ["-n", ready["nameServer"]]
+        shown = ["--tls-cert", paths["client"], "--tls-ca", paths["server"]]
+        for words in (["topic", "create", "orders", "--queues", "1"], ["produce", "orders", "hello"]):
+            found = CliRunner().invoke(cli, [*words, *place, *shown])
+            assert found.exit_code == 0, found.output
+        assert "hello" in CliRunner().invoke(cli, ["consume", "orders", *place, *shown, "--bodies"]).output
+        options = {"tlsCert": paths["client"], "tlsCa": paths["server"]}
+        scan = explain_scan(show=False, namesrv=ready["nameServer"], topic="orders", **options)
+        assert scan.counters.queues == 1
+        refused = CliRunner().invoke(cli, ["consume", "orders", *place, "--tls"])
+        assert (refused.exit_code, "--tls-cert" in refused.output) == (1, True)
+
+
+def test_a_topic_is_shown_to_an_account_that_may_not_see_settings(tmp_path: Path) -> None:
+    accounts = tmp_path / "acl.toml"
+    account = '[[accounts]]\naccessKey = "{0}"\nsecretKey = "secret of {0}"\nadmin = {1}\ndefaultTopicPerm = "SUB"\n'
+    accounts.write_text(account.format("root", "true") + account.format("reader", "false"))
+    with serving(tmp_path / "s", *FREE, "--acl", accounts, "--tier", (tmp_path / "tier").as_uri()) as (_, ready):
+
+        def run(key: str, *words: str) -> str:
+            signed = {"ROCKETMQ_ACCESS_KEY": key, "ROCKETMQ_SECRET_KEY": f"secret of {key}"}
+            found = CliRunner().invoke(cli, [*words, "-n", ready["nameServer"]], env=signed)
+            assert found.exit_code == 0, found.output
+            return found.output
+
+        run("root", "topic", "create", "orders", "--queues", "1")
+        assert "for ever" in run("root", "topic", "show", "orders")
+        shown = run("reader", "topic", "show", "orders")
+        assert f"kept in the tier of {ready['name']}: not known, only an administrator may ask for it" in shown
 
 
 def test_a_hangup_reads_accounts_and_certificates_again_and_the_broker_goes_on(tmp_path: Path) -> None:
