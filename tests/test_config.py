@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tiermq.config import SETTINGS, UNKEPT, WITHOUT_EFFECT, BrokerRole, FlushDiskType, StoreConfig, read_properties
 from tiermq.errors import BadConfig
+from tiermq.settings import did_you_mean
 
 
 def test_defaults_are_those_of_the_original() -> None:
@@ -132,6 +133,19 @@ def test_toml_takes_both_spellings_and_leaves_other_tables_alone() -> None:
     )
     assert config.flush_disk_type is FlushDiskType.SYNC_FLUSH
     assert config.file_reserved_time == 12
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("LISTENPRT", "did you mean listenPort?"),
+        ("customKey", ""),
+        ("myOwnThing", ""),
+        ("storetype", "did you mean storeType?"),
+    ],
+)
+def test_only_a_near_name_is_suggested_whatever_its_case(name: str, answer: str) -> None:
+    assert did_you_mean(name, ["listenPort", "storeType", "brokerName"]) == answer
 
 
 def test_toml_with_an_unknown_key_or_broken_syntax_is_refused() -> None:

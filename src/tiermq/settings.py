@@ -127,9 +127,10 @@ def unkept_promises(
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The nearest known name as a question, or nothing."""
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean {nearest[0]}?" if nearest else ""
+    """The nearest known name as a question, or nothing where none is near. Case makes no difference."""
+    by_lower = {each.lower(): each for each in known}
+    nearest = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.75)
+    return f"did you mean {by_lower[nearest[0]]}?" if nearest else ""
 
 
 def read_toml(text: str) -> dict[str, Any]:

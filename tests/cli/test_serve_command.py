@@ -41,6 +41,7 @@ from tiermq.remoting.permissions import AccessFile
 from tiermq.remoting.self_signed import make_self_signed
 from tiermq.remoting.server import RemotingServer
 from tiermq.remoting.tls import trusting_client_context
+from tiermq.spark import explain_scan
 
 SMALL_PROPERTIES = "".join(f"{SETTINGS[name].property_name}={value}\n" for name, value in SMALL.items())
 SMALL_FILE = "\n".join(f"{name} = {value}" for name, value in SMALL.items())
@@ -212,11 +213,15 @@ def test_a_broker_signs_what_it_tells_name_servers_elsewhere(tmp_path: Path) -> 
 
 def refused(*words: str | Path) -> str:
     """The one line with which it gives up."""
+    (line,) = refusal(*words).splitlines()
+    return line
+
+
+def refusal(*words: str | Path) -> str:
     command = [sys.executable, "-m", "tiermq.cli", "serve", *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
-    return line
+    return done.stderr
 
 
 def test_what_keeps_it_from_starting_is_told_in_one_line_with_exit_code_2(tmp_path: Path) -> None:
@@ -262,9 +267,10 @@ mappedFileSizeCommitLog=1048576
 def test_a_file_that_asks_for_what_is_not_provided_starts_only_if_less_is_accepted(tmp_path: Path) -> None:
     config = tmp_path / "broker.conf"
     config.write_text(SECURED + SMALL_PROPERTIES)
-    line = refused(tmp_path / "store", "-c", config, *FREE)
+    line = refusal(tmp_path / "store", "-c", config, *FREE)
     assert str(config) in line
     assert "--accept-weaker" in line
+    assert len(line.splitlines()) == 1 + 7 + 1, "each has a line of its own"
     names = "aclEnable=true authenticationEnabled=true brokerRole=SYNC_MASTER inSyncReplicas=2 storeType=defaultRocksDB"
     for name in [*names.split(), "messageStorePlugIn=org.apache", "tls.server.mode=enforcing"]:
         assert name in line
@@ -272,7 +278,7 @@ def test_a_file_that_asks_for_what_is_not_provided_starts_only_if_less_is_accept
     accounts = tmp_path / "acl.toml"
     accounts.write_text('[[accounts]]\naccessKey = "ak"\nsecretKey = "a long secret"\nadmin = true\n')
     kept = ("--acl", accounts, "--tier", (tmp_path / "tier").as_uri(), "--tls", "enforcing")
-    line = refused(tmp_path / "store", "-c", config, *FREE, *kept)
+    line = refusal(tmp_path / "store", "-c", config, *FREE, *kept)
     assert [
         name for name in ("aclEnable", "messageStore", "tls.", "brokerRole", "inSync", "storeType") if name in line
     ] == [
@@ -283,7 +289,8 @@ def test_a_file_that_asks_for_what_is_not_provided_starts_only_if_less_is_accept
     with serving(tmp_path / "store", "-c", config, *FREE, "--accept-weaker") as (process, ready):
         assert len(ready["weaker"]) == 7
         assert process.stderr is not None
-        assert "accepted although not provided: aclEnable=true" in process.stderr.readline()
+        for each in ready["weaker"]:
+            assert process.stderr.readline() == f"tiermq serve: accepted although not provided: {each}\n"
         with at(ready["address"]) as client:
             assert client.request(send_command()).code == ResponseCode.SUCCESS
 
@@ -354,6 +361,45 @@ def test_clients_need_a_certificate_where_trusted_ones_are_named(tmp_path: Path)
                 client.request(send_command())
 
 
+def test_commands_and_scans_show_a_certificate_where_one_is_asked_for(tmp_path: Path) -> None:
+    paths = {}
+    for name in ("server", "client"):
+        made = make_self_signed(name)
+        paths[name] = str(tmp_path / f"{name}.pem")
+        Path(paths[name]).write_text(made.certificate + made.key)
+    secured = ("--tls", "enforcing", "--tls-cert", paths["server"], "--tls-trusted", paths["client"])
+    with serving(tmp_path / "s", *FREE, *secured) as (_, ready):
+        place = ["-n", ready["nameServer"]]
+        shown = ["--tls-cert", paths["client"], "--tls-ca", paths["server"]]
+        for words in (["topic", "create", "orders", "--queues", "1"], ["produce", "orders", "hello"]):
+            found = CliRunner().invoke(cli, [*words, *place, *shown])
+            assert found.exit_code == 0, found.output
+        assert "hello" in CliRunner().invoke(cli, ["consume", "orders", *place, *shown, "--bodies"]).output
+        options = {"tlsCert": paths["client"], "tlsCa": paths["server"]}
+        scan = explain_scan(show=False, namesrv=ready["nameServer"], topic="orders", **options)
+        assert scan.counters.queues == 1
+        refused = CliRunner().invoke(cli, ["consume", "orders", *place, "--tls"])
+        assert (refused.exit_code, "--tls-cert" in refused.output) == (1, True)
+
+
+def test_a_topic_is_shown_to_an_account_that_may_not_see_settings(tmp_path: Path) -> None:
+    accounts = tmp_path / "acl.toml"
+    account = '[[accounts]]\naccessKey = "{0}"\nsecretKey = "secret of {0}"\nadmin = {1}\ndefaultTopicPerm = "SUB"\n'
+    accounts.write_text(account.format("root", "true") + account.format("reader", "false"))
+    with serving(tmp_path / "s", *FREE, "--acl", accounts, "--tier", (tmp_path / "tier").as_uri()) as (_, ready):
+
+        def run(key: str, *words: str) -> str:
+            signed = {"ROCKETMQ_ACCESS_KEY": key, "ROCKETMQ_SECRET_KEY": f"secret of {key}"}
+            found = CliRunner().invoke(cli, [*words, "-n", ready["nameServer"]], env=signed)
+            assert found.exit_code == 0, found.output
+            return found.output
+
+        run("root", "topic", "create", "orders", "--queues", "1")
+        assert "for ever" in run("root", "topic", "show", "orders")
+        shown = run("reader", "topic", "show", "orders")
+        assert f"kept in the tier of {ready['name']}: not known, only an administrator may ask for it" in shown
+
+
 def test_a_hangup_reads_accounts_and_certificates_again_and_the_broker_goes_on(tmp_path: Path) -> None:
     accounts, certificate = tmp_path / "acl.toml", tmp_path / "broker.pem"
     account = '[[accounts]]\naccessKey = "ak"\nsecretKey = "{}"\nadmin = true\n'
@@ -365,12 +411,11 @@ def test_a_hangup_reads_accounts_and_certificates_again_and_the_broker_goes_on(t
         return made.certificate
 
     write("the first secret")
-    with serving(tmp_path / "s", *FREE, "--acl", accounts, "--tls-cert", certificate, "--verbose") as (process, ready):
+    with serving(tmp_path / "s", *FREE, "--acl", accounts, "--tls-cert", certificate) as (process, ready):
         second = write("the second secret")
         process.send_signal(signal.SIGHUP)
-        assert process.stderr is not None
-        while "read accounts and certificates again" not in process.stderr.readline():
-            continue
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline()) == {"event": "reloaded"}
         host, _, port = ready["address"].rpartition(":")
         assert ssl.get_server_certificate((host, int(port))) == second
         with at(ready["address"], credentials=Credentials("ak", "the second secret")) as client:

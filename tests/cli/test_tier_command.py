@@ -232,3 +232,10 @@ def test_nothing_of_a_tier_is_changed_by_looking_at_it() -> None:
     for words in (("ls",), ("stat",), ("cat", "--topic", "orders"), ("verify",), ("orphans",)):
         run(words[0], URL, *words[1:])
     assert {path: path.stat().st_mtime_ns for path in GOLDEN.rglob("*")} == before
+
+
+def test_cat_behind_the_end_says_where_the_queue_ends() -> None:
+    result = run("cat", URL, "--topic", "orders", "--queue", "0", "--offset", "9999")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "no message at offset 9999 or later in the tier, which ends" in result.stderr
+    assert "Note" not in run("cat", URL, "--topic", "orders", "--queue", "0", "--offset", "20", "--count", "3").stderr

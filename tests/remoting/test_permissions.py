@@ -146,7 +146,8 @@ def test_no_default_opens_a_broker_s_own_topics(topic: str) -> None:
 
 def test_administration_is_for_administrators(table: AccessTable) -> None:
     create, root = {"topic": "orders"}, Credentials("root", "topsecret")
-    assert "administrators" in str(refused(table, RemotingCommand(17, ext=create), ADMINISTRATOR))
+    text = str(refused(table, RemotingCommand(17, ext=create), ADMINISTRATOR))
+    assert "request 17 (UPDATE_AND_CREATE_TOPIC) is for administrators" in text
     assert refused(table, RemotingCommand(17, ext=create), ADMINISTRATOR, root) is None
     assert refused(table, RemotingCommand(310, ext={**SEND, "b": "closed"}), writes("b"), root) is None
     assert refused(table, RemotingCommand(305)) is None

@@ -59,7 +59,8 @@ def namesrv(
     if config_file is not None and not accept_weaker:
         provided = [] if security.accounts is None else ["--acl"]
         if weaker := unkept_in_file(str(config_file), provided):
-            _give_up(f"{config_file} asks for what is not provided: {'; '.join(weaker)}. To start: --accept-weaker")
+            listed = "\n  ".join([f"{config_file} asks for what is not provided:", *weaker])
+            _give_up(f"{listed}\nTo start without it: --accept-weaker")
     if ignored:
         say_event(
             as_json,
@@ -84,7 +85,7 @@ def namesrv(
             port=server.port,
             kvConfigPath=config.kv_config_path,
         )
-        ending.wait(on_hangup=lambda: reload_security([server.server], acl))
+        ending.wait(on_hangup=lambda: reload_security([server.server], acl, as_json))
         server.stop()
     say_event(as_json, "name server ended", event="ended")
 

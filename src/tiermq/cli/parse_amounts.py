@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import re
 
-from tiermq.errors import BadConfig
+import click
 
 _HOURS = {"h": 1, "d": 24, "w": 24 * 7, "y": 24 * 365}
 _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def parse_hours(option: str, text: str, words: str = "") -> int:
-    """`72h`, `30d`, `4w` or `2y` in hours; `words` are what else the option takes. Raises BadConfig."""
+    """`72h`, `30d`, `4w` or `2y` in hours; `words` are what else the option takes. Raises UsageError."""
     found = re.fullmatch(r"(\d+)([hdwy])", text.strip().lower())
     if found is None or int(found[1]) < 1:
-        raise BadConfig(f"{option} is a time such as 72h, 30d, 8w or 2y{words}, found {text!r}")
+        raise click.UsageError(f"{option} is a time such as 72h, 30d, 8w or 2y{words}, found {text!r}")
     return int(found[1]) * _HOURS[found[2]]
 
 
 def parse_bytes(option: str, text: str, words: str = "") -> int:
-    """`10G`, `500M` or a number, in bytes; `words` as above. Raises BadConfig."""
+    """`10G`, `500M` or a number, in bytes; `words` as above. Raises UsageError."""
     found = re.fullmatch(r"(\d+)([kmgt]?)b?", text.strip().lower())
     if found is None or int(found[1]) < 1:
-        raise BadConfig(f"{option} is a size such as 500M or 10G{words}, found {text!r}")
+        raise click.UsageError(f"{option} is a size such as 500M or 10G{words}, found {text!r}")
     return int(found[1]) * _BYTES[found[2]]

@@ -44,7 +44,6 @@ USUAL_TLS = "TLS permissive"
 _REPORTED = {
     "ignored": "settings without effect here",
     "unknown": "unknown settings",
-    "weaker": "accepted although not provided",
 }
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -101,6 +100,8 @@ def serve(security: SecurityOptions, **options: Any) -> None:
         for name, words in _REPORTED.items():
             if ready[name]:
                 click.echo(f"tiermq serve: {words}: {', '.join(ready[name])}", err=True)
+        for each in ready["weaker"]:
+            click.echo(f"tiermq serve: accepted although not provided: {each}", err=True)
         say_event(as_json, _ready_line(ready), event="ready", **ready)
         ending.wait(on_hangup=reload)
         say_event(as_json, "broker ending", event="ending")
@@ -121,8 +122,8 @@ def _start(
     weaker = file.unkept(_kept(security, tier, config.namesrv_addr))
     if weaker and not options["accept_weaker"]:
         raise BadConfig(
-            f"{options['config_file']} asks for what is not provided: {'; '.join(weaker)}. "
-            "To start without it: --accept-weaker"
+            "\n  ".join([f"{options['config_file']} asks for what is not provided:", *weaker])
+            + "\nTo start without it: --accept-weaker"
         )
     if tier and not options["tier_later"]:
         _check_tier(tier, TierConfig(**file.tier), config)
@@ -171,7 +172,7 @@ def _start(
         "ignored": list(file.ignored),
         "unknown": list(file.unknown),
         "weaker": weaker,
-    }, lambda: reload_security(servers, acl)
+    }, lambda: reload_security(servers, acl, options["as_json"])
 
 
 def _ready(broker: Broker, tier: str | None, security: SecurityOptions, acl: AccessFile | None) -> dict[str, Any]:

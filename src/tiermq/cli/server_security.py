@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import click
 
+from tiermq.cli.say_event import say_event
 from tiermq.errors import BadConfig
 from tiermq.remoting.permissions import AccessFile, Account
 from tiermq.remoting.self_signed import INSTALL, can_make_self_signed
@@ -77,17 +78,17 @@ class SecurityOptions:
         return None if self.accounts is None else AccessFile(self.accounts, also=also)
 
 
-def reload_security(servers: Sequence[RemotingServer], acl: AccessFile | None) -> None:
+def reload_security(servers: Sequence[RemotingServer], acl: AccessFile | None, as_json: bool) -> None:
     """Read accounts and certificates again, as SIGHUP asks; where a file is bad, what was read before stays."""
-    if acl is not None:
-        acl.reload()
+    is_read = acl is None or acl.reload()
     for server in servers:
         try:
             server.reload_tls()
         except BadConfig as error:
             _log.error("%s; the certificate read before stays in force", error)
             return
-    _log.info("read accounts and certificates again")
+    if is_read:
+        say_event(as_json, "read accounts and certificates again", event="reloaded")
 
 
 def security_options(command: F) -> F:

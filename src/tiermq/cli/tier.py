@@ -170,8 +170,20 @@ def cat(
         else:
             for each in queues:
                 damaged |= _print_queue(view, each, offset, count)
+            _tell_ends(queues, topic, offset)
     if damaged:
         raise SystemExit(EXIT_PROBLEMS)
+
+
+def _tell_ends(queues: list[QueueView], topic: str, offset: int) -> None:
+    """Why nothing was printed: the offset is behind the end of every queue."""
+    if all(offset >= queue.max_offset for queue in queues):
+        shown = [f"{each.key.broker} {topic}-{each.key.queue_id} at {each.max_offset}" for each in queues[:5]]
+        more = f" and {len(queues) - 5} more" if len(queues) > 5 else ""
+        click.echo(
+            f"Note: there is no message at offset {offset} or later in the tier, which ends {', '.join(shown)}{more}",
+            err=True,
+        )
 
 
 def _tell_unindexed(view: TierView, topic: str) -> None:

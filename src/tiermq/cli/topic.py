@@ -16,7 +16,7 @@ from tiermq.client.access import Access
 from tiermq.client.cluster_client import ClusterClient
 from tiermq.errors import RequestRefused
 from tiermq.message.topic_name import AUTO_CREATE_TOPIC, is_dead_letter_topic, is_retry_topic, is_system_topic
-from tiermq.remoting.codes import RequestCode
+from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.json_dialect import as_int, decode_object
 from tiermq.tier.retention_plan import FOR_EVER_HOURS, KEPT_FOR_EVER, Kept
 
@@ -175,7 +175,7 @@ def alter(access: Access, name: str, as_json: bool, **options: Any) -> None:
 
 
 def _retention_attributes(options: dict[str, Any]) -> dict[str, str]:
-    """The attributes that the options ask for. Raises BadConfig."""
+    """The attributes that the options ask for. Raises UsageError."""
     found = {}
     if (text := options["retention"]) is not None:
         hours = {"forever": FOR_EVER_HOURS, "default": -1}.get(text.strip().lower())
@@ -268,7 +268,8 @@ def show(access: Access, name: str, as_json: bool) -> None:
             try:
                 kept[broker] = await _kept_by(cluster, address, name)
             except RequestRefused as error:  # An account that may read the topic and not the broker's settings.
-                kept[broker] = {"error": str(error)}
+                is_secret = error.code == ResponseCode.NO_PERMISSION
+                kept[broker] = {"error": "only an administrator may ask for it" if is_secret else str(error)}
         return sorted(found, key=lambda each: (each["broker"], each["queueId"])), kept
 
     found, kept = access.run(queues)

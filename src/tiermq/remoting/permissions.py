@@ -44,7 +44,7 @@ from tiermq.clock import Clock, SystemClock
 from tiermq.errors import BadConfig, RequestRefused
 from tiermq.message.topic_name import DEAD_LETTER_PREFIX, RETRY_PREFIX, group_problem, is_broker_topic, topic_problem
 from tiermq.remoting.acl import ACCESS_KEY, SIGNATURE, Credentials, signature_of
-from tiermq.remoting.codes import ResponseCode
+from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.settings import did_you_mean
 
@@ -131,7 +131,8 @@ class Account:
     def require_admin(self, code: int) -> None:
         """Raises RequestRefused with NO_PERMISSION."""
         if not self.admin:
-            raise no_permission(f"request {int(code)} is for administrators, and {self.access_key!r} is none")
+            name = next((each.name for each in RequestCode if each == code), "unknown")
+            raise no_permission(f"request {int(code)} ({name}) is for administrators, and {self.access_key!r} is none")
 
 
 class AccessTable:
@@ -196,16 +197,18 @@ class AccessFile:
             self.reload()
         return self.table.signer_of(command, peer_host)
 
-    def reload(self) -> None:
-        """Read the file if it is another one than before."""
+    def reload(self) -> bool:
+        """Read the file if it is another one than before. False when it is bad, which is logged."""
         stamp = self._stamp_now()
         if stamp == self._stamp:
-            return
+            return True
         self._stamp = stamp
         try:
             self.table = self._load()
         except BadConfig as error:
             _log.error("%s; the table read before stays in force", error)
+            return False
+        return True
 
     def _load(self) -> AccessTable:
         table = AccessTable.load(self.path)

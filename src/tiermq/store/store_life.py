@@ -82,7 +82,7 @@ class StoreLife:
             settings["store_path_root_dir"] = str(Path(path).absolute())
         config = config.with_settings(**settings)
         if config.unkept and not accept_weaker:
-            raise BadConfig(f"{'; '.join(config.unkept)}. To open the store without: accept_weaker=True")
+            raise BadConfig("\n".join([*config.unkept, "To open the store without: accept_weaker=True"]))
         access = access or OsFileAccess()
         root = str(config.root_path)
         require_no_rocksdb(root, access)

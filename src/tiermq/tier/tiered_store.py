@@ -18,7 +18,6 @@ Threads: any thread may call anything but `open` and `close`.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import logging
 import os
 import threading
@@ -48,6 +47,7 @@ from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import is_light_queue, is_system_topic
 from tiermq.metrics import Registry
 from tiermq.service import Service
+from tiermq.settings import did_you_mean
 from tiermq.store.cleaning import Cleaned
 from tiermq.store.local_store import LocalStore
 from tiermq.store.store_life import DEFAULT_HOST
@@ -717,8 +717,7 @@ def _configured(
     """The settings of both stores. Some are both's; the tier's metadata lies in the local store's directory."""
     for name in settings:
         if name not in STORE_SETTINGS and name not in TIER_SETTINGS:
-            nearest = difflib.get_close_matches(name, [*STORE_SETTINGS, *TIER_SETTINGS], n=1, cutoff=0.5)
-            hint = f"did you mean {nearest[0]}?" if nearest else "docs/operations.md lists the settings"
+            hint = did_you_mean(name, [*STORE_SETTINGS, *TIER_SETTINGS]) or "docs/operations.md lists the settings"
             raise BadConfig(f"there is no setting named {name}: {hint}")
     if path is not None:
         settings = {**settings, "store_path_root_dir": str(Path(path).absolute())}

@@ -159,6 +159,15 @@ def test_bad_bodies_are_kept_apart_with_their_reason_and_counted(plain: TableWor
     assert "field id: expected int64" in bad[0]["reason"]
 
 
+def test_a_column_that_no_body_has_is_noted_and_a_schema_that_fits_none_is_a_problem(plain: TableWorld) -> None:
+    plain.put(4, body='{"id": %d}')
+    report = plain.export(body=BodyFormat.of("json", "id bigint, nope bigint"))
+    assert (report.done["messages"], report.problems) == (4, [])
+    assert "no body has a value for nope: each row has null there" in report.details["notes"]
+    other = plain.export(to=f"parquet:{plain.root}-other", body=BodyFormat.of("json", "nope bigint"))
+    assert other.problems == ["not one body has a value for any column (nope); is it the right schema?"]
+
+
 def test_too_many_bad_rows_stop_an_export_before_it_commits(plain: TableWorld) -> None:
     plain.put(4, body="no json")
     with pytest.raises(BadSchema, match="at most 2 bad rows, found 4"):

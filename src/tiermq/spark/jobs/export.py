@@ -165,6 +165,7 @@ class _Export:
         self._clock = clock
         self._step = step or (lambda _name: None)
         self._schema = export_schema(settings.columns, settings.body)
+        self._filled: set[str] = set()
         self.report = JobReport("export", "", master=tasks.master)
 
     def run(self) -> None:
@@ -213,6 +214,7 @@ class _Export:
         waves = [run.plan.bundles[at : at + size] for at in range(0, len(run.plan.bundles), size)]
         for wave in waves:
             self._wave(run, wave, journal, is_last=wave is waves[-1])
+        self._tell_empty_columns()
         journal.sweep(run.number, self._clock.now_ms())
 
     def _wave(self, run: _Run, bundles: Sequence[ScanBundle], journal: CommitJournal, *, is_last: bool) -> None:
@@ -328,6 +330,18 @@ class _Export:
         self._tell_damaged(run.damaged)
         if bad and not any(result.rows for result in results):
             report.problems.append("not one body could be decoded; is it the right schema?")
+        self._filled.update(*(result.filled for result in results))
+
+    def _tell_empty_columns(self) -> None:
+        """A column of bodies without a single value is more often a slip of the pen than news."""
+        body = self._settings.body
+        names = [] if body is None or not self.report.done.get("messages") else body.columns.names
+        empty = [name for name in names if name not in self._filled]
+        if empty and len(empty) == len(names):
+            text = f"not one body has a value for any column ({', '.join(empty)}); is it the right schema?"
+            self.report.problems += [text] if text not in self.report.problems else []
+        elif empty:
+            self._note([f"no body has a value for {', '.join(empty)}: each row has null there"])
 
     def _tell_damaged(self, damaged: Sequence[Loss]) -> None:
         """Of this look at the history; one before it may have found others."""

@@ -75,6 +75,7 @@ class ExportResult:
     losses: tuple[Loss, ...] = ()
     counters: ScanCounters = field(default_factory=ScanCounters)
     reason: str = ""  # Of the first bad row.
+    filled: frozenset[str] = frozenset()  # Columns of bodies that have a value in at least one row.
 
 
 def export_schema(columns: tuple[str, ...], body: BodyFormat | None) -> pa.Schema:
@@ -102,6 +103,7 @@ class _Export:
         self._settled = ExportedRanges()
         self._reason = ""
         self.reason = ""
+        self.filled: set[str] = set()
         extra = [name for name in PLACE_COLUMNS if name not in task.columns]
         if task.body is not None and "body" not in task.columns:
             extra.append("body")
@@ -121,7 +123,7 @@ class _Export:
         self.counters.rows_given = good.rows
         return ExportResult(
             good.written(), bad.written(), good.rows, bad.rows, tuple(self.damaged), tuple(self.losses), self.counters,
-            self.reason,
+            self.reason, frozenset(self.filled),
         )  # fmt: skip
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
@@ -167,6 +169,9 @@ class _Export:
                 self._put_bad(batch.filter(wrong), texts.filter(wrong), bad)
                 right = pc.invert(wrong)
                 columns = [each.filter(right) for each in columns]
+            for name, each in zip(self.task.schema.names, columns, strict=True):
+                if each.null_count < len(each):
+                    self.filled.add(name)
         good.add(pa.RecordBatch.from_arrays(columns, schema=self.task.schema))
 
     def _settle(self, offsets: pa.Array) -> None:
