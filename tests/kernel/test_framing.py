@@ -270,6 +270,9 @@ def test_the_largest_frame_is_taken_and_a_smaller_limit_is_kept(kernel: ModuleTy
     assert kernel.FrameReader().feed(struct.pack(">iI", length, 0)) == []
     with pytest.raises(BadFrame):
         kernel.FrameReader(1000).feed(struct.pack(">iI", 997, 0))
+    with pytest.raises(BadFrame, match="a header of at most 100 bytes"):
+        kernel.FrameReader(1000, header_bytes_max=100).feed(struct.pack(">iI", 200, 101))
+    assert kernel.FrameReader(1000, header_bytes_max=100).feed(struct.pack(">iI", 200, 100)) == []
 
 
 @needs_both
