@@ -34,7 +34,7 @@ def test_a_bad_bit_is_found_by_whoever_touches_its_block() -> None:
     bad[BLOCK_BYTES_MIN + 7] ^= 16
     assert read(bad, sums, 0, BLOCK_BYTES_MIN) == DATA[:BLOCK_BYTES_MIN]
     for position, length in ((BLOCK_BYTES_MIN, 8), (BLOCK_BYTES_MIN - 1, 2), (0, len(DATA))):
-        with pytest.raises(CorruptSegment, match="from 4096 on"):
+        with pytest.raises(CorruptSegment, match="of 4096 bytes at 4096 is not"):
             read(bad, sums, position, length)
 
 
