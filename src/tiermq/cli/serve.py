@@ -87,12 +87,13 @@ def serve(security: SecurityOptions, **options: Any) -> None:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(TierTroubleFilter())
     limit_heaps()
     left: dict[str, Any] = {}
     # Signals first, so that one that comes while it starts is not lost.
     with EndSignals() as ending, ExitStack() as running:
+        for handler in logging.getLogger().handlers:
+            handler.addFilter(rare := TierTroubleFilter())
+            running.callback(handler.removeFilter, rare)
         try:
             ready, reload = _start(options, security, running, left)
         except (OSError, TierMQError) as error:
