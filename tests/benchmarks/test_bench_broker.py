@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,9 @@ def told(failed: int) -> dict[str, Any]:
 
 
 def test_a_round_counts_messages_bytes_and_the_broker_s_processor_time() -> None:
-    side = broker_side.Loaded("tiermq", lambda **_job: told(0), 1, "127.0.0.1:1", 1)
-    measured = side.round(kind="send", bytes=128)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        side = broker_side.Loaded("tiermq", lambda **_job: told(0), process.pid, "127.0.0.1:1", 1)
+        measured = side.round(kind="send", bytes=128)
     assert (measured.messages, measured.bytes, measured.seconds) == (100, 12_800, 2.0)
     assert measured.cpu_seconds >= 0.0
 

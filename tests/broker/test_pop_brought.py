@@ -195,3 +195,40 @@ def test_early_acknowledgements_of_a_group_are_bounded_also_when_they_are_read_a
         manual_clock.advance_ms(2 * MINUTE_MS)
         until(broker, lambda: not log._early[0])
         assert not log._early_counts
+
+
+def test_what_was_acknowledged_early_waits_for_a_check_point_that_is_stored_and_not_dispatched(
+    tmp_path: Path, manual_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pop_ms = manual_clock.now_ms() - 1
+    with running(tmp_path / "alive", clock=manual_clock, **QUEUES) as broker:
+        put(broker, "one", "two")
+        broker.parts.offsets.commit("G", "T", 0, 2)
+        log, local = pops(broker).log, broker.parts.local
+        popped = Popped("G", "T", 0, 0, pop_ms)
+        log.acknowledge_early(0, popped, [0, 1], pop_ms + MINUTE_MS)
+        local.dispatch_now()
+        end, dispatch, look = local.max_offset(REVIVE_TOPIC, 0), local.dispatch_now, local.max_offset
+        behind = True
+
+        def dispatch_now() -> None:
+            nonlocal behind
+            behind = False
+            dispatch()
+
+        def max_offset(topic: str, queue_id: int, *, committed: bool = True) -> int:
+            is_held = behind and topic == REVIVE_TOPIC
+            return end if is_held else look(topic, queue_id, committed=committed)
+
+        monkeypatch.setattr(local, "max_offset", max_offset)
+        properties = {"UNIQ_KEY": "ck", "TIMER_DELIVER_MS": str(pop_ms)}
+        body = json.dumps(check_point(pop_ms, [0, 1])).encode()
+        assert local.put(Message(REVIVE_TOPIC, body, 0, tags="ck", properties=properties)).ok
+        monkeypatch.setattr(local, "dispatch_now", dispatch_now)
+        manual_clock.advance_ms(MINUTE_MS + 3 * SECOND_MS)
+        pops(broker).revive.run_once()
+        monkeypatch.undo()
+        dispatch()
+        pops(broker).revive.run_once()
+        assert given_back(broker) == []
+        assert len(log.points) == 0

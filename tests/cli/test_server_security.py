@@ -24,7 +24,7 @@ from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.self_signed import make_self_signed
 from tiermq.remoting.tls import TlsMode, trusting_client_context
 
-ACCOUNTS = '[[accounts]]\naccessKey = "user"\nsecretKey = "secret"\n'
+ACCOUNTS = '[[accounts]]\naccessKey = "user"\nsecretKey = "secret"\ndefaultTopicPerm = "SUB"\n'
 LIST = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
 
 

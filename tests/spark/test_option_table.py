@@ -26,7 +26,7 @@ def test_an_unknown_option_is_told_the_nearest_one(given: str, near: str) -> Non
 
 
 def test_an_option_like_no_other_is_told_all_there_are() -> None:
-    with pytest.raises(BadOption, match="there is no option zzz; there are tier, store, namesrv, tls, brokerName"):
+    with pytest.raises(BadOption, match="there is no option zzz; there are tier, store, namesrv, tls, tlsCert"):
         read_given(SOURCE_OPTIONS, {"zzz": "x"}, Use.BATCH)
 
 

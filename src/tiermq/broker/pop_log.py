@@ -289,6 +289,11 @@ class PopLog:
                             self._take(queue, message)
                 self._brought[queue] = waiting
 
+    @property
+    def has_early(self) -> bool:
+        """Whether something was acknowledged whose check point has not come."""
+        return any(self._early)
+
     def forget_early(self, delivered_ms: int) -> None:
         """Timers that were due before were delivered: what was acknowledged early and did not come never will."""
         for queue in range(self.queues):

@@ -102,6 +102,8 @@ class PopRevive(Service):
     def _take_delivered(self) -> None:
         timers = self._parts.timers
         delivered_ms = self._parts.clock.now_ms() if timers is None or timers.is_idle else timers.read_ms
+        if self._log.has_early:
+            self._parts.local.dispatch_now()  # Or a check point that a timer has just brought would come too late.
         self._log.take_delivered()
         self._log.forget_early(delivered_ms)
 

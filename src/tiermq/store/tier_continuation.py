@@ -11,7 +11,6 @@ The metadata are read by their two tables alone: the store must not depend on th
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 
@@ -52,6 +51,8 @@ def require_own_numbers(root: str, local_end: Callable[[str, int], int]) -> None
 
 
 def _tier_ends(path: str) -> list[tuple[str, int, int]]:
+    import sqlite3  # A store without a tier does not load it.
+
     try:
         with closing(sqlite3.connect(path)) as connection:
             if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'segment'").fetchall():

@@ -169,9 +169,8 @@ class TieredStore(TieredReading):
             store._tier_lock = lock
             store._require_same_history()
             if not was_compared:
-                parts.writer.check_tier = partial(
-                    unknown_tier, driver, metadata, str(tier_config.root_path), torn_is_known=True
-                )
+                root = str(tier_config.root_path)
+                parts.writer.check_tier = partial(unknown_tier, driver, metadata, root, torn_is_known=True)
             parts.engine.hold(parts.retention.deleting_topics())
             if parts.follower is None and (restore or is_lost):
                 store._finish_uploads()

@@ -82,7 +82,7 @@ def test_what_is_lost_is_counted_with_what_the_plan_lost(filled: SourceWorld, ca
     rows = sum(batch.num_rows for part in partitions for batch in read_partition(part, counters))
     assert rows == counters.rows_given
     assert (rows + counters.messages_lost, counters.messages_lost > 2) == (120, True)
-    assert "orders/1: 64 messages, offsets 0 to 64: corrupt (its block in the tier" in caplog.text
+    assert "orders/1: 64 messages, offsets 0 to 64: corrupt (of its unit its block of 1280 bytes" in caplog.text
 
 
 def break_a_unit(world: SourceWorld, topic: str, queue_id: int, offset: int) -> None:
