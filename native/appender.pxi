@@ -1,4 +1,4 @@
-# Append a record in place: `kernel/appending.py`.
+# Append a record in place: `kernel/appender.py`.
 
 
 @cython.final
@@ -24,20 +24,20 @@ class QueueHandle:
     def put(self, body, properties=b""):
         """Put `body` with already encoded properties. Same checks and statuses as a put of a Message."""
         a: Appender = self.appender
-        if type(body) is not bytes or type(properties) is not bytes or a.gate or a.waits or not (
+        if type(body) is not bytes or type(properties) is not bytes or a.closed or a.is_sync or not (
             plain_properties(
                 cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(properties)), PyBytes_GET_SIZE(properties)
             )
         ):
             message = Message(self.topic, body, self.queue_id, encoded_properties=properties)
-            return a.put(message) if a.door is None else a.door(message)
+            return a.put(message) if a.sync_put is None else a.sync_put(message)
         now: int64_t = a.now()
         done: int64_t = a.write(self, body, properties, 0, 0, 0, a.host, 0, 0, now, 1)
         if done < 0:
-            return a.slow(Message(self.topic, body, self.queue_id, encoded_properties=properties), Refusal(done))
+            return a.slow_path(Message(self.topic, body, self.queue_id, encoded_properties=properties), Refusal(done))
         result: PutResult = stored(a.host, done, self.next_offset - 1, now, a.last_size, 1)
-        if a.idle:
-            a.idle = False
+        if a.reput_idle:
+            a.reput_idle = False
             a.wake()
         return result
 
@@ -46,7 +46,7 @@ class QueueHandle:
 @cython.inline
 @cython.exceptval(check=False)
 def prefetch_contents(message: Message) -> cython.void:
-    """Ask for the beginning of a message's body and for its properties, which a put will read soon."""
+    """Prefetch the beginning of a message's body and its properties, which a put will read soon."""
     start: cython.pointer(u8) = cython.cast(cython.pointer(u8), cython.cast(cython.p_void, message.body))
     length: int64_t = PyBytes_GET_SIZE(message.body)
     at: int64_t
@@ -60,11 +60,11 @@ def prefetch_contents(message: Message) -> cython.void:
 @cython.final
 @cython.cclass
 class Appender:
-    gate = cython.declare(cython.bint, visibility="public")
-    idle = cython.declare(cython.bint, visibility="public")
-    waits = cython.declare(cython.bint, visibility="public")
+    closed = cython.declare(cython.bint, visibility="public")
+    reput_idle = cython.declare(cython.bint, visibility="public")
+    is_sync = cython.declare(cython.bint, visibility="public")
     max_body_bytes = cython.declare(int64_t, visibility="public")
-    door = cython.declare(object, visibility="public")
+    sync_put = cython.declare(object, visibility="public")
     puts = cython.declare(int64_t, visibility="readonly")
     stored_bytes = cython.declare(int64_t, visibility="readonly")
     last_store_timestamp_ms = cython.declare(int64_t, visibility="readonly")
@@ -72,19 +72,19 @@ class Appender:
     last_sampled: int64_t
     crc_property: cython.bint
     auto_version: cython.bint
-    active: Tail
+    active: WriteCursor
     t: cython.pointer(tail_t)
     queues: dict
     host: bytes
-    slow: object
+    slow_path: object
     wake: object
     clock: object
     sample: object
 
-    def __init__(self, host, *, slow, wake, clock=None, sample=None, max_body_bytes=4194304, crc_property=False,
+    def __init__(self, host, *, slow_path, wake, clock=None, sample=None, max_body_bytes, crc_property=False,
                  auto_version=True, lock=None):  # fmt: skip
         self.host = host
-        self.slow = slow
+        self.slow_path = slow_path
         self.wake = wake
         self.clock = clock
         self.sample = sample
@@ -92,19 +92,19 @@ class Appender:
         self.crc_property = crc_property
         self.auto_version = auto_version
         self.queues = {}
-        self.gate = True
+        self.closed = True
 
     @property
     def tail(self):
         return self.active
 
-    def attach(self, tail: Tail | None):
+    def attach(self, tail: WriteCursor | None):
         """Append to this file from now on."""
         self.active = tail
         self.t = cython.NULL if tail is None else cython.address(tail.t)
 
-    def roll(self, tail: Tail):
-        """End the active file with a blank record and go on in `tail`, as one step that no put can see the middle of."""
+    def roll(self, tail: WriteCursor):
+        """End the active file with a blank record and continue in `tail`, atomically for puts."""
         t: cython.pointer(tail_t) = self.t
         if t != cython.NULL and t.data != cython.NULL and t.position < t.size:
             store32(t.data + t.position, t.size - t.position)
@@ -182,7 +182,7 @@ class Appender:
             return RECORD_TOO_LARGE
         if t == cython.NULL or t.position + total + 8 > t.limit:
             return ROOM
-        # Set and cleared: a message that was forwarded may carry the bits of hosts that it no longer has.
+        # Set and cleared: a forwarded message may have the bits of its former hosts.
         sys_flag = (sys_flag & ~0x30) | (0x10 if born_length == 20 else 0) | (0x20 if host_length == 20 else 0)
         p: cython.pointer(u8) = t.data + t.position
         physical: int64_t = t.base + t.position
@@ -242,17 +242,17 @@ class Appender:
         return physical
 
     def put(self, message: Message):
-        """Store one message; anything unusual is `slow`'s: slow(message, refusal) -> PutResult."""
-        if self.gate:
-            return self.slow(message, CLOSED)
+        """Store one message; special cases go to the slow path: slow_path(message, refusal) -> PutResult."""
+        if self.closed:
+            return self.slow_path(message, CLOSED)
         if self.sample is not None and self.puts - self.last_sampled >= 1024:
             self.last_sampled = self.puts
             return self.sample(message)
-        if message.special:
-            return self.slow(message, SPECIAL)
+        if message.needs_offset:
+            return self.slow_path(message, NEEDS_OFFSET)
         h: QueueHandle = self.find(message.topic, message.queue_id)
         if h is None:
-            return self.slow(message, UNBOUND)
+            return self.slow_path(message, UNBOUND)
         now: int64_t = self.now()
         host: bytes = message.born_host
         done: int64_t = self.write(
@@ -261,22 +261,22 @@ class Appender:
             message.prepared_transaction_offset, now, 1,
         )  # fmt: skip
         if done < 0:
-            return self.slow(message, Refusal(done))
+            return self.slow_path(message, Refusal(done))
         result: PutResult = stored(
             self.host, done, 0 if message.sys_flag & 4 else h.next_offset - 1, now, self.last_size, 1
         )
-        if self.idle:
-            self.idle = False
+        if self.reput_idle:
+            self.reput_idle = False
             self.wake()
         return result
 
     def put_expecting(self, message: Message, expected_offset: int64_t, count: int32_t):
-        """Store `message` as `count` queue positions, only if its queue still stands at `expected_offset`.
+        """Store `message` as `count` queue positions, only if its queue is still at `expected_offset`.
 
-        For records whose properties carry their own queue offset. A PutResult, or the Refusal.
+        For records whose properties contain their queue offset. Returns a PutResult, or the Refusal.
         """
         h: QueueHandle = self.find(message.topic, message.queue_id)
-        if self.gate:
+        if self.closed:
             return CLOSED
         if h is None:
             return UNBOUND
@@ -291,12 +291,12 @@ class Appender:
         )  # fmt: skip
         if done < 0:
             return Refusal(done)
-        if message.sys_flag & 4:  # Prepared and rolled back messages have no place in their queue.
+        if message.sys_flag & 4:  # Prepared and rolled back messages have no queue offset.
             expected_offset = 0
             count = 1
         result: PutResult = stored(self.host, done, expected_offset, now, self.last_size, count)
-        if self.idle:
-            self.idle = False
+        if self.reput_idle:
+            self.reput_idle = False
             self.wake()
         return result
 
@@ -325,7 +325,7 @@ class Appender:
             if not isinstance(batch[at], Message):
                 raise TypeError(f"put_many takes Messages, found {type(batch[at]).__name__} at {at}")
             m = cython.cast(Message, batch[at])
-            # The messages of a list lie all over the memory: first they are fetched, then what they point to.
+            # The messages of a list are scattered in memory: prefetch them first, then what they point to.
             if at + MESSAGES_AHEAD < length:
                 coming = cython.cast(cython.pointer(u8), cython.cast(cython.p_void, batch[at + MESSAGES_AHEAD]))
                 prefetch_read(coming)
@@ -335,7 +335,7 @@ class Appender:
             if h is None or m.topic is not topic or m.queue_id != h.queue_id:
                 topic = m.topic
                 h = self.find(topic, m.queue_id)
-            if h is not None and not self.gate and not m.special:
+            if h is not None and not self.closed and not m.needs_offset:
                 host = m.born_host
                 done = self.write(
                     h, m.body, m.encoded_properties, m.flag, m.sys_flag, m.born_timestamp_ms,
@@ -358,23 +358,23 @@ class Appender:
             if result.physical_offset >= 0:
                 results.end_offset = result.end_offset
             h = None
-            now = self.now()  # The slow path took its time, and store times never go back.
+            now = self.now()  # The slow path took time, and store times never decrease.
             results.store_timestamp_ms = now
             row += 4
             at += 1
-        if self.idle and length:
-            self.idle = False
+        if self.reput_idle and length:
+            self.reput_idle = False
             self.wake()
         return results
 
     @cython.cfunc
     def put_slowly(self, message: Message, h: QueueHandle | None) -> object:
-        if self.gate:
-            return self.slow(message, CLOSED)
-        if message.special:
-            return self.slow(message, SPECIAL)
+        if self.closed:
+            return self.slow_path(message, CLOSED)
+        if message.needs_offset:
+            return self.slow_path(message, NEEDS_OFFSET)
         if h is None:
-            return self.slow(message, UNBOUND)
+            return self.slow_path(message, UNBOUND)
         return self.put(message)
 
     @cython.cfunc
@@ -391,7 +391,7 @@ class Appender:
     @cython.cfunc
     @cython.exceptval(check=False)
     def size_of(self, m: Message, topic_length: int64_t) -> int64_t:
-        """The bytes of the record that `m` will be."""
+        """The record size of `m`."""
         born_length: int64_t = PyBytes_GET_SIZE(m.born_host)
         properties_length: int64_t = PyBytes_GET_SIZE(m.encoded_properties)
         host_length: int64_t = PyBytes_GET_SIZE(self.host)
@@ -403,13 +403,13 @@ class Appender:
         )  # fmt: skip
 
     def record_bytes(self, message: Message) -> int:
-        """The bytes of the record that a message will be."""
+        """The record size of a message."""
         return self.size_of(message, len(message.topic.encode()))
 
     def put_together(self, messages: list):
-        """Store messages of one queue next to each other in one file, with one store time; PutResults, or the Refusal
+        """Store messages of one queue side by side in one file, with one store time; PutResults, or the Refusal
         of the first that cannot be stored, with nothing written. No other put comes between them."""
-        if self.gate:
+        if self.closed:
             return CLOSED
         if not messages:
             return Refusal.EMPTY

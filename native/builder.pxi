@@ -1,4 +1,4 @@
-# Walk records, build queue units and index entries: `kernel/building.py`.
+# Scan records, build queue units and index entries: `kernel/builder.py`.
 
 
 def crc32(data) -> int:
@@ -118,7 +118,7 @@ def body_holds(p: cython.pointer(cython.const[u8]), head: cython.pointer(head_t)
 
 
 def first_zero_page(data, start: int64_t, stop: int64_t) -> int:
-    """Where the first whole, aligned 512 bytes of zeros in [start, stop) begin; -1 when there are none."""
+    """Position of the first whole, aligned 512 bytes of zeros in [start, stop); -1 when there are none."""
     view: cython.const[cython.uchar][::1] = data
     at: int64_t = (start + 511) // 512 * 512
     end: int64_t = min(stop, view.shape[0]) - 512
@@ -134,8 +134,8 @@ def first_zero_page(data, start: int64_t, stop: int64_t) -> int:
 
 
 def scan_units(data, previous_end: int64_t, physical_end_max: int64_t):
-    """Units of a consume queue from the start of `data` while they are valid, do not run backwards and end at or before
-    `physical_end_max`: (bytes of them, where the record of the last real one ends, whether any is real).
+    """Units of a consume queue from the start of `data` while they are valid, ascend and end at or before
+    `physical_end_max`: (their bytes, end of the last real unit's record, whether any is real).
     """
     view: cython.const[cython.uchar][::1] = data
     count: int64_t = view.shape[0] // UNIT_BYTES
@@ -161,10 +161,10 @@ def scan_units(data, previous_end: int64_t, physical_end_max: int64_t):
     return done * UNIT_BYTES, end, has_real
 
 
-def scan(view: Tail, start: int64_t, end: int64_t, crc_mode: cython.int = 1):
-    """Walk records from `start` while they are whole and in their place.
+def scan(view: WriteCursor, start: int64_t, end: int64_t, crc_mode: cython.int = 1):
+    """Scan records from `start` while they are whole and at their own offset.
 
-    (position, stop, records, last record's position or -1, last store time, blank size): `position` is where the walk
+    (position, stop, records, last record's position or -1, last store time, blank size): `position` is where the scan
     stopped. crc_mode: 0 none, 1 body CRC, 2 the whole-record CRC property.
     """
     head: head_t
@@ -206,7 +206,7 @@ def scan(view: Tail, start: int64_t, end: int64_t, crc_mode: cython.int = 1):
 
 
 def key_hashes(topic: str, keys: list) -> bytes:
-    """The index hashes of `topic#key` for each key, as native 32-bit numbers side by side."""
+    """The index hashes of `topic#key` for each key, as an array of native 32-bit numbers."""
     count: cython.Py_ssize_t = len(keys)
     out: bytes = PyBytes_FromStringAndSize(cython.NULL, 4 * count)
     to: cython.pointer(int32_t) = cython.cast(cython.pointer(int32_t), PyBytes_AS_STRING(out))
@@ -231,7 +231,7 @@ def key_hashes(topic: str, keys: list) -> bytes:
 @cython.final
 @cython.cclass
 class IndexTail:
-    """The open index file as the kernel sees it. All state is in the file's own header; one thread writes."""
+    """The open index file as the kernel sees it. All state is in the file's header; one thread writes."""
 
     view: cython.Py_buffer
     attached: cython.bint
@@ -264,7 +264,7 @@ class IndexTail:
     @cython.inline
     @cython.exceptval(check=False)
     def room(self) -> int64_t:
-        """How many entries can still be put without asking for blocks or another file."""
+        """How many entries fit before the next reservation or file."""
         count: int64_t = cython.cast(int32_t, load32(self.data + 36))
         if count < 1:
             count = 1
@@ -314,7 +314,7 @@ class IndexTail:
             store64(data + 24, pending[length - 1].physical_offset)
 
     def put_many(self, hashes, offsets, timestamps_ms) -> int:
-        """Put keys given as three equally long arrays (i32, i64, i64). How many fitted."""
+        """Put keys given as three arrays of equal length (i32, i64, i64). Returns how many fitted."""
         h: cython.const[cython.int][::1] = hashes
         o: cython.const[cython.longlong][::1] = offsets
         m: cython.const[cython.longlong][::1] = timestamps_ms
@@ -347,7 +347,7 @@ class IndexTail:
 @cython.final
 @cython.cclass
 class Builder:
-    """Walks the commit log and builds queue units and index entries until a record needs the slow path."""
+    """Scans the commit log and builds queue units and index entries until a record needs the slow path."""
 
     table: cython.pointer(cython.pointer(queue_t))
     table_size: int64_t
@@ -550,7 +550,7 @@ class Builder:
         place.store_ms = head.store_ms
         prefetch_write(self.index.data + 40 + 4 * cython.cast(int64_t, place.slot))
 
-    def dispatch(self, view: Tail, start: int64_t, end: int64_t, crc_mode: cython.int = 0, budget: int64_t = 1 << 62):
+    def dispatch(self, view: WriteCursor, start: int64_t, end: int64_t, crc_mode: cython.int = 0, budget: int64_t = 1 << 62):
         """Build units and entries for the records of [start, end) of one file: (position, stop).
 
         Stop.SLOW: the record at `position` needs the slow path. Stop.BLANK: the file ends there. Stop.END: everything
@@ -565,7 +565,7 @@ class Builder:
         index_room: int64_t = self.index.room() if use_index else 0
         index_end: int64_t = -1
         if use_index:
-            # A file without entries carries the end of the file before it, so that nothing is indexed twice.
+            # A file without entries has the end of the previous file, so that nothing is indexed twice.
             index_end = cython.cast(int64_t, load64(self.index.data + 24))
             if index_end == 0 and cython.cast(int32_t, load32(self.index.data + 36)) <= 1:
                 index_end = -1
@@ -584,8 +584,8 @@ class Builder:
                 stop = parse_head(data + position, end - position, cython.address(head))
                 if stop != STOP_END:
                     break
-                # Bodies are skipped, which the hardware's prefetcher cannot guess. Short records are fetched whole, of
-                # long ones the ends, as if the next were equally long.
+                # Bodies are skipped, which the hardware prefetcher cannot predict. Prefetch short records whole, of
+                # long ones the ends, assuming that the next has the same size.
                 if head.total <= FETCHED_WHOLE_MAX:
                     if fetched < position:
                         fetched = position
@@ -602,7 +602,7 @@ class Builder:
                 ):
                     stop = STOP_CORRUPT
                     break
-                # A record at the index's end may be half indexed: the index service decides.
+                # A record at the index's end may be partly indexed: the index service decides.
                 if use_index and head.physical_offset == index_end:
                     stop = STOP_SLOW
                     break

@@ -1,9 +1,9 @@
-/* Records to the buffers of Arrow columns, for decode_columns: one record after the other, each read once. What is
- * written for a record is appended to every wanted column at once, while its bytes are near.
+/* Records to the buffers of Arrow columns, for decode_columns: one record after the other, each read once. A record
+ * is appended to all requested columns together, while its bytes are in the cache.
  *
- * Anything unusual (damage, text that is not UTF-8, compressed bodies, records of light queues) is left to the pure twin:
- * `decode_some` stops before it and the caller appends what the twin made of it. So only plain records are decided here,
- * and "plain" is decided in the same order as there.
+ * Special records (damage, text that is not UTF-8, compressed bodies, records of light queues) are left to the pure
+ * twin: `decode_some` stops before them and the caller appends the twin's rows. So only plain records are decoded here,
+ * with the checks in the same order as there.
  */
 #ifndef TIERMQ_COLUMNS_H
 #define TIERMQ_COLUMNS_H
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include "native.h"
 
-/* The order of kernel.column_values.COLUMN_SHAPES; asserted at import. */
+/* The order of kernel.columns.COLUMN_SHAPES; asserted at import. */
 enum {
     C_QUEUE_OFFSET, C_BORN_TIMESTAMP, C_STORE_TIMESTAMP, C_TAGS_CODE, C_PREPARED_OFFSET, C_LOG_OFFSET, C_DELIVER_TIME,
     C_FLAG, C_SYS_FLAG, C_RECONSUME_TIMES, C_BODY_CRC, C_STORE_SIZE,
@@ -33,7 +33,7 @@ enum { T_TAKEN, T_LEFT_OUT, T_ODD, T_NO_MEMORY };
 
 typedef struct { u8 *data; int64_t size, capacity; } out_t;
 
-/* `values`: numbers, or the offsets of texts, lists and maps; then one or two runs of strings below them. */
+/* `values`: numbers, or the offsets of texts, lists and maps; then one or two arrays of strings below them. */
 typedef struct {
     int wanted;
     int64_t nulls;
@@ -43,23 +43,23 @@ typedef struct {
 typedef struct { const u8 *at; int64_t length; } piece_t;
 typedef struct { const u8 *name, *value; int32_t name_length, value_length; } pair_t;
 
-/* A set of short strings, open addressing; `mask` + 1 places. */
+/* A set of short strings, open addressing; `mask` + 1 slots. */
 typedef struct { piece_t *places; int64_t mask, count; } names_t;
 
 typedef struct { u8 host[20], text[HOST_TEXT_MAX]; int host_length, text_length; } host_cache_t;
 
 typedef struct {
-    /* What is asked. */
+    /* The request. */
     const u8 *data, *topic;
     const int64_t *starts, *sizes, *delays_ms;
     int64_t data_bytes, log_base, first_offset, begin_ms, end_ms, max_rows, max_bytes, end, delay_count;
     int32_t topic_length, queue_id;
     int check, decompress, scans_properties;
     names_t tags, keys;
-    /* What is done. */
+    /* Progress. */
     int64_t index, rows, bytes;
     column_t columns[C_COUNT];
-    /* Of the record at hand. */
+    /* Of the current record. */
     piece_t found[P_COUNT];
     pair_t *pairs;
     int64_t pair_count;
@@ -67,15 +67,15 @@ typedef struct {
     host_cache_t born, store;
 } decode_t;
 
-/* One row. `record` is NULL for a damaged one. The limits say up to where bytes may be read. */
+/* One row. `record` is NULL for a damaged one. Bytes may be read up to the limits. */
 typedef struct {
     const u8 *record, *body, *body_limit;
     int64_t body_length, properties_length, log_offset, queue_offset;
     int has_queue_offset;
 } row_t;
 
-/* Large blocks that a batch gave back, for the next one: fresh ones would cost a page fault for each 4 KiB, which is more
- * than all the work on them. Only touched under the interpreter lock. */
+/* Large blocks freed by a batch, for the next one: new ones would cost a page fault for each 4 KiB, which is more than
+ * all the work on them. Guarded by the interpreter lock. */
 #define POOL_BLOCKS 32
 #define POOL_BLOCK_MIN (64 << 10)
 #define POOL_BYTES_MAX (32 << 20)
@@ -118,7 +118,7 @@ static inline int out_room(out_t *o, int64_t more) {
     return 1;
 }
 
-/* There must be room. Short pieces are copied in whole blocks where the source may be read so far. */
+/* The output must have space. Short strings are copied in whole blocks where the source is readable that far. */
 static inline void out_put(out_t *o, const u8 *from, int64_t n, const u8 *limit) {
     u8 *to = o->data + o->size;
     if (n <= 64 && from + 64 <= limit) {
@@ -206,8 +206,8 @@ static inline int64_t number_of(const piece_t *piece) {
     return value;
 }
 
-/* One "name 0x01 value". Empty names and empty values do not count; of equal names the last value counts, in the place of
- * the first. The bloom bits spare almost every comparison with the names before. */
+/* One "name 0x01 value". Empty names and empty values do not count; of equal names the last value counts, at the
+ * position of the first. The bloom bits avoid almost every comparison with earlier names. */
 static inline void note_pair(decode_t *d, const u8 *name, const u8 *middle, const u8 *stop) {
     int64_t n = middle - name, v = stop - middle - 1;
     if (n <= 0 || v <= 0) return;
@@ -240,7 +240,7 @@ static inline void note_pair(decode_t *d, const u8 *name, const u8 *middle, cons
     pair->name = name; pair->name_length = (int32_t)n; pair->value = middle + 1; pair->value_length = (int32_t)v;
 }
 
-/* Find all that is needed of a property string; 0 when it is not UTF-8. `limit`: up to where bytes may be read. */
+/* Find the needed properties of a property string; 0 when it is not UTF-8. `limit`: end of the readable bytes. */
 static int find_properties(decode_t *d, const u8 *p, int64_t length, const u8 *limit) {
     const u8 *start = p, *middle = 0;
     int64_t at = 0;
@@ -252,7 +252,7 @@ static int find_properties(decode_t *d, const u8 *p, int64_t length, const u8 *l
     const __m128i three = _mm_set1_epi8(3), zero = _mm_setzero_si128();
     for (; at < length && p + at + 16 <= limit; at += 16) {
         __m128i block = _mm_loadu_si128((const __m128i *)(p + at));
-        /* Signed: 1 and 2 lie between 0 and 3, bytes beyond ASCII below 0. */
+        /* Signed: 1 and 2 are between 0 and 3, bytes beyond ASCII below 0. */
         uint32_t mask = (uint32_t)_mm_movemask_epi8(_mm_and_si128(_mm_cmplt_epi8(block, three), _mm_cmpgt_epi8(block, zero)));
         uint32_t high = (uint32_t)_mm_movemask_epi8(block);
         if (length - at < 16) { mask &= (1u << (length - at)) - 1; high &= (1u << (length - at)) - 1; }
@@ -287,7 +287,7 @@ static inline int has_wanted_key(const decode_t *d) {
     return 0;
 }
 
-/* "1.2.3.4:5" or "[::1]:5", kept because neighbours mostly come from the same host. */
+/* "1.2.3.4:5" or "[::1]:5", cached because neighbours mostly have the same host. */
 static void host_text(host_cache_t *cache, const u8 *host, int length) {
     if (cache->host_length == length && memcmp(cache->host, host, (size_t)length) == 0) return;
     u8 *to = cache->text;
@@ -317,7 +317,7 @@ static void host_text(host_cache_t *cache, const u8 *host, int length) {
 }
 
 /* Upper-case digits of `n` bytes, a multiple of four: the nibbles of four bytes are spread over eight, then all eight become
- * digits at once, those above 9 seven places further. */
+ * digits at once, those above 9 plus seven. */
 static inline void put_hex(u8 *to, const u8 *p, int n) {
     for (int i = 0; i < n; i += 4) {
         uint64_t x = load32(p + i);
@@ -345,7 +345,7 @@ static inline void put_time(decode_t *d, int number, int64_t ms, int known) {
 
 static inline int later(int64_t ms, int64_t delay_ms, int64_t *due_ms) { return !__builtin_add_overflow(ms, delay_ms, due_ms); }
 
-/* When a delayed message is due: the broker's word first, then the client's wishes in the broker's order. */
+/* When a delayed message is due: by the broker's property first, then by the client's, in the broker's order. */
 static int deliver_ms(const decode_t *d, int64_t store_ms, int64_t *due_ms) {
     int64_t value;
     if ((value = number_of(&d->found[P_OUT_MS])) >= 0) { *due_ms = value; return 1; }
@@ -427,7 +427,7 @@ static int put_texts(decode_t *d, const row_t *row, const u8 *store_host, int st
     return 1;
 }
 
-/* Append a sound row, whose properties were found before; their pieces may be read up to `limit`. */
+/* Append a valid row, whose properties were found before; they may be read up to `limit`. */
 static int append_row(decode_t *d, const row_t *row, const u8 *limit) {
     const u8 *p = row->record;
     uint32_t sys_flag = load32(p + 36);
@@ -460,7 +460,7 @@ static int append_row(decode_t *d, const row_t *row, const u8 *limit) {
     return 1;
 }
 
-/* A damaged record: null in every column but its places. */
+/* A damaged record: null in every column but its offsets. */
 static void append_corrupt(decode_t *d, const row_t *row) {
     for (int number = 0; number < C_COUNT; number++) {
         column_t *c = &d->columns[number];
@@ -500,7 +500,7 @@ static inline int take_record(decode_t *d, int64_t index) {
     const u8 *properties = p + topic_at + topic + 2;
     int64_t length = load16(properties - 2);
     if (length > 32767 || topic_at + topic + 2 + length != size) return T_ODD;
-    /* INT64_MIN: the records were gathered from anywhere, and each says where it lies. */
+    /* INT64_MIN: the records come from different offsets, and each states its own. */
     int64_t log_offset = d->log_base == INT64_MIN ? (int64_t)load64(p + 28) : d->log_base + start;
     row_t row = {p, p + body_at, limit, body, length, log_offset, (int64_t)load64(p + 20), 1};
     if ((int64_t)load64(p + 28) != row.log_offset || (int32_t)load32(p + 12) != d->queue_id) return T_ODD;
@@ -522,7 +522,7 @@ static inline int take_record(decode_t *d, int64_t index) {
     return append_row(d, &row, limit) ? T_TAKEN : T_NO_MEMORY;
 }
 
-/* Go on until the rows or bytes are enough, the run ends, or a record is odd (`index` is its number). */
+/* Decode until the rows or bytes are enough, the range ends, or a record is special (`index` is its number). */
 static int decode_some(decode_t *d) {
     while (d->index < d->end && d->rows < d->max_rows && d->bytes < d->max_bytes) {
         if (d->index + 4 < d->end) {
@@ -540,7 +540,7 @@ static int decode_some(decode_t *d) {
 #undef WANTED
 #undef NUMBER32
 
-/* How many bytes of bodies and of properties the next `rows` records have, about: by a few of them. */
+/* Estimate the bytes of bodies and of properties of the next `rows` records from a sample. */
 static void guess_bytes(const decode_t *d, int64_t rows, int64_t total, int64_t *bodies, int64_t *properties) {
     int64_t seen = 0, body_bytes = 0, step = rows / 16 + 1;
     for (int64_t i = d->index; i < d->index + rows; i += step) {
@@ -557,7 +557,7 @@ static void guess_bytes(const decode_t *d, int64_t rows, int64_t total, int64_t 
     *properties = (int64_t)((double)total * (1 - share) * 0.4) + 4096;
 }
 
-/* Room for `rows` rows of a column; `data_bytes` is a guess at its strings. */
+/* Allocate `rows` rows of a column; `data_bytes` is an estimate of its strings. */
 static int column_prepare(column_t *c, int number, int64_t rows, int64_t data_bytes) {
     int64_t wide = number < C_FIRST_I32 ? 8 : 4;
     c->wanted = 1;

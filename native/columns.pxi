@@ -1,10 +1,10 @@
-# Records to Arrow columns: `kernel/decoding.py`.
+# Records to Arrow columns: `kernel/columns.py`.
 
 
 @cython.final
 @cython.cclass
 class ColumnBytes:
-    """The memory of one buffer of a column: read-only, freed with the last array that lies in it."""
+    """The memory of one buffer of a column: read-only, freed with the last array that uses it."""
 
     data: cython.pointer(u8)
     size: cython.Py_ssize_t
@@ -23,7 +23,7 @@ class ColumnBytes:
 
 @cython.cfunc
 def column_bytes(out: cython.pointer(out_t)) -> ColumnBytes:
-    """Hand the memory of an output over, without what it did not need."""
+    """Transfer the memory of an output, without the unused rest."""
     made: ColumnBytes = ColumnBytes.__new__(ColumnBytes)
     if out.capacity > 4 * out.size + 262144:
         shrunk: cython.pointer(u8) = cython.cast(cython.pointer(u8), realloc(out.data, out.size + 64))
@@ -57,7 +57,7 @@ def column_buffers(column: cython.pointer(column_t), number: cython.int, rows: i
 
 
 COLUMN_NUMBERS = cython.declare(dict, {name: number for number, name in enumerate(COLUMN_SHAPES)})
-# Columns that no look at the properties is needed for.
+# Columns that do not need the properties.
 HEAD_COLUMNS = cython.declare(frozenset, frozenset(
     name for name, shape in COLUMN_SHAPES.items() if shape in (Shape.I64, Shape.I32)
 ) - {"tagsCode", "deliverTime"} | {"bornHost", "storeHost", "offsetMsgId", "transactionState", "body"})  # fmt: skip
@@ -79,7 +79,7 @@ def fill_names(set_: cython.pointer(names_t), values: tuple) -> cython.bint:
 
 @cython.cfunc
 def prepare_columns(d: cython.pointer(decode_t), request: object) -> cython.bint:
-    """Ask for the columns of a request, with room for what the next records may need of it."""
+    """Allocate the columns of a request, for what the next records may need."""
     rows: int64_t = d.end - d.index
     total: int64_t = 0
     bodies: int64_t = 0
@@ -95,7 +95,7 @@ def prepare_columns(d: cython.pointer(decode_t), request: object) -> cython.bint
         if d.sizes[i] > 0 and total < d.max_bytes:
             total += d.sizes[i]
     if total > d.max_bytes or d.tags.count or d.keys.count:
-        total = 65536  # Few of these records may be wanted, or they are large: let it grow.
+        total = 65536  # Few of these records may match, or they are large: let it grow.
     guess_bytes(d, rows, total, cython.address(bodies), cython.address(properties))
     for name in request.columns:
         number = COLUMN_NUMBERS[name]
@@ -141,7 +141,7 @@ def append_odd(d: cython.pointer(decode_t), made: object, record: cython.pointer
 def decode_columns(buffer, starts, sizes, request, first: int64_t = 0, max_rows: int64_t = 8192,
                    max_bytes: int64_t = 67108864):  # fmt: skip
     """The rows of the records from number `first` on, until `max_rows` are found or bodies and properties of
-    `max_bytes` are reached (but one row). Damage is never an error here: `corrupt` of the answer tells it.
+    `max_bytes` are reached (but at least one row). Damage is never an error here: it is in `corrupt` of the result.
     """
     start_view: cython.const[int64_t][::1] = starts
     size_view: cython.const[int64_t][::1] = sizes

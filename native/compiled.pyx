@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False, binding=False, embedsignature=True, embedsignature.format=clinic
-"""The kernel, compiled: the same names and meaning as `tiermq/kernel/pure.py`, one `.pxi` for each of its modules.
+"""The compiled kernel: the same names and semantics as `tiermq/kernel/pure.py`, one `.pxi` for each of its modules.
 
 Critical sections. Everything between reading a tail's position and publishing the new one runs without calling
 Python code and without releasing the interpreter lock, so the interpreter lock *is* the writer lock of an Appender.
 Loops that only one thread may run at a time (dispatch, scan) release it.
 
 Sharing. `tail_t` and `queue_t` live inside their Python objects; a Builder keeps references to the objects whose
-structs its table points to. A Tail that is pinned keeps its buffer until it is unpinned, whatever `detach` says.
+structs its table points to. A pinned WriteCursor keeps its buffer until it is unpinned, also after `detach`.
 """
 
 from array import array
@@ -114,7 +114,7 @@ from cython.cimports.native import (
 )
 
 from tiermq.errors import BadFrame, CorruptRecord, IllegalMessage
-from tiermq.kernel.message_values import offset_message_id, prepare_message, properties_of
+from tiermq.kernel.message import offset_message_id, prepare_message, properties_of
 from tiermq.message.java_hash import key_hash
 from tiermq.message.record import CrcPropertyCheck, decode_records
 from tiermq.status import GetStatus, PutStatus
@@ -144,11 +144,11 @@ __all__ = [
     "QueueTail",
     "Refusal",
     "Segments",
-    "SendLane",
+    "FastSendPath",
     "SendRequest",
     "Shape",
     "Stop",
-    "Tail",
+    "WriteCursor",
     "TierPage",
     "TransferLimits",
     "WindowPages",
@@ -170,12 +170,13 @@ __all__ = [
     "query_index",
     "read_page",
     "rearrange_index",
+    "rebase_records",
     "scan",
     "scan_units",
     "send_answer",
 ]
 
-from tiermq.kernel.column_values import (  # noqa: E402
+from tiermq.kernel.columns import (  # noqa: E402
     COLUMN_SHAPES,
     TIME_MAX_MS,
     TIME_MIN_MS,
@@ -184,12 +185,12 @@ from tiermq.kernel.column_values import (  # noqa: E402
     DecodedColumns,
     Shape,
 )
-from tiermq.kernel.decoding import take_row  # noqa: E402
-from tiermq.kernel.framing import FRAME_BYTES_MAX, escaped_text, refusal  # noqa: E402
-from tiermq.kernel.framing import pull_answer as general_pull_answer  # noqa: E402
-from tiermq.kernel.framing import send_answer as general_send_answer  # noqa: E402
-from tiermq.kernel.reasons import Disagreement, Refusal, Stop  # noqa: E402
-from tiermq.kernel.send_lane import UNUSUAL_SYS_FLAGS, plain_lane  # noqa: E402
+from tiermq.kernel.columns import take_row  # noqa: E402
+from tiermq.kernel.frame_reader import FRAME_BYTES_MAX, escaped_text, refusal  # noqa: E402
+from tiermq.kernel.frame_reader import pull_answer as general_pull_answer  # noqa: E402
+from tiermq.kernel.frame_reader import send_answer as general_send_answer  # noqa: E402
+from tiermq.kernel.stop_reasons import Disagreement, Refusal, Stop  # noqa: E402
+from tiermq.kernel.fast_send_path import UNUSUAL_SYS_FLAGS, plain_lane  # noqa: E402
 from tiermq.message.client_batch import decode_client_batch  # noqa: E402
 from tiermq.message.properties import join_properties  # noqa: E402
 
@@ -205,7 +206,7 @@ FIXED_BYTES = cython.declare(cython.int, 91)
 CRC_PROPERTY_BYTES = cython.declare(cython.int, 20)
 UNIT_BYTES = cython.declare(cython.int, 20)
 PENDING_MAX = cython.declare(cython.int, 64)
-FETCHED_WHOLE_MAX = cython.declare(int64_t, 1024)  # Records up to this size are fetched whole, ahead of their dispatch.
+FETCHED_WHOLE_MAX = cython.declare(int64_t, 1024)  # Records up to this size are prefetched whole before dispatch.
 FETCHED_AHEAD = cython.declare(int64_t, 2048)
 TIER_PENDING_MAX = cython.declare(cython.int, 256)
 MESSAGES_AHEAD = cython.declare(cython.int, 12)
@@ -217,7 +218,7 @@ COLLECT_AHEAD_BYTES = cython.declare(cython.int, 1024)
 PUT_OK = cython.declare(object, PutStatus.PUT_OK)
 CLOSED = cython.declare(object, Refusal.CLOSED)
 UNBOUND = cython.declare(object, Refusal.UNBOUND)
-SPECIAL = cython.declare(object, Refusal.SPECIAL)
+NEEDS_OFFSET = cython.declare(object, Refusal.NEEDS_OFFSET)
 FOUND = cython.declare(object, GetStatus.FOUND)
 IGNORE_CRC_PROPERTY = cython.declare(object, CrcPropertyCheck.IGNORE)
 MESSAGE_WAS_REMOVING = cython.declare(object, GetStatus.MESSAGE_WAS_REMOVING)
@@ -227,7 +228,7 @@ OFFSET_OVERFLOW_ONE = cython.declare(object, GetStatus.OFFSET_OVERFLOW_ONE)
 OFFSET_TOO_SMALL = cython.declare(object, GetStatus.OFFSET_TOO_SMALL)
 NO_MESSAGE_IN_QUEUE = cython.declare(object, GetStatus.NO_MESSAGE_IN_QUEUE)
 
-# Values of kernel.reasons as C constants; asserted equal at import.
+# Values of kernel.stop_reasons as C constants; asserted equal at import.
 ROOM = cython.declare(cython.int, -1)
 BODY_TOO_LARGE = cython.declare(cython.int, -2)
 PROPERTIES_TOO_LARGE = cython.declare(cython.int, -3)
@@ -253,16 +254,14 @@ assert [int(value) for value in Disagreement] == [0, 1, 2, 3, 4, 5, 6]
 DISAGREEMENTS = cython.declare(list, list(Disagreement))
 UNUSUAL_FLAGS = cython.declare(int32_t, UNUSUAL_SYS_FLAGS)
 
-include "tails.pxi"
-include "values.pxi"
-include "appending.pxi"
-include "building.pxi"
+include "write_cursor.pxi"
+include "message.pxi"
+include "appender.pxi"
+include "builder.pxi"
 include "index_reader.pxi"
-include "gathering.pxi"
-include "tiering.pxi"
+include "get_page.pxi"
+include "tier_records.pxi"
 include "tier_pages.pxi"
-include "fragments.pxi"
-include "decoding.pxi"
-include "framing.pxi"
-include "send_lane.pxi"
-include "batching.pxi"
+include "columns.pxi"
+include "frame_reader.pxi"
+include "fast_send_path.pxi"

@@ -1,10 +1,10 @@
-# Store plain sends of one read at once: `kernel/send_lane.py`.
+# Store plain sends of one read at once: `kernel/fast_send_path.py`.
 
 
 @cython.final
 @cython.cclass
-class SendLane:
-    """See `tiermq/kernel/send_lane.py`. `out` holds the answers of one call, until they are one bytes object."""
+class FastSendPath:
+    """See `tiermq/kernel/fast_send_path.py`. `out` holds the responses of one call, until they are one bytes object."""
 
     is_open = cython.declare(cython.bint, visibility="public")
     appender: Appender
@@ -15,6 +15,7 @@ class SendLane:
     version: int32_t
     topics: dict
     plain: cython.bint
+    properties_bytes_max: int64_t
     out: cython.pointer(u8)
     room: int64_t
 
@@ -22,9 +23,13 @@ class SendLane:
         self.out = cython.NULL
         self.room = 0
 
-    def __init__(self, appender: Appender, added: bytes, version: int32_t, region: str, trace_on: str):
+    def __init__(
+        self, appender: Appender, added: bytes, version: int32_t, region: str, trace_on: str,
+        properties_bytes_max: int64_t = 32767,
+    ):  # fmt: skip
         self.appender = appender
         self.added = added
+        self.properties_bytes_max = properties_bytes_max
         self.head = appender.host.hex().upper().encode()
         self.region = region.encode()
         self.trace_on = trace_on.encode()
@@ -49,10 +54,12 @@ class SendLane:
     @cython.cfunc
     @cython.exceptval(check=False)
     def key_of(self, request: SendRequest, key: cython.pointer(cython.pointer(cython.const[u8]))) -> int64_t:
-        """The length of the unique key of a usual send, and where it lies; 0 for any other send."""
+        """The length and position of the unique key of a fast-path send; 0 for any other send."""
         if not self.is_open or not self.plain or request.batch or request.sys_flag & UNUSUAL_FLAGS:
             return 0
         if PyBytes_GET_SIZE(request.body) == 0 or request.queue_id < 0:
+            return 0
+        if PyBytes_GET_SIZE(request.properties) + PyBytes_GET_SIZE(self.added) > self.properties_bytes_max:
             return 0
         return usual_send_key(
             cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(request.properties)),
@@ -61,13 +68,13 @@ class SendLane:
 
     @cython.cfunc
     def answer_to(self, request: SendRequest, born_host: bytes, place: cython.pointer(u8)) -> int64_t:
-        """Store a usual send and write its answer to `place`, which has ANSWER_BYTES_MAX bytes: the length of it, or 0
-        with nothing stored for a send that must go the general way."""
+        """Store a send and write its response to `place`, which has ANSWER_BYTES_MAX bytes: its length, or 0 with
+        nothing stored for a send that needs the general path."""
         a: Appender = self.appender
         key: cython.pointer(cython.const[u8]) = cython.NULL
         key_length: int64_t
         found = self.topics.get(request.topic)
-        if found is None or a.gate:
+        if found is None or a.closed:
             return 0
         entry: tuple = found
         write_queues: int32_t = entry[0]
@@ -87,8 +94,8 @@ class SendLane:
         counts: list = entry[1]
         counts[0] += 1
         counts[1] += a.last_size
-        if a.idle:
-            a.idle = False
+        if a.reput_idle:
+            a.reput_idle = False
             a.wake()
         return self.write_answer(request, done, h.next_offset - 1, key, key_length, place)
 
@@ -126,7 +133,7 @@ class SendLane:
 
     @cython.cfunc
     def make_room(self, used: int64_t) -> cython.bint:
-        """Whether there is room for one more answer behind `used` bytes of them."""
+        """Whether one more response fits behind `used` bytes."""
         if self.room - used >= ANSWER_BYTES_MAX:
             return True
         room: int64_t = self.room * 2 if self.room else 65536
@@ -141,7 +148,7 @@ class SendLane:
 
     @cython.cfunc
     def answer_to_batch(self, request: SendRequest, born_host: bytes):
-        """The same for a batch: its answer, or None with nothing stored."""
+        """The same for a batch: its response, or None with nothing stored."""
         a: Appender = self.appender
         key: cython.pointer(cython.const[u8]) = cython.NULL
         key_length: int64_t
@@ -171,9 +178,10 @@ class SendLane:
                 message_of_send(request, request.queue_id, request.properties + self.added, born_host)
             )
         except (CorruptRecord, IllegalMessage):
-            return None  # The general way says what is wrong.
+            return None  # The general path reports the error.
         for item in messages:
-            if cython.cast(Message, item).special:
+            m: Message = item
+            if m.needs_offset or PyBytes_GET_SIZE(m.encoded_properties) > self.properties_bytes_max:
                 return None
         outcome = a.put_together(messages)
         if type(outcome) is not PutResults:

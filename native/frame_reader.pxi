@@ -1,12 +1,12 @@
-# Frames and headers of the wire: `kernel/framing.py`.
+# Frames and headers of the wire: `kernel/frame_reader.py`.
 
 
-# Frames of the wire. See tiermq/kernel/framing.py for the contract.
+# Frames of the wire. See tiermq/kernel/frame_reader.py for the contract.
 
 
 @cython.cfunc
 def header_text(field: cython.pointer(cython.const[u8]), length: int64_t, escaped: cython.int, is_json: cython.bint):
-    """The text of a field; None for what only the general codec can judge."""
+    """The text of a field; None for what only the general codec can parse."""
     if is_json:
         if escaped:
             return escaped_text(PyBytes_FromStringAndSize(cython.cast(cython.p_char, field), length))
@@ -271,7 +271,7 @@ class FrameReader:
 
     @cython.cfunc
     def frame_at(self, data: bytes, header_at: int64_t, header_length: int64_t, end: int64_t, header_type: cython.int):
-        """The frame whose header and body lie in `data`, a send ready parsed if it is a usual one."""
+        """The frame whose header and body are in `data`; a plain send is already parsed."""
         start: cython.p_char = PyBytes_AS_STRING(data)
         p: cython.pointer(cython.const[u8]) = cython.cast(cython.pointer(cython.const[u8]), start) + header_at
         code: int32_t
@@ -293,7 +293,7 @@ class FrameReader:
 
     @cython.cfunc
     def send_at(self, p: cython.pointer(cython.const[u8]), n: int64_t, header_type: cython.int):
-        """The send in a header, without its body; None for anything that is not a usual one."""
+        """The send in a header, without its body; None for anything that is not a plain send."""
         h: header_t
         places: int32_t[13]
         is_json: cython.bint = header_type == 0
@@ -358,7 +358,7 @@ class FrameReader:
 
 @cython.cfunc
 def others_hold(h: cython.pointer(header_t), checked: int32_t) -> cython.bint:
-    """Whether all fields but the one that was `checked` are such that the general codec would take the header too."""
+    """Whether the general codec would accept all fields except the `checked` one, too."""
     i: cython.int
     field: cython.pointer(field_t)
     for i in range(h.count):
@@ -473,7 +473,7 @@ def message_of_send(send: SendRequest, queue_id: int32_t, properties: bytes, bor
     made.born_timestamp_ms = send.born_ms
     made.prepared_transaction_offset = 0
     made.waits_for_store = True
-    made.special = False
+    made.needs_offset = False
     return made
 
 
@@ -483,3 +483,72 @@ def general_message(send: SendRequest, queue_id: int32_t, properties: bytes, bor
         send.topic, send.body, queue_id, encoded_properties=properties, flag=send.flag, sys_flag=send.sys_flag,
         born_timestamp_ms=send.born_ms, born_host=born_host, reconsume_times=send.reconsume_times,
     )  # fmt: skip
+
+
+def messages_of_batch(envelope: Message) -> list:
+    body: bytes = envelope.body
+    shared: bytes = envelope.encoded_properties
+    p: cython.pointer(cython.const[u8]) = cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(body))
+    length: int64_t = PyBytes_GET_SIZE(body)
+    shared_plain: cython.bint = not envelope.needs_offset and plain_send_properties(
+        cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(shared)), PyBytes_GET_SIZE(shared)
+    )
+    at: int64_t = 0
+    size: int64_t
+    body_length: int64_t = 0
+    flag: int32_t = 0
+    made: list = []
+    if length > 0 and not shared_plain:
+        return general_messages(envelope)
+    while at < length:
+        size = batch_element(p, at, length, cython.address(flag), cython.address(body_length))
+        if size < 0 or not plain_send_properties(p + at + 22 + body_length, size - 22 - body_length):
+            return general_messages(envelope)  # Which also reports the error.
+        made.append(batch_message(envelope, p + at, size, flag, body_length))
+        at += size
+    return made
+
+
+@cython.cfunc
+def batch_message(
+    envelope: Message, p: cython.pointer(cython.const[u8]), size: int64_t, flag: int32_t, body_length: int64_t
+) -> Message:
+    """The message of a valid element at `p`, whose properties and the envelope's are plain."""
+    shared: bytes = envelope.encoded_properties
+    shared_length: int64_t = PyBytes_GET_SIZE(shared)
+    own_length: int64_t = size - 22 - body_length
+    own: cython.pointer(cython.const[u8]) = p + 22 + body_length
+    apart: int64_t = 1 if own_length and shared_length and own[own_length - 1] != 2 else 0
+    properties: bytes = PyBytes_FromStringAndSize(cython.NULL, own_length + apart + shared_length)
+    to: cython.pointer(u8) = cython.cast(cython.pointer(u8), PyBytes_AS_STRING(properties))
+    memcpy(to, own, own_length)
+    if apart:
+        to[own_length] = 2
+    memcpy(to + own_length + apart, PyBytes_AS_STRING(shared), shared_length)
+    made: Message = Message.__new__(Message)
+    made.topic = envelope.topic
+    made.body = PyBytes_FromStringAndSize(cython.cast(cython.p_char, p + 20), body_length)
+    made.encoded_properties = properties
+    made.born_host = envelope.born_host
+    made.queue_id = envelope.queue_id
+    made.flag = flag
+    made.sys_flag = envelope.sys_flag
+    made.reconsume_times = envelope.reconsume_times
+    made.born_timestamp_ms = envelope.born_timestamp_ms
+    made.prepared_transaction_offset = 0
+    made.waits_for_store = True
+    made.needs_offset = False
+    return made
+
+
+@cython.cfunc
+def general_messages(envelope: Message) -> list:
+    return [
+        Message(
+            envelope.topic, element.body, envelope.queue_id,
+            encoded_properties=join_properties(element.encoded_properties, envelope.encoded_properties),
+            flag=element.flag, sys_flag=envelope.sys_flag, born_timestamp_ms=envelope.born_timestamp_ms,
+            born_host=envelope.born_host, reconsume_times=envelope.reconsume_times,
+        )
+        for element in decode_client_batch(envelope.body)
+    ]

@@ -1,8 +1,8 @@
-/* Headers of the wire, found field by field where they lie, and the answers that are sent most.
+/* Headers of the wire protocol, parsed in place field by field, and the most frequent responses.
  *
- * read_binary_header and read_json_header understand the headers that clients really send. Anything unusual (escapes in
- * names, nulls, nested values, fractions, more fields than FIELDS_MAX, damage) is HEADER_ODD: the general codec in
- * Python looks at it then, and decides whether it is a header at all. Nothing is read outside of the given bytes.
+ * read_binary_header and read_json_header parse the headers that clients really send. Anything else (escapes in names,
+ * nulls, nested values, fractions, more fields than FIELDS_MAX, damage) is HEADER_ODD: the general codec in Python then
+ * decides whether it is a header. Nothing is read outside of the given bytes.
  */
 #ifndef TIERMQ_FRAMING_H
 #define TIERMQ_FRAMING_H
@@ -85,7 +85,7 @@ static int64_t skip_space(const u8 *p, int64_t n, int64_t at) {
     return at;
 }
 
-/* The text behind a quote at `at`: gives the place behind the closing quote, or -1. */
+/* The text behind a quote at `at`: returns the position behind the closing quote, or -1. */
 static int64_t skip_text(const u8 *p, int64_t n, int64_t at, int *escaped) {
     *escaped = 0;
     while (at < n) {
@@ -101,7 +101,7 @@ static int64_t skip_text(const u8 *p, int64_t n, int64_t at, int *escaped) {
     return -1;
 }
 
-/* A whole number as the general codec would print it again: gives the place behind it, or -1. */
+/* A whole number as the general codec would print it: returns the position behind it, or -1. */
 static int64_t skip_number(const u8 *p, int64_t n, int64_t at) {
     int64_t first = at;
     if (at < n && p[at] == '-') first = ++at;
@@ -138,7 +138,7 @@ static int wire_number32(const u8 *p, int64_t length, int32_t *out) {
     return 1;
 }
 
-/* The object of ext fields that begins behind a brace at `at`: gives the place behind it, or -1. */
+/* The object of ext fields that begins behind a brace at `at`: returns the position behind it, or -1. */
 static int64_t read_json_fields(const u8 *p, int64_t n, int64_t at, header_t *h) {
     int escaped;
     h->count = 0;
@@ -187,7 +187,7 @@ static int is_key(const u8 *key, int64_t length, const char *name) {
     return (int64_t)strlen(name) == length && memcmp(key, name, (size_t)length) == 0;
 }
 
-/* The value of one field outside of extFields, at `at`: gives the place behind it, or -1. */
+/* The value of one field outside of extFields, at `at`: returns the position behind it, or -1. */
 static int64_t read_json_value(const u8 *p, int64_t n, int64_t at, const u8 *key, int64_t length, header_t *h, int *coded) {
     int escaped;
     int64_t end;
@@ -205,7 +205,7 @@ static int64_t read_json_value(const u8 *p, int64_t n, int64_t at, const u8 *key
             h->language_name = p + at + 1;
             h->language_length = (int32_t)(end - at - 2);
         } else if (!is_key(key, length, "serializeTypeCurrentRPC") || escaped || !ascii_only(p + at, end - at)) {
-            return -1; /* A number written as text, or something that nobody knows. */
+            return -1; /* A number written as text, or an unknown field. */
         }
         return end;
     }
@@ -257,8 +257,8 @@ static int hex_of(u8 c) {
     return -1;
 }
 
-/* A JSON text without its backslashes, at most as long as it was: gives its length, or -1 for what others must read
- * (characters beyond ASCII behind \u, and damage). */
+/* A JSON text without its backslashes, at most as long as before: returns its length, or -1 for what the general codec
+ * must read (characters beyond ASCII behind \u, and damage). */
 static int64_t unescape(const u8 *p, int64_t n, u8 *out) {
     int64_t at = 0, made = 0;
     while (at < n) {
@@ -292,7 +292,7 @@ static int64_t unescape(const u8 *p, int64_t n, u8 *out) {
     return made;
 }
 
-/* The thirteen fields of a send, in the order of their letters; the first eight must be there. */
+/* The thirteen fields of a send, in the order of their letters; the first eight are required. */
 #define SEND_FIELDS 13
 #define SEND_FIELDS_REQUIRED 8
 
@@ -302,8 +302,8 @@ static const char *const SEND_NAMES[SEND_FIELDS] = {
 };
 static const int32_t SEND_NAME_LENGTHS[SEND_FIELDS] = {13, 5, 12, 21, 7, 7, 13, 4, 10, 14, 8, 17, 5};
 
-/* Where each field of a send is among those of the header, -1: absent. The last of a name counts. Gives 0 when one that
- * must be there is not. */
+/* Index of each field of a send among those of the header, -1: absent. The last of a name counts. Returns 0 when a
+ * required field is missing. */
 static int find_send_fields(const header_t *h, int named, int32_t *places) {
     int32_t i, k;
     for (k = 0; k < SEND_FIELDS; k++) places[k] = -1;
@@ -324,9 +324,8 @@ static int find_send_fields(const header_t *h, int named, int32_t *places) {
     return 1;
 }
 
-/* Whether encoded properties are such that a put needs no look at them: no NUL byte, nowhere the names of inner-batch or
- * CRC properties (anywhere, as the constructor of a message looks), and WAIT absent or "true" once, as Java's producers
- * write it. */
+/* Whether a put need not parse encoded properties: no NUL byte, no names of inner-batch or CRC properties (anywhere, as
+ * the constructor of a message checks), and WAIT absent or "true" once, as Java's producers write it. */
 static int plain_send_properties(const u8 *p, int64_t length) {
     const u8 *start = p, *end = p + length, *next;
     int waits = 0;
@@ -345,7 +344,7 @@ static int plain_send_properties(const u8 *p, int64_t length) {
     return 1;
 }
 
-/* Names that a broker must look at itself: what it sets, and what says that a message is stored elsewhere. */
+/* Names that a broker must handle: those it sets, and those that send a message to another topic. */
 static int is_brokers_name(const u8 *name, int64_t n) {
     switch (n) {
         case 5: return memcmp(name, "DELAY", 5) == 0;
@@ -359,8 +358,8 @@ static int is_brokers_name(const u8 *name, int64_t n) {
 
 #define SEND_KEY_BYTES_MAX 512
 
-/* The unique key of a send whose properties need nobody's look: each `name 1 value 2` with a name and a value, none of
- * them the broker's own, one key in plain ASCII, the rest as plain_send_properties has it. Its length, 0: look. */
+/* The unique key of a send whose properties the fast path takes: each `name 1 value 2` with a name and a value, none of
+ * them the broker's, one key in plain ASCII, the rest as in plain_send_properties. Its length, 0: not the fast path. */
 static int64_t usual_send_key(const u8 *p, int64_t length, const u8 **key) {
     const u8 *at = p, *end = p + length;
     int64_t found = 0, i;
@@ -389,7 +388,7 @@ static void print_place(u8 *out, int64_t physical) {
     for (at = 15; at >= 0; at--, physical >>= 4) out[at] = (u8)"0123456789ABCDEF"[physical & 15];
 }
 
-/* One element of a client's batch at p + at: its size, or -1 where the bytes do not add up. */
+/* One element of a client's batch at p + at: its size, or -1 where the lengths are invalid. */
 static int64_t batch_element(const u8 *p, int64_t at, int64_t length, int32_t *flag, int64_t *body_length) {
     int64_t rest = length - at, size, body;
     if (rest < 22) return -1;
@@ -403,7 +402,7 @@ static int64_t batch_element(const u8 *p, int64_t at, int64_t length, int32_t *f
     return size;
 }
 
-/* Whether a message of a batch has a property that a broker sets or acts on, or the bytes do not add up. */
+/* Whether a message of a batch has a property that a broker sets or acts on, or the lengths are invalid. */
 static int batch_names_brokers(const u8 *p, int64_t length) {
     int64_t at = 0, size, body;
     int32_t flag;
@@ -429,7 +428,7 @@ static int is_true(const u8 *p, int64_t n) {
     return n == 4 && (p[0] | 32) == 't' && (p[1] | 32) == 'r' && (p[2] | 32) == 'u' && (p[3] | 32) == 'e';
 }
 
-/* The code of a header if it can be seen at once, -1 otherwise. */
+/* The code of a header if it is easily found, -1 otherwise. */
 static int32_t peek_code(int header_type, const u8 *p, int64_t n) {
     int32_t code = 0;
     int64_t at;
@@ -482,7 +481,7 @@ static void answer_text(answer_t *a, const char *name, const u8 *text, int64_t l
     a->count++;
 }
 
-/* Whether a text can stand between quotes as it is. */
+/* Whether a text can be quoted without escapes. */
 static int is_plain_text(const u8 *p, int64_t n) {
     int64_t at;
     for (at = 0; at < n; at++)
@@ -547,8 +546,8 @@ static u8 *binary_answer(u8 *at, const answer_t *a) {
     return at;
 }
 
-/* The frame of an answer up to its body, into ANSWER_BYTES_MAX bytes: gives its length, or -1 for what others must
- * write (it does not fit, or has text that must be escaped). */
+/* The frame of a response up to its body, into ANSWER_BYTES_MAX bytes: returns its length, or -1 for what the general
+ * codec must write (it does not fit, or has text that must be escaped). */
 static int64_t build_answer(u8 *out, const answer_t *a) {
     int64_t total = 512 + (a->remark ? a->remark_length : 0), header;
     int32_t i;

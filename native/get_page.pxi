@@ -1,4 +1,4 @@
-# Gather a page of records of a queue: `kernel/gathering.py`.
+# Gather a page of records of a queue: `kernel/get_page.py`.
 
 
 @cython.final
@@ -6,7 +6,7 @@
 class TransferLimits:
     """How much one get may return, by whether the records are expected in memory.
 
-    Records below the physical offset `checked_below` were not written by this process: their checksums are looked at.
+    Records below the physical offset `checked_below` were not written by this process: their checksums are verified.
     """
 
     checked_below = cython.declare(int64_t, visibility="public")
@@ -30,7 +30,7 @@ class TransferLimits:
 @cython.final
 @cython.cclass
 class GetPage:
-    """What one get found. `data` is the records as stored, end to end; `messages` decodes them when first asked."""
+    """Result of one get. `data` is the records as stored, concatenated; `messages` decodes them on first use."""
 
     status = cython.declare(object, visibility="readonly")
     data = cython.declare(bytes, visibility="readonly")
@@ -76,15 +76,15 @@ def read_page(queue: Segments, min_logic_offset: int64_t, offset: int64_t, log: 
               max_bytes: int64_t, limits: TransferLimits, queue_id: int64_t = -1) -> GetPage:  # fmt: skip
     """A get of an ordinary queue: the table of statuses, then the records as far as the limits allow.
 
-    `queue_id`: records must say that they are of this queue and at the offset of their unit; -1 where units lead to
-    records of other queues. Raises CorruptRecord when the first record is damaged, or not the one of its unit.
+    `queue_id`: records must have this queue id and the queue offset of their unit; -1 where units point to records of
+    other queues. Raises CorruptRecord when the first record is damaged, or not its unit's.
     """
     low: int64_t = min_logic_offset // UNIT_BYTES
-    last: Tail
+    last: WriteCursor
     files: cython.Py_ssize_t = len(queue.views)
     if files == 0:
         return page_of(NO_MESSAGE_IN_QUEUE, 0, low, 0)
-    last = cython.cast(Tail, queue.views[files - 1])
+    last = cython.cast(WriteCursor, queue.views[files - 1])
     high: int64_t = (last.t.base + observe(cython.address(last.t.position))) // UNIT_BYTES
     if high == 0:
         return page_of(NO_MESSAGE_IN_QUEUE, 0, low, 0)
@@ -95,14 +95,14 @@ def read_page(queue: Segments, min_logic_offset: int64_t, offset: int64_t, log: 
     if offset > high:
         return page_of(OFFSET_OVERFLOW_BADLY, high, low, high)
     per_file: int64_t = queue.file_size // UNIT_BYTES
-    view: Tail = queue.locate(offset * UNIT_BYTES)
+    view: WriteCursor = queue.locate(offset * UNIT_BYTES)
     page: GetPage = page_of(OFFSET_FOUND_NULL, offset - offset % per_file + per_file, low, high)
     if view is None or view.t.data == cython.NULL:
         return page
     files = len(log.views)
     max_physical: int64_t = 0
     if files:
-        last = cython.cast(Tail, log.views[files - 1])
+        last = cython.cast(WriteCursor, log.views[files - 1])
         max_physical = last.t.base + observe(cython.address(last.t.position))
     gather_into(
         page, view, offset - view.t.base // UNIT_BYTES, offset, log, max_physical, max_messages, max_bytes, limits, queue_id
@@ -130,18 +130,18 @@ def is_sound(p: cython.pointer(cython.const[u8]), size: int64_t) -> cython.bint:
 
 
 @cython.cfunc
-def gather_into(page: GetPage, queue: Tail, first_unit: int64_t, offset: int64_t, log: Segments, max_physical: int64_t,
+def gather_into(page: GetPage, queue: WriteCursor, first_unit: int64_t, offset: int64_t, log: Segments, max_physical: int64_t,
                 max_messages: int64_t, max_bytes: int64_t, limits: TransferLimits, queue_id: int64_t):  # fmt: skip
     """Copy the records that the units from `first_unit` of one queue file point to, as far as the limits allow.
 
-    Where a unit does not lead to its own record, or to a damaged one, a page ends; one that would begin there raises.
+    Where a unit does not point to its own record, or to a damaged one, a page ends; one that would begin there raises.
     """
     units: int64_t = observe(cython.address(queue.t.position)) // UNIT_BYTES
     scan_bytes: int64_t = max_messages * UNIT_BYTES
     if scan_bytes < limits.filter_bytes:
         scan_bytes = limits.filter_bytes
     if scan_bytes < 1:
-        scan_bytes = 1  # At least one unit, or the reader would be sent on past it.
+        scan_bytes = 1  # At least one unit, or the reader would be sent past it.
     if first_unit >= units:
         return
     unit: cython.pointer(cython.const[u8]) = queue.t.data + first_unit * UNIT_BYTES
@@ -175,18 +175,18 @@ def gather_into(page: GetPage, queue: Tail, first_unit: int64_t, offset: int64_t
     source: cython.pointer(cython.const[u8])
     bad: int64_t = -1
     stopped: cython.bint = False
-    view: Tail = None
+    view: WriteCursor = None
     low: int64_t = 0x7FFFFFFFFFFFFFFF
     if len(log.views):
-        low = cython.cast(Tail, log.views[0]).t.base
-    before: int64_t = -1  # Where the unit before leads to.
+        low = cython.cast(WriteCursor, log.views[0]).t.base
+    before: int64_t = -1  # Physical offset of the unit before.
     if first_unit and cython.cast(int32_t, load32(unit - 12)) != 2147483647:
         before = cython.cast(int64_t, load64(unit - UNIT_BYTES))
     goes_back: cython.bint
     while first_unit + examined < units and examined * UNIT_BYTES < scan_bytes:
         physical = cython.cast(int64_t, load64(unit))
         size = cython.cast(int32_t, load32(unit + 8))
-        if size == 2147483647:  # A place without a message.
+        if size == 2147483647:  # A pre-blank unit.
             examined += 1
             unit += UNIT_BYTES
             continue
@@ -251,7 +251,7 @@ def gather_into(page: GetPage, queue: Tail, first_unit: int64_t, offset: int64_t
         to += size
         left -= size
     if bad >= 0:
-        # What came before it is given out, the next page begins with it.
+        # Records before it are returned, the next page begins with it.
         data = data[: total - left]
         count = bad
         examined = unit_of[bad]

@@ -5,7 +5,7 @@
 @cython.freelist(64)
 @cython.cclass
 class QueryOffsets:
-    """Candidates for a key, newest first, and how far the index reaches."""
+    """Candidates for a key, newest first, and the end of the index."""
 
     offsets = cython.declare(list, visibility="readonly")
     last_update_timestamp_ms = cython.declare(int64_t, visibility="readonly")
@@ -36,7 +36,7 @@ class QueryOffsets:
 @cython.final
 @cython.cclass
 class IndexReader:
-    """One index file for those who ask. Walks run under the interpreter lock, hence never beside a `detach`."""
+    """Read-only view of one index file. Lookups hold the interpreter lock, hence never run beside a `detach`."""
 
     view: cython.Py_buffer
     attached: cython.bint
@@ -57,7 +57,7 @@ class IndexReader:
         self.detach()
 
     def detach(self):
-        """Let go of the buffer; later walks find nothing."""
+        """Release the buffer; later lookups find nothing."""
         if self.attached:
             self.attached = False
             self.data = cython.NULL

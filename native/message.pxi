@@ -1,4 +1,4 @@
-# Messages and the results of puts: `kernel/values.py`.
+# Messages and the results of puts: `kernel/message.py`.
 
 
 @cython.final
@@ -7,11 +7,11 @@ class Message:
     """Message(topic, body, queue_id=0, *, keys=(), tags='', properties=None, encoded_properties=None, flag=0, sys_flag=0, born_timestamp_ms=0, born_host=b'', reconsume_times=0, prepared_transaction_offset=0)
 --
 
-One message to put. Values are checked here once; sizes are checked by the store that gets it. Immutable.
+One message to put. Values are checked here once; the store checks sizes. Immutable.
 
-topic, queue_id: where it is stored. body: bytes. keys: what it can be found by (`query`). tags: what consumers filter
-by. properties: further texts by name; encoded_properties: the same as stored bytes, instead of them. born_timestamp_ms
-and born_host: when and where it was made (0 and b'': now, and unknown)."""
+topic, queue_id: its queue. body: bytes. keys: for lookups (`query`). tags: what consumers filter by. properties:
+further texts by name; encoded_properties: the same in stored form, instead of them. born_timestamp_ms and born_host:
+when and where it was made (0 and b'': now, and unknown)."""
 
     topic = cython.declare(str, visibility="readonly")
     body = cython.declare(bytes, visibility="readonly")
@@ -24,7 +24,7 @@ and born_host: when and where it was made (0 and b'': now, and unknown)."""
     born_timestamp_ms = cython.declare(int64_t, visibility="readonly")
     prepared_transaction_offset = cython.declare(int64_t, visibility="readonly")
     waits_for_store = cython.declare(cython.bint, visibility="readonly")
-    special = cython.declare(cython.bint, visibility="readonly")
+    needs_offset = cython.declare(cython.bint, visibility="readonly")
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ and born_host: when and where it was made (0 and b'': now, and unknown)."""
         reconsume_times=0,
         prepared_transaction_offset=0,
     ):
-        if properties is None and not keys and not tags and self.take_usual(
+        if properties is None and not keys and not tags and self.try_take_fast(
             topic, body, queue_id, encoded_properties, flag, sys_flag, born_timestamp_ms, born_host, reconsume_times,
             prepared_transaction_offset,
         ):  # fmt: skip
@@ -52,7 +52,7 @@ and born_host: when and where it was made (0 and b'': now, and unknown)."""
             topic, body, queue_id, keys, tags, properties, encoded_properties, flag, sys_flag,
             born_timestamp_ms, born_host, reconsume_times, prepared_transaction_offset,
         )  # fmt: skip
-        self.topic, self.body, self.encoded_properties, self.born_host, self.waits_for_store, self.special = values
+        self.topic, self.body, self.encoded_properties, self.born_host, self.waits_for_store, self.needs_offset = values
         self.queue_id = queue_id
         self.flag = flag
         self.sys_flag = sys_flag
@@ -61,11 +61,11 @@ and born_host: when and where it was made (0 and b'': now, and unknown)."""
         self.prepared_transaction_offset = prepared_transaction_offset
 
     @cython.cfunc
-    def take_usual(
+    def try_take_fast(
         self, topic, body, queue_id, encoded, flag, sys_flag, born_ms, born_host, reconsume_times, prepared_offset
     ) -> cython.bint:
-        """Take values that need neither conversion nor a closer look, as a message has that is put once more; False for
-        all others. A short cut: `prepare_message` would give the same."""
+        """Take values that need neither conversion nor checks, as those of a message that is put again; False for all
+        others. A shortcut: `prepare_message` would return the same."""
         if type(topic) is not str or type(body) is not bytes or type(encoded) is not bytes or not topic:
             return False
         if type(born_host) is not bytes or type(queue_id) is not int or type(flag) is not int:
@@ -92,7 +92,7 @@ and born_host: when and where it was made (0 and b'': now, and unknown)."""
         if self.queue_id < 0 or self.sys_flag & 0x80:
             return False
         self.topic, self.body, self.encoded_properties, self.born_host = topic, body, encoded, born_host
-        self.waits_for_store, self.special = True, False
+        self.waits_for_store, self.needs_offset = True, False
         return True
 
     @property
@@ -110,7 +110,7 @@ class PutResult:
     """PutResult(status, host=b'', physical_offset=-1, queue_offset=-1, store_timestamp_ms=0, size=0, count=1)
 --
 
-What became of one put. `physical_offset` is -1 when nothing was stored."""
+Result of one put. `physical_offset` is -1 when nothing was stored."""
 
     status = cython.declare(object, visibility="readonly")
     host: bytes
@@ -170,7 +170,7 @@ def stored(host: bytes, physical: int64_t, queue_offset: int64_t, now: int64_t, 
 @cython.final
 @cython.cclass
 class PutResults:
-    """The results of one put_many, made one by one only when looked at. Row: physical offset, queue offset, size, time."""
+    """The results of one put_many, each made on first access. Row: physical offset, queue offset, size, time."""
 
     rows: bytes
     others: dict
@@ -210,7 +210,7 @@ class PutResults:
 
     @staticmethod
     def refused(status, count: cython.Py_ssize_t):
-        """`count` results that all say `status`."""
+        """`count` results that all have `status`."""
         made: PutResults = PutResults.__new__(PutResults)
         made.rows = b""
         made.host = b""

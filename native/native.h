@@ -1,4 +1,4 @@
-/* What the compiled kernel needs and Cython cannot say: big-endian loads and stores, a release store for published
+/* What the compiled kernel needs and Cython cannot express: big-endian loads and stores, a release store for published
  * positions, prefetch, the millisecond clock and a CRC-32 (IEEE, reflected) by carry-less multiplication with a table
  * fallback chosen at run time. No state besides the CRC tables, which are filled once at import.
  */
@@ -14,13 +14,13 @@
 
 typedef unsigned char u8;
 
-/* The writing (or reading) end of one mapped file. `position` is published last. */
+/* The write (or read) position of one mapped file. `position` is published last. */
 typedef struct {
     u8 *data;
     int64_t base, size, position, limit;
 } tail_t;
 
-/* Where the next unit of one consume queue goes. `tail` is NULL while the queue needs the slow path. */
+/* Position of the next unit of one consume queue. `tail` is NULL while the queue needs the slow path. */
 typedef struct queue_s {
     tail_t *tail;
     int64_t max_physical, last_store_ms, next_arrival;
@@ -53,7 +53,7 @@ static inline int64_t observe(const int64_t *place) { return __atomic_load_n(pla
 static inline void prefetch_read(const void *p) { __builtin_prefetch(p, 0, 3); }
 static inline void prefetch_write(const void *p) { __builtin_prefetch(p, 1, 3); }
 
-/* Own the cache lines that the next records will go to: a log is written once and never read back by its writer. */
+/* Prefetch for writing the cache lines of the next records: a log is never read back by its writer. */
 #define AHEAD_BYTES 512
 static inline void prefetch_ahead(const u8 *p, int64_t length) {
     for (int64_t at = 0; at < length; at += 64) __builtin_prefetch(p + AHEAD_BYTES + at, 1, 3);
@@ -74,7 +74,7 @@ static inline int is_zero_page(const u8 *p) {
     return !any;
 }
 
-/* Long bodies go past the caches: a log is read later or never, and lines that are written whole need not be read first.
+/* Long bodies bypass the caches: a log is read later or never, and lines that are written whole need not be read first.
  * The fence comes before the position that publishes them. */
 #define STREAM_MIN 16384
 static inline void copy_body(u8 *to, const u8 *from, int64_t length) {
@@ -112,7 +112,7 @@ static inline int ascii_only(const u8 *p, int64_t length) {
     return 1;
 }
 
-/* Whether a text has a space: keys are parted by them, and most messages have one key. */
+/* Whether a text has a space: spaces separate keys, and most messages have one key. */
 static inline int has_space(const u8 *p, int64_t length) {
     uint64_t w;
     for (; length >= 8; p += 8, length -= 8) {
@@ -124,10 +124,10 @@ static inline int has_space(const u8 *p, int64_t length) {
     return 0;
 }
 
-/* |hash| as RocketMQ's index takes it: the one value without a positive twin becomes 0. */
+/* |hash| as in RocketMQ's index: the value without a positive counterpart becomes 0. */
 static inline int32_t abs_hash(uint32_t h) { int32_t v = (int32_t)h; return v >= 0 ? v : h == 0x80000000u ? 0 : -v; }
 
-/* Whether encoded properties carry nothing that a put must look at: no inner-batch or CRC property, no NUL byte. */
+/* Whether encoded properties have nothing that a put must parse: no inner-batch or CRC property, no NUL byte. */
 static inline int plain_properties(const u8 *p, int64_t length) {
     const u8 *end = p + length;
     if (length && memchr(p, 0, (size_t)length)) return 0;
@@ -150,7 +150,7 @@ static inline int same_bytes(const u8 *a, const u8 *b, int32_t length) {
     return x == y;
 }
 
-/* A spread of (topic, queue id) good enough for a small open-addressing table. */
+/* A hash of (topic, queue id), good enough for a small open-addressing table. */
 static inline uint32_t spread(const u8 *topic, int32_t length, int32_t queue_id) {
     uint64_t h = (uint64_t)length * 0x9E3779B97F4A7C15ull ^ (uint64_t)(uint32_t)queue_id * 0xC2B2AE3D27D4EB4Full, w;
     if (length < 8) { for (int32_t i = 0; i < length; i++) h = (h ^ topic[i]) * 0x100000001B3ull; }
@@ -163,7 +163,7 @@ static inline uint32_t spread(const u8 *topic, int32_t length, int32_t queue_id)
     return (uint32_t)(h * 0x9E3779B97F4A7C15ull >> 32);
 }
 
-/* The properties that dispatch looks at, as they stand in the record. `special` is set for multi-dispatch. */
+/* The properties that dispatch uses, in the record. `special` is set for multi-dispatch. */
 typedef struct {
     const u8 *tags, *keys, *unique;
     int64_t tags_length, keys_length, unique_length;
@@ -209,9 +209,9 @@ static inline void scan_properties(const u8 *p, int64_t length, int64_t readable
     if (start < p + length) take_segment(start, middle, p + length, out);
 }
 
-/* The last tag of a walk and its hash: a queue has few tags, and the next record nearly always has the same. */
+/* The last tag of a scan and its hash: a queue has few tags, and the next record nearly always has the same. */
 typedef struct {
-    u8 text[16]; /* Longer ones are not remembered: a length of -1. */
+    u8 text[16]; /* Longer ones are not cached: a length of -1. */
     int64_t length;
     int32_t hash;
 } tag_memo_t;
@@ -227,7 +227,7 @@ static inline int is_memo(const u8 *p, int64_t length, const tag_memo_t *memo) {
 }
 
 /* The value of TAGS alone, as `scan_properties` finds it: the last that is not empty. Looks for a 'T' with the separator
- * four bytes behind it, 16 places at a time; `readable` bytes may be read from p, at least `length`. */
+ * four bytes behind it, 16 positions at a time; `readable` bytes may be read from p, at least `length`. */
 static inline int64_t tag_at(const u8 *p, int64_t length, int64_t at, const u8 **tag, int64_t before) {
     uint32_t w;
     if (at + 5 >= length || (at && p[at - 1] != 2)) return before;
@@ -294,8 +294,8 @@ CLMUL static inline uint32_t crc_reduce(__m128i a) {
     a = _mm_xor_si128(a, _mm_clmulepi64_si128(t, barrett, 0x00));
     return ~(uint32_t)_mm_extract_epi32(a, 1);
 }
-/* Four times as wide, for long bodies: 256 bytes in a step, then joined to the four lanes that go on with the rest. Gives
- * how many bytes it took, a multiple of 256. */
+/* Four times as wide, for long bodies: 256 bytes in a step, then joined to the four lanes that process the rest.
+ * Returns how many bytes it consumed, a multiple of 256. */
 #if defined(__clang__) || __GNUC__ >= 9
 #define WIDE __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.1")))
 #define LOADW(p) _mm512_loadu_si512((const void *)(p))
@@ -379,8 +379,8 @@ static inline int clmul_supported(void) { return 0; }
 static inline int wide_supported(void) { return 0; }
 #endif
 
-/* Others' checksums may leave the upper halves of the vector registers in use, and then every SSE instruction of ours
- * waits for them: a loop takes twice as long. To be called before long loops. */
+/* Other libraries' checksums may leave the upper halves of the vector registers dirty, which makes every SSE
+ * instruction here slower: a loop takes twice as long. Call it before long loops. */
 #if defined(__x86_64__)
 static int has_avx = 0;
 __attribute__((target("avx"))) static void clear_upper_halves(void) { _mm256_zeroupper(); }
@@ -413,8 +413,8 @@ static inline uint32_t crc_inside(const u8 *p, int64_t n) {
     return crc_of(p, n);
 }
 
-/* The common record, checked in one go: version 1, IPv4 hosts, in its place, lengths that add up, intact body. Its size, or
- * 0 when it is another kind of record or a bad one: then the careful walk looks at it. */
+/* The common record, checked fast: version 1, IPv4 hosts, at its own offset, valid lengths, intact body. Its size, or
+ * 0 for another kind of record or a bad one: then the general check decides. */
 static inline int64_t plain_record(const u8 *p, int64_t available, int64_t physical, int check_body) {
     if (available < 91) return 0;
     int64_t total = (int32_t)load32(p), body = (int32_t)load32(p + 84);

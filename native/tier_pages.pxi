@@ -4,9 +4,9 @@
 @cython.final
 @cython.cclass
 class TierPage:
-    """What one get from a tier found: the shape of a GetPage, but a CRC property of records is not looked at.
+    """Result of one get from a tier: as GetPage, but the CRC property of records is not verified.
 
-    Whoever knows an older message, in another store, may lower `min_offset`.
+    A caller with an older message in another store may lower `min_offset`.
     """
 
     status = cython.declare(object, visibility="readonly")
@@ -39,9 +39,9 @@ class TierPage:
 @cython.final
 @cython.cclass
 class WindowPages:
-    """Cuts pages out of a window whose every unit is followed by exactly its record, as `check_window` found it.
+    """Pages of a window in which every unit is followed by exactly its record, as `check_window` verified.
 
-    Both buffers are held as long as it lives.
+    Holds both buffers.
     """
 
     units: cython.Py_buffer
@@ -70,7 +70,7 @@ class WindowPages:
     @cython.inline
     @cython.exceptval(check=False)
     def end_of(self, index: int64_t) -> int64_t:
-        """Where the records of the first `index` units end in the data."""
+        """The end of the records of the first `index` units in the data."""
         if index >= self.total:
             return self.data.len
         unit: cython.pointer(cython.const[u8]) = cython.cast(cython.pointer(cython.const[u8]), self.units.buf)
@@ -94,16 +94,16 @@ class WindowPages:
         return PyBytes_FromStringAndSize(cython.cast(cython.p_char, self.data.buf) + start, end - start)
 
     def take(self, offset: int64_t, count: int64_t, max_bytes: int64_t) -> tuple:
-        """Whole records from queue offset `offset` on: at most `count`, at most `max_bytes`, but one.
+        """Whole records from queue offset `offset` on: at most `count`, at most `max_bytes`, but at least one.
 
-        (bytes, how many, where to go on).
+        (bytes, how many, next queue offset).
         """
         taken: int64_t = 0
         data: bytes = self.cut(offset - self.first_offset, count, max_bytes, cython.address(taken))
         return data, taken, offset + taken
 
     def page(self, offset: int64_t, count: int64_t, max_bytes: int64_t, low: int64_t, high: int64_t) -> TierPage:
-        """The same as a page of a queue that has messages [low, high); None when `count` would pass the window."""
+        """The same as a page of a queue that has messages [low, high); None when `count` would exceed the window."""
         if offset < self.first_offset or offset - self.first_offset > self.total - count:
             return None
         taken: int64_t = 0

@@ -1,10 +1,10 @@
-# Copy records for the tier, check them, build and rearrange tier index files: `kernel/tiering.py`.
+# Copy records for the tier, check them, build and rearrange tier index files: `kernel/tier_records.py`.
 
 
 @cython.final
 @cython.cclass
 class Collected:
-    """A run of one queue's records, ready for its tier: rebased records, their units, and what they span."""
+    """A range of one queue's records, ready for its tier: rebased records, their units, and their bounds."""
 
     data = cython.declare(bytes, visibility="readonly")
     units = cython.declare(bytes, visibility="readonly")
@@ -20,23 +20,23 @@ class Collected:
 @cython.inline
 @cython.exceptval(check=False)
 def store_time(record: cython.pointer(cython.const[u8])) -> int64_t:
-    """A record's store time; where it stands depends on the shape of the born host."""
+    """A record's store time; its position depends on the address family of the born host."""
     return cython.cast(int64_t, load64(record + (68 if load32(record + 36) & 0x10 else 56)))
 
 
 def collect_for_tier(queue: Segments, log: Segments, offset: int64_t, max_count: int64_t, max_bytes: int64_t,
                      tier_offset: int64_t) -> Collected:  # fmt: skip
-    """Copy records of one queue from `offset` on, their physical offsets rewritten to where they will lie in the tier.
+    """Copy records of one queue from `offset` on, with physical offsets rewritten to their offsets in the tier.
 
     At most `max_count` records and `max_bytes` bytes, but at least one record if there is one; stops before a unit
-    whose record is not there (or is another).
+    whose record is missing (or is another).
     """
     made: Collected = Collected.__new__(Collected)
     records: cython.pointer(cython.pointer(cython.const[u8])) = cython.NULL
     units: cython.pointer(cython.pointer(cython.const[u8])) = cython.NULL
     pinned: list = []
-    view: Tail = None
-    unit_view: Tail = None
+    view: WriteCursor = None
+    unit_view: WriteCursor = None
     ut: cython.pointer(tail_t) = cython.NULL
     lt: cython.pointer(tail_t) = cython.NULL
     unit_end: int64_t
@@ -86,12 +86,12 @@ def collect_for_tier(queue: Segments, log: Segments, offset: int64_t, max_count:
                 while count < max_count:
                     at = (offset + count) * UNIT_BYTES - ut.base
                     if at >= ut.size:
-                        break  # Go on in the next file of the queue.
+                        break  # Continue in the next file of the queue.
                     if at + UNIT_BYTES > unit_end:
                         at_end = True
                         break
                     unit = ut.data + at
-                    # Records of one queue lie far apart: without this, each one costs the whole way to the memory.
+                    # Records of one queue are far apart: without this, each one costs a cache miss.
                     if at + 13 * UNIT_BYTES <= unit_end:
                         physical = cython.cast(int64_t, load64(unit + 12 * UNIT_BYTES)) - lt.base
                         if physical >= 0 and physical + 64 <= log_end:
@@ -100,7 +100,7 @@ def collect_for_tier(queue: Segments, log: Segments, offset: int64_t, max_count:
                     physical = cython.cast(int64_t, load64(unit))
                     size = cython.cast(int32_t, load32(unit + 8))
                     if physical < lt.base or physical >= lt.base + lt.size:
-                        break  # Go on in another file of the log.
+                        break  # Continue in another file of the log.
                     at = physical - lt.base
                     source = lt.data + at
                     if (
@@ -131,7 +131,7 @@ def collect_for_tier(queue: Segments, log: Segments, offset: int64_t, max_count:
         last_ms: int64_t = 0
         with cython.nogil:
             for i in range(count):
-                # Each record lies on a page of its own, where the processor does not look ahead by itself.
+                # Each record is on another page, where the hardware prefetcher does not help.
                 if i + COLLECT_AHEAD < count:
                     size = cython.cast(int32_t, load32(units[i + COLLECT_AHEAD] + 8))
                     if size > COLLECT_AHEAD_BYTES:
@@ -156,8 +156,89 @@ def collect_for_tier(queue: Segments, log: Segments, offset: int64_t, max_count:
     finally:
         free(records)
         for item in pinned:
-            view = cython.cast(Tail, item)
+            view = cython.cast(WriteCursor, item)
             view.unpin()
+    return made
+
+
+def rebase_records(data, queue_offset: int64_t, max_count: int64_t, max_bytes: int64_t, tier_offset: int64_t,
+                   topic: bytes, queue_id: int32_t) -> Collected:  # fmt: skip
+    """Make consecutive records of one queue, as a broker sends them, ready for its tier: `collect_for_tier` of `data`.
+
+    Stops before a record that is not whole, not of this queue, not the next one, or whose body is damaged. The unit of
+    a tag beyond ASCII gets TAG_UNKNOWN, which counts as an ext address: the caller derives it.
+    """
+    d: cython.const[cython.uchar][::1] = data
+    available: int64_t = d.shape[0]
+    made: Collected = Collected.__new__(Collected)
+    if max_count > available // FIXED_BYTES:
+        max_count = available // FIXED_BYTES
+    if max_count < 0:
+        max_count = 0
+    units: bytes = PyBytes_FromStringAndSize(cython.NULL, max_count * UNIT_BYTES)
+    unit: cython.pointer(u8) = cython.cast(cython.pointer(u8), PyBytes_AS_STRING(units))
+    record: cython.pointer(cython.const[u8]) = cython.NULL
+    name: cython.pointer(cython.const[u8]) = cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(topic))
+    name_length: int64_t = PyBytes_GET_SIZE(topic)
+    head: head_t
+    tag: cython.pointer(cython.const[u8]) = cython.NULL
+    length: int64_t
+    code: int64_t
+    count: int64_t = 0
+    total: int64_t = 0
+    i: int64_t
+    first_ms: int64_t = 0
+    last_ms: int64_t = 0
+    has_ext: cython.bint = False
+    if max_count:
+        record = cython.address(d[0])
+        with cython.nogil:
+            settle_vectors()
+            while count < max_count and total < available:
+                if parse_head(record + total, available - total, cython.address(head)) != STOP_END:
+                    break
+                if head.queue_offset != queue_offset + count or head.queue_id != queue_id:
+                    break
+                if head.topic_length != name_length:
+                    break
+                if not same_bytes(record + total + head.topic_at, name, cython.cast(int32_t, name_length)):
+                    break
+                if count and total + head.total > max_bytes:
+                    break
+                if not body_holds(record + total, cython.address(head), 1):
+                    break
+                length = find_tag(
+                    record + total + head.properties_at, head.properties_length,
+                    available - total - head.properties_at, cython.address(tag),
+                )  # fmt: skip
+                code = -2147483649
+                if ascii_only(tag, length):
+                    code = cython.cast(int32_t, hash_on(0, tag, length))
+                else:
+                    has_ext = True
+                store64(unit, tier_offset + total)
+                store32(unit + 8, cython.cast(uint32_t, head.total))
+                store64(unit + 12, code)
+                if count == 0 or head.store_ms < first_ms:
+                    first_ms = head.store_ms
+                if count == 0 or head.store_ms > last_ms:
+                    last_ms = head.store_ms
+                unit += UNIT_BYTES
+                total += head.total
+                count += 1
+    made.has_ext_address = has_ext
+    made.count = count
+    made.next_offset = queue_offset + count
+    made.begin_ms = first_ms
+    made.end_ms = last_ms
+    made.units = units[: count * UNIT_BYTES]
+    made.data = PyBytes_FromStringAndSize(cython.cast(cython.p_char, record), total)
+    to: cython.pointer(u8) = cython.cast(cython.pointer(u8), PyBytes_AS_STRING(made.data))
+    for i in range(count):
+        store64(to + 28, tier_offset)
+        length = cython.cast(int32_t, load32(to))
+        to += length
+        tier_offset += length
     return made
 
 
@@ -172,9 +253,9 @@ def check_window(
 ) -> int:
     """How many leading units are followed by exactly their records in `data`, which begins at `tier_offset`.
 
-    Each record must lie right behind the one before, with the size of its unit, its own tier offset and queue offset,
-    and an intact body; and be of this topic and queue, where a topic is named. Anything less ends the count: what is
-    behind it must be looked at one by one.
+    Each record must directly follow the previous one, with the size of its unit, its own tier offset and queue offset,
+    and an intact body; and be of this topic and queue, where a topic is named. Anything else ends the count: the
+    records behind must be checked one by one.
     """
     u: cython.const[cython.uchar][::1] = units
     d: cython.const[cython.uchar][::1] = data
@@ -241,7 +322,7 @@ def check_record(unit: cython.pointer(cython.const[u8]), record: cython.pointer(
                  tier_offset: int64_t, queue_offset: int64_t, topic: cython.pointer(cython.const[u8]),
                  topic_length: int64_t, queue_id: int32_t, head: cython.pointer(head_t),
                  memo: cython.pointer(tag_memo_t)) -> cython.int:  # fmt: skip
-    """CHECK_END when the record is all that its unit and its queue promise; `head` then has its size and store time."""
+    """CHECK_END when the record matches its unit and its queue; `head` then has its size and store time."""
     size: int64_t = cython.cast(int32_t, load32(unit + 8))
     code: int64_t = cython.cast(int64_t, load64(unit + 12))
     tag: cython.pointer(cython.const[u8]) = cython.NULL
@@ -272,7 +353,7 @@ def check_record(unit: cython.pointer(cython.const[u8]), record: cython.pointer(
     length: int64_t = find_tag(
         record + head.properties_at, head.properties_length, available - head.properties_at, cython.address(tag)
     )
-    # Sixteen bytes can be read of a tag where the window goes on behind it.
+    # Sixteen bytes of a tag can be read where the window continues behind it.
     if tag + 16 > record + available or not is_memo(tag, length, memo):
         if not ascii_only(tag, length):
             return CHECK_TAG
@@ -281,18 +362,18 @@ def check_record(unit: cython.pointer(cython.const[u8]), record: cython.pointer(
             memcpy(cython.address(memo.text[0]), tag, length)
             memo.length = length
         memo.hash = cython.cast(int32_t, hash_on(0, tag, length))
-    # Below every 32-bit hash lie the addresses of ext units, which say nothing about the tag.
+    # Addresses of ext units are below every 32-bit hash, and are independent of the tag.
     if code >= -2147483648 and code != memo.hash:
         return CHECK_TAG
     return CHECK_END
 
 
 def check_records(units, data, tier_offset: int64_t, queue_offset: int64_t, topic: bytes, queue_id: int32_t) -> tuple:
-    """Compare records that lie end to end in `data`, which begins at `tier_offset`, with their units: all of it.
+    """Compare contiguous records in `data`, which begins at `tier_offset`, with all fields of their units.
 
-    What `check_window` asks of them, and: each is of this topic and queue, and its unit has the code of its tag (or an
-    address in an ext queue). Gives (records, bytes, least and largest store time, why it ended); the place that has to
-    be looked at by others is behind those bytes.
+    The checks of `check_window`, and: each is of this topic and queue, and its unit has the code of its tag (or an
+    address in an ext queue). Returns (records, bytes, least and largest store time, why it ended); the caller must
+    check what follows those bytes.
     """
     u: cython.const[cython.uchar][::1] = units
     d: cython.const[cython.uchar][::1] = data
@@ -336,7 +417,7 @@ def check_records(units, data, tier_offset: int64_t, queue_offset: int64_t, topi
 @cython.nogil
 @cython.exceptval(check=False)
 def distinct_keys(named: cython.pointer(named_t), prefix: uint32_t, hashes: cython.pointer(int32_t)) -> cython.int:
-    """Hash the keys of a record, each once, in their order. How many; -1 when the slow path must look at them."""
+    """Hash the keys of a record, each once, in their order. How many; -1 when they need the slow path."""
     starts: cython.pointer(cython.const[u8])[64]
     lengths: int64_t[64]
     count: cython.int = 0
@@ -383,7 +464,7 @@ def distinct_keys(named: cython.pointer(named_t), prefix: uint32_t, hashes: cyth
 def check_item(item: cython.pointer(cython.const[u8]), record: cython.pointer(cython.const[u8]), readable: int64_t,
                topic: cython.pointer(cython.const[u8]), topic_length: int64_t, prefix: uint32_t, queue_id: int32_t,
                begin_ms: int64_t, head: cython.pointer(head_t)) -> cython.bint:  # fmt: skip
-    """Whether an item leads to this record: place, size, queue, a key of that hash, and a time that fits."""
+    """Whether an item points to this record: offset, size, queue, a key of that hash, and a matching time."""
     named: named_t
     hashes: int32_t[64]
     size: int64_t = cython.cast(int32_t, load32(item + 20))
@@ -412,11 +493,11 @@ def check_item(item: cython.pointer(cython.const[u8]), record: cython.pointer(cy
 
 
 def check_index_items(items, data, log_offset: int64_t, topic: str, queue_id: int32_t, begin_ms: int64_t) -> tuple:
-    """How many leading compacted index items lead to a record in `data` that has such a key, and its newest store time.
+    """How many leading compacted index items point to a record in `data` with such a key, and the newest store time.
 
     The items are of one queue, in the order of their tier offsets; `data` holds its log from `log_offset` on. Ends
-    before an item that others must look at: a record outside of `data`, another one, another key, another time, or keys
-    or a topic beyond ASCII.
+    before an item that the caller must check: a record outside of `data`, another one, another key, another time, or
+    keys or a topic beyond ASCII.
     """
     if not topic.isascii():
         return 0, 0
@@ -462,7 +543,7 @@ def check_index_items(items, data, log_offset: int64_t, topic: str, queue_id: in
 @cython.exceptval(check=False)
 def put_tier_items(file: cython.pointer(u8), slots: int64_t, capacity: int64_t, pending: cython.pointer(pending_t),
                    sizes: cython.pointer(int32_t), length: cython.int, topic_id: int32_t, queue_id: int32_t) -> cython.void:  # fmt: skip
-    """Add items whose slots were prefetched: each item before its slot, the header last. There is room for them."""
+    """Add items whose slots were prefetched: each item before its slot, the header last. They must fit."""
     begin_ms: int64_t = cython.cast(int64_t, load64(file + 4))
     end_ms: int64_t = cython.cast(int64_t, load64(file + 12))
     slot_count: int32_t = cython.cast(int32_t, load32(file + 20))
@@ -477,7 +558,7 @@ def put_tier_items(file: cython.pointer(u8), slots: int64_t, capacity: int64_t, 
         previous = load32(slot)
         if previous == 0:
             slot_count += 1
-        seconds = (pending[i].store_ms - begin_ms) // 1000  # Cut toward zero, as C and Java divide.
+        seconds = (pending[i].store_ms - begin_ms) // 1000  # Truncated toward zero, as C and Java divide.
         if seconds > 2147483647:
             seconds = 2147483647
         if seconds < -2147483648:
@@ -505,8 +586,8 @@ def put_tier_keys(buffer, slots: int64_t, capacity: int64_t, item_limit: int64_t
     """Put the keys of the records of `units`, from unit `first` on, into an open tier index file.
 
     `data` holds the records from tier offset `log_offset` on. Item numbers stay below `capacity` and `item_limit`.
-    Gives (records done, items put, least store time of the records that have items). Ends early, before a record that
-    needs the slow path: no room for all of its keys, too many of them, keys or a topic beyond ASCII, not a record.
+    Returns (records done, items put, least store time of the records that have items). Ends early, before a record that
+    needs the slow path: no space for all of its keys, too many of them, keys or a topic beyond ASCII, not a record.
     """
     if not topic.isascii() or slots < 1:
         return 0, 0, 0
@@ -549,7 +630,7 @@ def put_tier_keys(buffer, slots: int64_t, capacity: int64_t, item_limit: int64_t
             if place < log_offset or size < FIXED_BYTES or place - log_offset > available - size:
                 break
             record = cython.address(data_view[0]) + (place - log_offset)
-            # Of a record only its head and its properties are looked at: fetch those of one that comes soon.
+            # Only a record's head and properties are read: prefetch those of a later record.
             ahead = record + 4 * size
             if ahead - cython.address(data_view[0]) + 2 * size < available:
                 prefetch_read(ahead)
@@ -593,7 +674,7 @@ def put_tier_keys(buffer, slots: int64_t, capacity: int64_t, item_limit: int64_t
 def rearrange_index(buffer, slots: int64_t, items: int64_t) -> bytes:
     """The compacted form of a whole open tier index file: slots of (position, length), items grouped by slot.
 
-    A counting sort: items of a slot stand newest first, as a walk along its chain would give them. b"" without items.
+    A counting sort: items of a slot are newest first, in the order of its chain. b"" without items.
     """
     source_view: cython.const[cython.uchar][::1] = buffer
     if source_view.shape[0] < 28 + 8 * slots + 32 * (items if items > 0 else 0):
@@ -645,3 +726,145 @@ def rearrange_index(buffer, slots: int64_t, items: int64_t) -> bytes:
     if bad:
         raise CorruptRecord("an index item has a negative key hash")
     return out
+
+
+def collect_tier_keys(units, data, first: int64_t, log_offset: int64_t, topic: str) -> tuple:
+    """The keys of the records of `units`, from unit `first` on, as `put_tier_keys` would put them.
+
+    `data` holds the records from tier offset `log_offset` on. Returns (records done, collected keys of 24 bytes). Ends
+    early, before a record that needs the slow path: too many keys, keys or a topic beyond ASCII, not a record.
+    """
+    if not topic.isascii():
+        return 0, b""
+    unit_view: cython.const[cython.uchar][::1] = units
+    data_view: cython.const[cython.uchar][::1] = data
+    available: int64_t = data_view.shape[0]
+    unit_count: int64_t = unit_view.shape[0] // UNIT_BYTES
+    if first < 0 or first >= unit_count or available == 0:
+        return 0, b""
+    unit: cython.pointer(cython.const[u8]) = cython.address(unit_view[0]) + UNIT_BYTES * first
+    record: cython.pointer(cython.const[u8])
+    prefix_text: bytes = (topic + "#").encode()
+    prefix: uint32_t = hash_on(
+        0, cython.cast(cython.pointer(cython.const[u8]), PyBytes_AS_STRING(prefix_text)), PyBytes_GET_SIZE(prefix_text)
+    )
+    hashes: int32_t[64]
+    head: head_t
+    named: named_t
+    room: int64_t = 2 * (unit_count - first) + 64
+    made: cython.pointer(u8) = cython.cast(cython.pointer(u8), malloc(room * 24))
+    grown: cython.pointer(u8)
+    item: cython.pointer(u8)
+    done: int64_t = 0
+    count: int64_t = 0
+    place: int64_t
+    size: int64_t
+    found: cython.int
+    i: cython.int
+    if made == cython.NULL:
+        raise MemoryError
+    with cython.nogil:
+        while first + done < unit_count:
+            place = cython.cast(int64_t, load64(unit))
+            size = cython.cast(int32_t, load32(unit + 8))
+            if place < log_offset or size < FIXED_BYTES or place - log_offset > available - size:
+                break
+            record = cython.address(data_view[0]) + (place - log_offset)
+            if parse_head(record, size, cython.address(head)) != STOP_END or head.total != size or head.store_ms < 0:
+                break
+            scan_properties(record + head.properties_at, head.properties_length,
+                            available - (place - log_offset) - head.properties_at, cython.address(named))  # fmt: skip
+            found = distinct_keys(cython.address(named), prefix, cython.address(hashes[0]))
+            if found < 0:
+                break
+            if count + found > room:
+                room = 2 * room
+                grown = cython.cast(cython.pointer(u8), realloc(made, room * 24))
+                if grown == cython.NULL:
+                    break
+                made = grown
+            item = made + 24 * count
+            for i in range(found):
+                store32(item, hashes[i])
+                store64(item + 4, place)
+                store32(item + 12, cython.cast(uint32_t, size))
+                store64(item + 16, head.store_ms)
+                item += 24
+            count += found
+            unit += UNIT_BYTES
+            done += 1
+    try:
+        return done, PyBytes_FromStringAndSize(cython.cast(cython.p_char, made), 24 * count)
+    finally:
+        free(made)
+
+
+def put_collected_keys(buffer, slots: int64_t, capacity: int64_t, item_limit: int64_t, keys, first: int64_t,
+                       topic_id: int32_t, queue_id: int32_t) -> tuple:  # fmt: skip
+    """Put collected keys, from key number `first` on, into an open tier index file.
+
+    Returns (keys put, least store time of them). Ends early, before a record whose keys do not all fit below `capacity`
+    and `item_limit`, or an invalid one (a negative hash, offset, size or time).
+    """
+    top: int64_t = capacity if capacity < item_limit else item_limit
+    file_view: cython.uchar[::1] = buffer
+    key_view: cython.const[cython.uchar][::1] = keys
+    count: int64_t = key_view.shape[0] // 24
+    if slots < 1 or first < 0 or file_view.shape[0] < 28 or top < 1:
+        return 0, 0
+    if file_view.shape[0] < 28 + 8 * slots + 32 * top:
+        raise ValueError("the buffer is smaller than the tier index file that it should hold")
+    if first >= count:
+        return 0, 0
+    file: cython.pointer(u8) = cython.address(file_view[0])
+    start: cython.pointer(cython.const[u8]) = cython.address(key_view[0])
+    key: cython.pointer(cython.const[u8])
+    ring: pending_t[256]
+    sizes: int32_t[256]
+    at: int64_t = first
+    end: int64_t
+    items: int64_t = cython.cast(int32_t, load32(file + 24))
+    oldest_ms: int64_t = 0
+    place: int64_t
+    store_ms: int64_t
+    size: int32_t
+    lowest: int64_t
+    waiting: cython.int = 0
+    i: int64_t
+    with cython.nogil:
+        while at < count:
+            key = start + 24 * at
+            place = cython.cast(int64_t, load64(key + 4))
+            size = cython.cast(int32_t, load32(key + 12))
+            store_ms = cython.cast(int64_t, load64(key + 16))
+            lowest = place if place < store_ms else store_ms
+            lowest = lowest if lowest < size else size
+            end = at
+            while end < count and cython.cast(int64_t, load64(start + 24 * end + 4)) == place:
+                if cython.cast(int32_t, load32(start + 24 * end)) < 0:
+                    lowest = -1
+                end += 1
+            if items < 0 or items + (end - at) >= top or lowest < 0:
+                break
+            for i in range(at, end):
+                if waiting == TIER_PENDING_MAX:
+                    put_tier_items(
+                        file, slots, capacity, cython.address(ring[0]), cython.address(sizes[0]), waiting, topic_id, queue_id
+                    )
+                    waiting = 0
+                ring[waiting].hash = cython.cast(int32_t, load32(start + 24 * i))
+                ring[waiting].slot = ring[waiting].hash % slots
+                ring[waiting].physical_offset = place
+                ring[waiting].store_ms = store_ms
+                sizes[waiting] = size
+                prefetch_write(file + 28 + 8 * cython.cast(int64_t, ring[waiting].slot))
+                waiting += 1
+            if at == first or store_ms < oldest_ms:
+                oldest_ms = store_ms
+            items += end - at
+            at = end
+        if waiting:
+            put_tier_items(
+                file, slots, capacity, cython.address(ring[0]), cython.address(sizes[0]), waiting, topic_id, queue_id
+            )
+    return at - first, oldest_ms

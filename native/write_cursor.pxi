@@ -1,9 +1,9 @@
-# Writing ends of mapped files, and snapshots of them for readers: `kernel/tails.py`.
+# Write positions of mapped files, and snapshots of them for readers: `kernel/write_cursor.py`.
 
 
 @cython.final
 @cython.cclass
-class Tail:
+class WriteCursor:
     t: tail_t
     view: cython.Py_buffer
     attached: cython.bint
@@ -100,20 +100,20 @@ class Segments:
         self.file_size = file_size
 
     @cython.cfunc
-    def locate(self, offset: int64_t) -> Tail:
+    def locate(self, offset: int64_t) -> WriteCursor:
         count: cython.Py_ssize_t = len(self.views)
         if count == 0:
             return None
-        view: Tail = cython.cast(Tail, self.views[0])
+        view: WriteCursor = cython.cast(WriteCursor, self.views[0])
         if offset < view.t.base:
             return None
         at: cython.Py_ssize_t = (offset - view.t.base) // self.file_size
         if at < count:
-            view = cython.cast(Tail, self.views[at])
+            view = cython.cast(WriteCursor, self.views[at])
             if view.t.base <= offset and offset < view.t.base + self.file_size:
                 return view
         for item in self.views:
-            view = cython.cast(Tail, item)
+            view = cython.cast(WriteCursor, item)
             if view.t.base <= offset and offset < view.t.base + self.file_size:
                 return view
         return None
@@ -122,7 +122,7 @@ class Segments:
         return self.locate(offset)
 
     def read(self, offset: int64_t, length: int64_t):
-        view: Tail = self.locate(offset)
+        view: WriteCursor = self.locate(offset)
         return None if view is None else view.read(offset - view.t.base, length)
 
 
@@ -132,7 +132,7 @@ class QueueTail:
     q: queue_t
     topic = cython.declare(str, visibility="readonly")
     topic_bytes: bytes
-    tail_object: Tail
+    tail_object: WriteCursor
 
     def __init__(self, topic: str, queue_id: int32_t):
         self.topic = topic
@@ -141,7 +141,7 @@ class QueueTail:
         self.q.topic_length = len(self.topic_bytes)
         self.q.queue_id = queue_id
         self.q.max_physical = -1
-        # The hash of "topic#", from which every key's hash goes on. Topics that are not ASCII never reach the fast path.
+        # The hash of "topic#", the prefix of every key's hash. Topics that are not ASCII never reach the fast path.
         self.q.topic_hash = hash_on(
             hash_on(0, self.q.topic, self.q.topic_length), cython.cast(cython.pointer(cython.const[u8]), b"#"), 1
         )
@@ -155,7 +155,7 @@ class QueueTail:
         return self.tail_object
 
     @tail.setter
-    def tail(self, value: Tail | None):
+    def tail(self, value: WriteCursor | None):
         self.tail_object = value
         self.q.tail = cython.NULL if value is None else cython.address(value.t)
 

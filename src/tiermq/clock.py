@@ -1,13 +1,19 @@
-"""Time as a seam: everything that asks the hour asks a clock that a test can move."""
+"""Clocks: all code reads the time from a clock that tests can move."""
 
 from __future__ import annotations
 
 import time
 from typing import Protocol
 
+HOUR_MS = 3_600_000
+EVER_MS = (1 << 63) - 1
+"""No record is younger."""
+LINE_INTERVAL_S = 60.0
+"""An event that repeats is logged once in this time."""
+
 
 class Clock(Protocol):
-    """Wall time in milliseconds (for records) and a monotonic one in seconds (for waiting)."""
+    """Wall time in milliseconds (for records) and monotonic time in seconds (for waiting)."""
 
     def now_ms(self) -> int: ...
 
@@ -15,7 +21,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The operating system's clock."""
 
     __slots__ = ()
 
@@ -24,24 +30,3 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
-
-
-class ManualClock:
-    """A clock that stands still until it is moved. For tests and simulations."""
-
-    __slots__ = ("_ms",)
-
-    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
-        self._ms = now_ms
-
-    def now_ms(self) -> int:
-        return self._ms
-
-    def monotonic(self) -> float:
-        return self._ms / 1000.0
-
-    def advance_ms(self, delta_ms: int) -> None:
-        self._ms += delta_ms
-
-    def set_ms(self, now_ms: int) -> None:
-        self._ms = now_ms

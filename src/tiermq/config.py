@@ -4,7 +4,7 @@ One name in three spellings: `mapped_file_size_commit_log` in Python and TOML, `
 `broker.conf` (a Java properties file), and either of them in TOML. A value may always be given as text.
 
 Invariants: a `StoreConfig` that exists is valid (everything is checked when it is made, nothing afterwards);
-it never changes; rounding rules have already been applied to what one reads from it.
+it never changes; rounding rules have already been applied to its values.
 One default differs from the original on purpose: see `message_index_safe`.
 """
 
@@ -32,6 +32,7 @@ from tiermq.settings import (
 __all__ = ["SETTINGS", "WITHOUT_EFFECT", "BrokerRole", "FlushDiskType", "StoreConfig", "read_properties"]
 
 CONSUME_QUEUE_UNIT_BYTES = 20
+DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 MAPPED_FILE_BYTES_MIN = 64  # Smaller than any record: only tests of file rolling come near it.
 
 
@@ -56,13 +57,13 @@ def _file_bytes(default: int) -> int:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig(Configuration):
-    """Everything that a local store can be told. Sizes are bytes, intervals are milliseconds unless named otherwise."""
+    """Settings of a local store. Sizes are bytes, intervals are milliseconds unless named otherwise."""
 
     TABLE: ClassVar[str] = "store"
     AT_TOP: ClassVar[bool] = True
     ACRONYMS: ClassVar[Mapping[str, str]] = {"Crc": "CRC"}  # enabledAppendPropCRC, checkCRCOnRecover.
 
-    # Where things lie. An empty commit-log path means <root>/commitlog; several are separated by commas.
+    # Directories. An empty commit-log path means <root>/commitlog; several are separated by commas.
     store_path_root_dir: str = "~/store"
     store_path_commit_log: str = ""
     read_only_commit_log_store_paths: str = ""
@@ -118,7 +119,7 @@ class StoreConfig(Configuration):
     enabled_append_prop_crc: bool = False
     force_verify_prop_crc: bool = False
     check_crc_on_recover: bool = True
-    message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    message_delay_level: str = DELAY_LEVELS
     os_page_cache_busy_time_out_mills: int = whole(1_000, low=1)
 
     # Reads.
@@ -136,8 +137,8 @@ class StoreConfig(Configuration):
     # Key index.
     message_index_enable: bool = True
     # The original's default is False: after a crash it deletes the index file that was being written and never
-    # rebuilds its entries, so that messages which are safely stored can no longer be found by key. Being safe costs
-    # a longer recovery walk, nothing while running.
+    # rebuilds its entries, so that stored messages can no longer be found by key. The safe setting costs a longer
+    # recovery scan, and nothing at run time.
     message_index_safe: bool = True
     max_msgs_num_batch: int = whole(64, low=1)
     default_query_max_num: int = whole(32, low=1)
@@ -178,11 +179,11 @@ class StoreConfig(Configuration):
                 "logical_disk_space_clean_forcibly_threshold is a fraction in (0, 1], "
                 f"found {self.logical_disk_space_clean_forcibly_threshold}"
             )
-        _ = self.delete_hours, self.delay_levels_ms  # Both are parsed here so that a mistake shows at the start.
+        _ = self.delete_hours, self.delay_levels_ms  # Both are parsed here so that errors are reported at start.
 
     @property
     def unkept(self) -> list[str]:
-        """What these settings ask for that no store here provides, in words."""
+        """What these settings require that a local store does not provide, as texts."""
         entries = {SETTINGS[name].property_name: SETTINGS[name].render(getattr(self, name)) for name in UNKEPT}
         return unkept_promises(entries, PROMISES)
 
@@ -192,7 +193,7 @@ class StoreConfig(Configuration):
 
     @property
     def commit_log_paths(self) -> tuple[Path, ...]:
-        """Directories that new commit-log files may go to; never empty."""
+        """Directories for new commit-log files; never empty."""
         return _paths(self.store_path_commit_log) or (self.root_path / "commitlog",)
 
     @property
@@ -253,7 +254,7 @@ UNKEPT = {
         "leave it out",
     ),
 }
-"""Settings that ask for safety which a local store does not provide. A store with one of them does not open."""
+"""Settings that require safety which a local store does not provide. A store with one of them does not open."""
 PROMISES = {SETTINGS[name].property_name: promise for name, promise in UNKEPT.items()}
 # Settings that are read and checked, so that a `broker.conf` works and later parts find them, but that change nothing
 # in the local store. A test keeps this list true.
@@ -263,6 +264,8 @@ WITHOUT_EFFECT = {
     "enable_running_flags_in_flush": "an I/O error while flushing always stops puts",
     "bit_map_length_consume_queue_ext": "bit maps are made by a broker's filters",
     "travel_cq_file_num_when_get_message": "a get ends with its queue file",
+    "max_consume_queue_scan": "nothing asks for estimates",
+    "sample_count_threshold": "nothing asks for estimates",
     "default_query_max_num": "a broker applies it",
     "recheck_reput_offset_from_cq": "recovery always dispatches from where queues and index end",
     "delete_consume_queue_files_interval": "queue files go without a pause",

@@ -1,6 +1,6 @@
-"""The one tree of errors.
+"""The error tree.
 
-Every error says what was expected, what was found, where, and what the reader can do about it.
+Every error states what was expected, what was found, where, and what the user can do about it.
 Refusals that RocketMQ expresses as a put or get status are statuses (`tiermq.status`), not errors.
 """
 
@@ -32,15 +32,15 @@ class StoreDamaged(StoreError):
 
 
 class StoreNotRecovered(StoreError):
-    """The process that used the directory died, and nobody has opened it since: its files may say too much."""
+    """The process that used the directory died, and recovery has not run since: its files may end with invalid data."""
 
 
 class DiskFull(StoreError):
-    """The file system has no room for the bytes that were about to be written. Nothing was written."""
+    """The file system has no space for the bytes to be written. Nothing was written."""
 
 
 class TooManyOpenFiles(StoreError):
-    """A limit on descriptors or maps leaves none for one more file. Nothing was written; it can be tried again."""
+    """The limit on descriptors or maps is reached. Nothing was written; the call can be retried."""
 
 
 class ReadOnlyStore(StoreError):
@@ -56,7 +56,7 @@ class BadConfig(TierMQError, ValueError):
 
 
 class IllegalTransition(TierMQError):
-    """A state machine was asked to move in a direction that it forbids."""
+    """A state transition that the state machine forbids."""
 
 
 class TierError(TierMQError):
@@ -64,11 +64,11 @@ class TierError(TierMQError):
 
 
 class TierUnavailable(TierError):
-    """The back end did not answer, or answered that it cannot now. The one tier error that trying again may cure."""
+    """The back end did not answer, or is temporarily unavailable. The only tier error that a retry may fix."""
 
 
 class TierCredentials(TierError):
-    """The back end knows us not, or does not let us do this. Trying again does not help; other credentials do."""
+    """The back end rejects the credentials or the permission. Retries do not help; other credentials do."""
 
 
 class BadTierUrl(TierError, ValueError):
@@ -84,11 +84,11 @@ class SegmentMissing(TierError):
 
 
 class SegmentConflict(TierError):
-    """Someone else has written other bytes at that position. Nothing of ours was written."""
+    """Another writer has written other bytes at that position. Nothing was written by this call."""
 
 
 class SegmentSealed(TierError):
-    """The segment takes no more writes, for ever. Write to the next one."""
+    """The segment is sealed and accepts no writes. Write to the next segment."""
 
 
 class IllegalRange(TierError, ValueError):
@@ -100,26 +100,30 @@ class CorruptSegment(TierError):
 
 
 class ManifestConflict(TierError):
-    """A small object is not the one that was expected, so it was not replaced. Read it again and decide anew."""
+    """A small object is not the expected version, so it was not replaced. Read it again before the next try."""
 
 
 class StaleWriter(TierError):
-    """A writer with a newer epoch owns the queue or the broker. This writer must stop: it is never let in again."""
+    """A writer with a newer epoch owns the queue or the broker. This writer is fenced and must stop."""
 
 
 class ForkedHistory(StaleWriter):
-    """The tier has other messages than the local queue under its numbers, from `offset` on. Neither is changed."""
+    """The tier has other messages than the local queue at the same offsets, from `offset` on. Neither is changed.
 
-    def __init__(self, text: str, offset: int) -> None:
+    `records` are the newest of both: the tier's and the queue's own.
+    """
+
+    def __init__(self, text: str, offset: int, records: tuple[bytes, bytes] = (b"", b"")) -> None:
         super().__init__(text)
         self.offset = offset
+        self.records = records
 
-    def __reduce__(self) -> tuple[type[ForkedHistory], tuple[str, int]]:
-        return type(self), (str(self), self.offset)
+    def __reduce__(self) -> tuple[type[ForkedHistory], tuple[str, int, tuple[bytes, bytes]]]:
+        return type(self), (str(self), self.offset, self.records)
 
 
 class FutureManifest(TierError):
-    """A manifest of a format newer than this program knows. Use the newer program; nothing was changed."""
+    """A manifest of a newer format. Use a newer TierMQ; nothing was changed."""
 
 
 class SparkError(TierMQError):
@@ -143,15 +147,19 @@ class ForeignCheckpoint(SparkError):
 
 
 class StagingLost(SparkError):
-    """A file that a task had staged for the commit is gone or is not what the task wrote. Nothing more was put."""
+    """A file that a task had staged for the commit is missing or is not what the task wrote. Nothing more was put."""
+
+
+class SendOvertaken(TierUnavailable):
+    """Another attempt of a task has sent the same messages of a replay. A new attempt continues after them."""
 
 
 class DataLoss(TierMQError):
-    """Messages that were asked for are not there: expired, never copied, deleted or damaged. It says which and why."""
+    """Requested messages are missing: expired, never copied, deleted or damaged. The text names them and the reason."""
 
 
 class BadHistory(TierMQError, ValueError):
-    """The places of a history do not fit together, or a queue or topic that was named is in none of them."""
+    """The sources of a history contradict each other, or a named queue or topic is in none of them."""
 
 
 class UnknownColumn(TierMQError, ValueError):
@@ -159,27 +167,27 @@ class UnknownColumn(TierMQError, ValueError):
 
 
 class RemotingError(TierMQError):
-    """Something about talking to a peer."""
+    """Root of errors in the communication with a peer."""
 
 
 class BadFrame(RemotingError):
-    """Bytes from the network that are no frame of the protocol; the connection is closed."""
+    """Bytes from the network that are not a frame of the protocol; the connection is closed."""
 
 
 class TableConflict(SparkError):
-    """Somebody else has committed to the table meanwhile. Nothing of ours is in it; run the job again."""
+    """Another writer committed to the table meanwhile. Nothing was committed; run the job again."""
 
 
 class BadBody(SparkError, ValueError):
-    """How bodies are to be decoded cannot be understood: a schema that is none, or a message that it does not have."""
+    """Invalid body decoding: the schema is invalid, or lacks the named message."""
 
 
 class PeerGone(RemotingError):
-    """The connection ended, or was never made, before an answer came. Whether the peer did what was asked is open."""
+    """The connection ended, or was never made, before the response. The peer may have executed the request."""
 
 
 class RequestTimedOut(RemotingError):
-    """The peer did not answer in time. Whether it did what was asked is open."""
+    """The peer did not answer in time. It may have executed the request."""
 
 
 class RequestRefused(RemotingError):
@@ -191,8 +199,8 @@ class RequestRefused(RemotingError):
 
 
 class BadExpression(TierMQError, ValueError):
-    """A filter expression that cannot be understood."""
+    """An invalid filter expression."""
 
 
 TIER_REFUSALS = (TierCredentials, BadTierUrl)
-"""What does not pass by itself: no such bucket, no permission, a bad signature."""
+"""Permanent errors: no such bucket, no permission, a bad signature."""

@@ -1,4 +1,4 @@
-"""Numbers that a running process shows to the outside: counters, gauges, histograms, in Prometheus' text format.
+"""Metrics of a process: counters, gauges and histograms, in Prometheus' text format.
 
     store_puts = registry.counter("rocketmq_messages_in_total", "Messages put.", labels=("topic",))
     orders = store_puts.labels("orders")      # look a child up once, outside the loop
@@ -26,7 +26,7 @@ _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 
 class CounterChild:
-    """One number that only grows, counted here or asked from a function that counts when it is shown."""
+    """One number that only grows, counted here or read from a function at each rendering."""
 
     __slots__ = ("_lock", "_read", "_value")
 
@@ -54,7 +54,7 @@ class CounterChild:
 
 
 class GaugeChild:
-    """One number that goes up and down, set by its owner or asked from a function when it is shown."""
+    """One number that goes up and down, set by its owner or read from a function at each rendering."""
 
     __slots__ = ("_lock", "_read", "_value")
 
@@ -71,7 +71,7 @@ class GaugeChild:
             self._value += amount
 
     def set_function(self, read: Callable[[], float]) -> None:
-        """Ask `read` at each rendering. It runs in the thread that renders, so it must be quick and must not block."""
+        """Call `read` at each rendering, in the rendering thread: it must be quick and must not block."""
         self._read = read
 
     @property
@@ -83,7 +83,7 @@ class GaugeChild:
 
 
 class HistogramChild:
-    """How often a value fell at or below each bound."""
+    """Count of values at or below each bound."""
 
     __slots__ = ("_bounds", "_counts", "_lock", "_sum")
 
@@ -146,7 +146,7 @@ class Metric(Generic[Child]):
 
     def labels(self, *values: object) -> Child:
         """The child of these label values, in the order of the metric's label names."""
-        child = self._children.get(values)  # type: ignore[arg-type] # Mostly they are strings, and so the key itself.
+        child = self._children.get(values)  # type: ignore[arg-type] # Strings, mostly: then `values` is the key.
         if child is not None:
             return child
         key = tuple(str(value) for value in values)
@@ -172,7 +172,7 @@ class Metric(Generic[Child]):
 
 
 class Registry:
-    """The metrics of one process or one store, shown together in the order of their names."""
+    """The metrics of one process or one store, rendered in the order of their names."""
 
     def __init__(self) -> None:
         self._metrics: dict[str, Metric[Any]] = {}
@@ -180,13 +180,13 @@ class Registry:
         self._lock = threading.Lock()
 
     def add_collector(self, collect: Callable[[], None]) -> None:
-        """Call `collect` before each rendering, to bring up to date what is costly to keep so."""
+        """Call `collect` before each rendering, to update metrics that are costly to keep current."""
         self._collectors.append(collect)
 
     def counter(
         self, name: str, text: str, labels: Sequence[str] = (), function: Callable[[], float] | None = None
     ) -> Metric[CounterChild]:
-        """A counter; `function`, for a counter without labels, is asked for the value at each rendering."""
+        """A counter; `function`, for a counter without labels, returns the value at each rendering."""
         metric = self._register(Metric("counter", name, text, labels, CounterChild))
         if function is not None:
             metric.labels().set_function(function)
@@ -195,7 +195,7 @@ class Registry:
     def gauge(
         self, name: str, text: str, labels: Sequence[str] = (), function: Callable[[], float] | None = None
     ) -> Metric[GaugeChild]:
-        """A gauge; `function`, for a gauge without labels, is asked for the value at each rendering."""
+        """A gauge; `function`, for a gauge without labels, returns the value at each rendering."""
         metric = self._register(Metric("gauge", name, text, labels, GaugeChild))
         if function is not None:
             metric.labels().set_function(function)

@@ -1,8 +1,8 @@
-"""Service: one background thread with a name, a wake-up and an orderly end.
+"""Service: one background thread with a name, a wake-up and a graceful stop.
 
-A service does its work in `run_once`, again and again, until it is stopped; what `run_once` returns is how long to rest
-(in seconds) unless someone wakes it. An exception does not end the thread: it is logged with its context, counted, and
-the next round is tried after a second, because a store whose flusher is gone is worse than one whose flusher complains.
+A service calls `run_once` until it is stopped; `run_once` returns how many seconds to wait unless woken. An exception
+does not end the thread: it is logged with its context, counted, and the next round follows after a second, because a
+store without a flusher is worse than one whose flusher reports errors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Service:
         self._thread: threading.Thread | None = None
 
     def run_once(self) -> float:
-        """Do what there is to do; return how long to rest in seconds."""
+        """Do the pending work; return how many seconds to wait."""
         raise NotImplementedError
 
     def finish(self) -> None:
@@ -53,7 +53,7 @@ class Service:
         self._woken.set()
 
     def stop_within(self, timeout_s: float) -> bool:
-        """Ask the thread to finish; False when it has not by then, because a request hangs. It ends with its answer."""
+        """Ask the thread to finish; False when a request hangs for longer; the thread ends with the request."""
         self.ask_to_stop()
         if self._thread is not None:
             self._thread.join(timeout_s)
@@ -82,7 +82,7 @@ class Service:
             self._note(error)
 
     def _note(self, error: Exception) -> None:
-        """The thread's edge: nothing above can handle it, so it is kept where `store stat` and tests look."""
+        """The outermost handler of the thread: keep the error for `store stat` and tests."""
         self.error_count += 1
         self.last_error = error
         _log.exception("%s: a round failed, trying again", self.name)

@@ -1,7 +1,7 @@
 """Settings as values: one name in two spellings, a type, bounds, and how they are read from text.
 
 One name in three spellings: `file_reserved_time` in Python and TOML, `fileReservedTime` in a `broker.conf` (a Java
-properties file), and either of them in TOML. A value may always be given as text.
+properties file, or flat YAML), and either of them in TOML. A value may always be given as text.
 
 A configuration is a frozen dataclass that derives from `Configuration`; its fields are its settings. Invariants: one
 that exists is valid (everything is checked when it is made, nothing afterwards); it never changes.
@@ -14,15 +14,19 @@ import difflib
 import enum
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
+
+import yaml
 
 from tiermq.errors import BadConfig
 
 NUMBER_BITS_MAX = 64
 
-INT_MAX = 2**31 - 1
-LONG_MAX = 2**63 - 1
+INT_MIN, INT_MAX = -(2**31), 2**31 - 1
+LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 
 
 def whole(default: int, low: int = 0, high: int = INT_MAX) -> int:
@@ -48,15 +52,15 @@ class Setting(NamedTuple):
             value = float(value)
         if issubclass(kind, enum.IntEnum) and type(value) is int:
             value = self._from_number(value, kind)
-        if type(value) is not kind:  # Not isinstance: True is no size.
+        if type(value) is not kind:  # Not isinstance: True is not a size.
             raise BadConfig(f"{self.name} is {_KIND_NAMES.get(kind, 'one of its names')}, found {value!r}")
         if isinstance(value, int) and not self.low <= value <= self.high:
-            raise BadConfig(f"{self.name} lies within {self.low} and {self.high}, found {value}")
+            raise BadConfig(f"{self.name} must be within {self.low} and {self.high}, found {value}")
         return value
 
     def _from_text(self, text: str, kind: type) -> object:
         if issubclass(kind, enum.IntEnum) and re.fullmatch(r"[0-9]+", text):
-            return int(text)  # Of a number that has a name, either may be written.
+            return int(text)  # An enum may be given by number or by name.
         if issubclass(kind, enum.Enum):
             if text not in kind.__members__:
                 raise BadConfig(f"{self.name} is one of {', '.join(kind.__members__)}, found {text!r}")
@@ -85,12 +89,12 @@ _KIND_NAMES = {int: "a whole number", bool: "true or false", float: "a number", 
 
 
 class Promise(NamedTuple):
-    """A setting of RocketMQ whose value asks for safety that is not provided, and what to do about it."""
+    """A setting of RocketMQ whose value requires safety that is not provided, and what to do about it."""
 
     asks: Callable[[str], bool]
-    """Whether a value asks for it."""
+    """Whether a value requires it."""
     missing: str
-    """What the value asks for, and that it is missing."""
+    """What the value requires, and that it is missing."""
     way: str
     """What to do."""
     kept_by: str = ""
@@ -110,14 +114,14 @@ def is_given(value: str) -> bool:
 
 
 def above(limit: int) -> Callable[[str], bool]:
-    """Numbers above a limit; what is no number is reported when the setting is read."""
+    """Numbers above a limit; an invalid number is reported when the setting is read."""
     return lambda value: value.strip().isdecimal() and int(value) > limit
 
 
 def unkept_promises(
     entries: Mapping[str, str], promises: Mapping[str, Promise], kept: Collection[str] = ()
 ) -> list[str]:
-    """What settings (by RocketMQ's names) ask for that neither we nor the options in `kept` provide, one text each."""
+    """What settings (RocketMQ's names) require that neither TierMQ nor the options in `kept` provide, one text each."""
     found = ((key, value, promises[key]) for key, value in entries.items() if key in promises)
     return [
         f"{key}={value[:80]}: {promise.missing}; {promise.way}"
@@ -127,17 +131,17 @@ def unkept_promises(
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The nearest known name as a question, or nothing where none is near. Case makes no difference."""
+    """The nearest known name as a question, or nothing where none is near. Ignores case."""
     by_lower = {each.lower(): each for each in known}
     nearest = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.75)
     return f"did you mean {by_lower[nearest[0]]}?" if nearest else ""
 
 
 def read_toml(text: str) -> dict[str, Any]:
-    """The document. Raises BadConfig when it is none, or has a number that nobody could print: 0b1111 and so on."""
+    """Parse the document. Raises BadConfig when it is invalid, or has a number that cannot be printed (0b1111…)."""
     try:
         document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # Numbers of thousands of digits are no TOMLDecodeError.
+    except (ValueError, RecursionError) as error:  # Numbers of thousands of digits raise no TOMLDecodeError.
         raise BadConfig(f"expected settings in TOML, found something else: {error}") from error
     waiting: list[Any] = [document]
     while waiting:
@@ -153,17 +157,19 @@ def read_toml(text: str) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """What every configuration can do. Derive a frozen dataclass, and call `check_settings` in `__post_init__`."""
+    """Base of every configuration. Derive a frozen dataclass, and call `check_settings` in `__post_init__`."""
 
     TABLE: ClassVar[str]
     """The table of a TOML document that holds these settings."""
     AT_TOP: ClassVar[bool] = False
-    """Whether they may also stand at the top of the document."""
+    """Whether they may also be at the top level of the document."""
     ACRONYMS: ClassVar[Mapping[str, str]] = {}
     """Words of a property's name that are spelled otherwise than with one capital letter."""
+    DOCUMENT: ClassVar[str] = "docs/operations.md"
+    """Where these settings are listed."""
 
     def check_settings(self) -> None:
-        """Bring every field into its own type, and refuse what cannot be. Raises BadConfig."""
+        """Convert every field to its type, and refuse invalid values. Raises BadConfig."""
         for setting in settings_of(type(self)).values():
             object.__setattr__(self, setting.name, setting.parse(getattr(self, setting.name)))
 
@@ -172,29 +178,42 @@ class Configuration:
         known = settings_of(type(self))
         for name in settings:
             if name not in known:
-                raise BadConfig(_unknown(name, known))
+                raise BadConfig(_unknown(name, known, self.DOCUMENT))
         return dataclasses.replace(self, **settings)
+
+    @classmethod
+    def from_file(cls, path: Path) -> tuple[Self, list[str]]:
+        """Settings of a file (TOML and YAML by its suffix, else properties), and keys that are none of this kind."""
+        text = read_settings_text(path)
+        if path.suffix == ".toml":
+            return cls.from_toml(text), []
+        return cls._from_entries(read_entries(text, path.suffix))
 
     @classmethod
     def from_properties(cls, text: str) -> tuple[Self, list[str]]:
         """Settings of a `broker.conf`, and the keys in it that are no settings of this kind, in file order."""
+        return cls._from_entries(read_properties(text))
+
+    @classmethod
+    def _from_entries(cls, entries: Mapping[str, str]) -> tuple[Self, list[str]]:
         values: dict[str, Any] = {}
         ignored = []
         spelled = _by_property(cls)
-        for key, value in read_properties(text).items():
+        for key, value in entries.items():
             setting = spelled.get(key)
             if setting is None:
                 ignored.append(key)
             else:
                 values[setting.name] = value
-        return cls(**values), ignored
+        with named_as({setting.name: setting.property_name for setting in spelled.values()}):
+            return cls(**values), ignored
 
     @classmethod
     def from_toml(cls, text: str) -> Self:
-        """Settings of this kind's table in a TOML document, and where that is allowed those at its top.
+        """Settings of this kind's table in a TOML document, and where that is allowed those at its top level.
 
-        Keys are snake_case or RocketMQ's own spelling. An unknown key raises BadConfig: the file is ours to get right.
-        Other tables belong to other parts.
+        Keys are snake_case or RocketMQ's own spelling. An unknown key raises BadConfig.
+        Other tables are ignored.
         """
         document = read_toml(text)
         table = {key: value for key, value in document.items() if cls.AT_TOP and not isinstance(value, Mapping)}
@@ -202,13 +221,23 @@ class Configuration:
         if isinstance(own, Mapping):
             table.update(own)
         known, spelled = settings_of(cls), _by_property(cls)
-        values = {}
+        values, written = {}, {}
         for key, value in table.items():
             setting = known.get(key) or spelled.get(key)
             if setting is None:
-                raise BadConfig(_unknown(key, [*known, *spelled]))
+                raise BadConfig(_unknown(key, [*known, *spelled], cls.DOCUMENT))
             values[setting.name] = value
-        return cls(**values)
+            written[setting.name] = key
+        with named_as(written):
+            return cls(**values)
+
+    def changed_properties(self) -> dict[str, str]:
+        """The settings that are not the defaults, by the names of a `broker.conf`."""
+        return {
+            setting.property_name: setting.render(value)
+            for setting in settings_of(type(self)).values()
+            if (value := getattr(self, setting.name)) != setting.default
+        }
 
     def to_properties(self) -> str:
         """Every setting as a line of a `broker.conf`; `from_properties` reads back an equal configuration."""
@@ -253,13 +282,79 @@ def _property_name(name: str, acronyms: Mapping[str, str]) -> str:
     return first + "".join(acronyms.get(word.capitalize(), word.capitalize()) for word in rest)
 
 
-def _unknown(name: str, known: Iterable[str]) -> str:
-    return f"there is no setting named {name}: {did_you_mean(name, known) or 'docs/operations.md lists the settings'}"
+def _unknown(name: str, known: Iterable[str], document: str) -> str:
+    return f"there is no setting named {name}: {did_you_mean(name, known) or f'{document} lists the settings'}"
+
+
+@contextmanager
+def named_as(written: Mapping[str, str]) -> Iterator[None]:
+    """A BadConfig of the block names settings as a file spells them, by their names in snake_case. Values stay."""
+    try:
+        yield
+    except BadConfig as error:
+        text = re.sub(
+            r"(?<![\w'\"])[a-z0-9]+(?:_[a-z0-9]+)+(?!\w)", lambda name: written.get(name[0], name[0]), str(error)
+        )
+        raise BadConfig(text) from error
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+YAML_SUFFIXES = (".yml", ".yaml")
+
+
+def read_settings_text(path: Path) -> str:
+    """A file's text. Raises BadConfig when it is not in UTF-8, and OSError."""
+    data = path.read_bytes()
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise BadConfig(
+            f"expected text in UTF-8, found byte 0x{data[error.start]:02x} in line {line}: save the file as UTF-8"
+        ) from None
+
+
+def read_entries(text: str, suffix: str) -> dict[str, str]:
+    """Keys and values, as text, of flat YAML (by the file's suffix) or of Java properties. Raises BadConfig."""
+    if suffix not in YAML_SUFFIXES:
+        return read_properties(text)
+    entries = read_yaml(text)
+    for key, value in entries.items():
+        if not isinstance(value, str):
+            raise BadConfig(
+                f"{key}: expected one value, found several below it: settings in YAML stand at the top, one in a line, "
+                "as in brokerName: broker-a"
+            )
+    return entries
+
+
+class _YamlText(yaml.BaseLoader):
+    """Maps, lists and text alone: a secret of digits stays as it is written. A key that comes twice is refused."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        made = super().construct_mapping(node, deep=deep)
+        if len(made) != len(node.value):
+            line = node.start_mark.line + 1
+            raise BadConfig(f"expected each key once, found one twice in the map that begins in line {line}")
+        return made
+
+
+def read_yaml(text: str) -> dict[str, Any]:
+    """A YAML document of names and values; a value is text, or a map or a list of such. Raises BadConfig."""
+    try:
+        found = yaml.load(text, _YamlText)  # noqa: S506 - it makes no objects
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)  # The error's own text quotes the file, secrets and all.
+        raise BadConfig(f"expected YAML, found an error in line {mark.line + 1}" if mark else "expected YAML") from None
+    if found and not isinstance(found, dict):
+        raise BadConfig(f"expected names and values, found {'a list' if isinstance(found, list) else 'text'}")
+    return found or {}
 
 
 # Java properties ------------------------------------------------------------------------------------------------------
 
-_BLANKS = " \t\f"
+BLANKS = " \t\f"
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
@@ -268,21 +363,21 @@ def read_properties(text: str) -> dict[str, str]:
     entries: dict[str, str] = {}
     for line in _logical_lines(text):
         at = 0
-        while at < len(line) and line[at] not in _BLANKS + "=:":
+        while at < len(line) and line[at] not in BLANKS + "=:":
             at += 2 if line[at] == "\\" else 1
-        key, rest = line[:at], line[at:].lstrip(_BLANKS)
+        key, rest = line[:at], line[at:].lstrip(BLANKS)
         if rest[:1] in ("=", ":"):
-            rest = rest[1:].lstrip(_BLANKS)
+            rest = rest[1:].lstrip(BLANKS)
         entries[_unescaped(key)] = _unescaped(rest)
     return entries
 
 
 def _logical_lines(text: str) -> Iterable[str]:
-    """Lines without comments and blank lines; a line that ends in an odd number of backslashes goes on in the next."""
+    """Lines without comments and blank lines; a line with an odd number of backslashes at its end continues."""
     pending = ""
     continued = False
     for natural in re.split(r"\r\n|\r|\n", text):
-        line = natural.lstrip(_BLANKS)
+        line = natural.lstrip(BLANKS)
         if not continued and line[:1] in ("", "#", "!"):
             continue
         continued = (len(line) - len(line.rstrip("\\"))) % 2 == 1
@@ -308,7 +403,7 @@ def _unescaped(text: str) -> str:
         return chr(int(digits, 16))
 
     plain = re.sub(r"\\(?:u(.{0,4})|(.?))", plain_character, text, flags=re.DOTALL)
-    # Characters beyond the first plane are written as two escapes, a surrogate pair: join them again.
+    # Characters beyond the first plane are two escapes, a surrogate pair: join them.
     return plain.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 

@@ -1,4 +1,4 @@
-"""Statuses that RocketMQ's users know, by RocketMQ's names."""
+"""Put and get statuses, by RocketMQ's names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class PutStatus(enum.Enum):
-    """What became of a put. Only PUT_OK means stored *and* as durable as the store was asked to be."""
+    """Result of a put. Only PUT_OK means stored *and* as durable as the store's settings require."""
 
     PUT_OK = 0
     FLUSH_DISK_TIMEOUT = 1
@@ -27,7 +27,7 @@ class PutStatus(enum.Enum):
 
 
 class GetStatus(enum.Enum):
-    """What a get found."""
+    """Result of a get."""
 
     FOUND = 0
     NO_MATCHED_MESSAGE = 1

@@ -1,4 +1,4 @@
 """Broker: topics, groups and offsets over a store, served to RocketMQ's clients over the wire.
 
-May import every room above it on the map. Must never know Spark, nor bytes of any file format.
+Must not depend on Spark, nor on bytes of any file format.
 """

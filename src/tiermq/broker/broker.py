@@ -4,11 +4,14 @@
         print(broker.address)
 
 One thread with one loop serves every connection. What it asks of the store is memory work; what may wait (a flush, the
-tier, a scan) is done elsewhere and comes back as a call. The name servers are told by a thread of their own.
+tier, a scan) is done in other threads and comes back as a call. A separate thread registers at the name servers.
 
-    open:   port bound ─► store open, since message ids name the port ─► processors
-    start:  listening ─► registered, periodic work
-    stop:   unregistered ─► no new requests, open ones answered ─► processors' last words ─► store closed
+    open:   port bound ─► store open, since message ids name the port ─► services, processors
+    start:  listening ─► registered, periodic work ─► services
+    stop:   unregistered ─► no new requests, open ones answered ─► services and processors stop ─► store closed
+
+`PROCESSORS` serve requests. What serves none is a service (`DeliveryServices`, and what processors give to
+`BrokerHooks.run`).
 """
 
 from __future__ import annotations
@@ -25,44 +28,88 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from tiermq.broker.admin.rates import Rates
 from tiermq.broker.broker_config import BrokerConfig
-from tiermq.broker.broker_metrics import register_broker_metrics
-from tiermq.broker.clients import ClientTable
-from tiermq.broker.cold_flow import ColdFlow
-from tiermq.broker.consumer_offsets import ConsumerOffsets
-from tiermq.broker.groups import GroupTable
+from tiermq.broker.broker_context import BrokerContext, BrokerHooks, config_directory
+from tiermq.broker.delivery.delivery_services import DeliveryServices
+from tiermq.broker.group.client_table import ClientTable
+from tiermq.broker.group.consumer_offsets import ConsumerOffsets
+from tiermq.broker.group.group_table import GroupTable
 from tiermq.broker.http_endpoint import METRICS_TYPE, Answer, HttpEndpoint, status_answer
-from tiermq.broker.listening import BoundSockets, bound_sockets, store_host
-from tiermq.broker.parts import BrokerParts, config_directory
-from tiermq.broker.processors import PROCESSORS
-from tiermq.broker.rates import Rates
-from tiermq.broker.registration import BrokerIdentity, BrokerRegistration
-from tiermq.broker.table_file import FLUSH_PERIOD_S
-from tiermq.broker.topic_attributes_text import RETENTION, retention_of, with_retention
-from tiermq.broker.topics import TopicTable
+from tiermq.broker.listen_address import BoundSockets, bound_sockets, store_host
+from tiermq.broker.pull.cold_flow import ColdFlow
+from tiermq.broker.topic.broker_registration import BrokerIdentity, BrokerRegistration, NameServerStatus
+from tiermq.broker.topic.table_file import FLUSH_PERIOD_S
+from tiermq.broker.topic.topic_table import RETENTION, TopicTable, retention_of, with_retention
 from tiermq.clock import Clock, SystemClock
 from tiermq.consumequeue.queue_table import QueueType
 from tiermq.errors import TIER_REFUSALS, RemotingError, StoreError
 from tiermq.metrics import Registry
-from tiermq.remoting.acl import Credentials
-from tiermq.remoting.addresses import parse_name_servers
-from tiermq.remoting.client import BlockingClient
+from tiermq.remoting.client import BlockingClient, parse_name_servers
 from tiermq.remoting.limits import ServerLimits
 from tiermq.remoting.loop_thread import LoopThread
-from tiermq.remoting.server import AccessCheck, RemotingServer
+from tiermq.remoting.permissions import Credentials
+from tiermq.remoting.server import DRAIN_S, AccessCheck, RemotingServer
 from tiermq.remoting.tls import TlsSettings
 from tiermq.store.local_store import LocalStore
+from tiermq.store.tier_continuation import broker_names, recorded_names
 from tiermq.store.topic_attributes import ATTRIBUTE as QUEUE_TYPE
 
 if TYPE_CHECKING:
-    from tiermq.broker.parts import Store
+    from tiermq.broker.broker_context import Store
     from tiermq.tier.tiered_store import NotUploaded
 
+
+from tiermq.broker.admin.group_admin_processor import GroupAdminProcessor
+from tiermq.broker.admin.offset_admin_processor import OffsetAdminProcessor
+from tiermq.broker.admin.relay_processor import RelayProcessor
+from tiermq.broker.admin.runtime_processor import RuntimeProcessor
+from tiermq.broker.admin.settings_processor import SettingsProcessor
+from tiermq.broker.admin.topic_admin_processor import TopicAdminProcessor
+from tiermq.broker.admin.unserved_processor import UnservedProcessor
+from tiermq.broker.delivery.end_transaction_processor import EndTransactionProcessor
+from tiermq.broker.group.assignment_processor import AssignmentProcessor
+from tiermq.broker.group.client_processor import ClientProcessor, LockProcessor
+from tiermq.broker.group.offset_processor import OffsetProcessor
+from tiermq.broker.pop.pop_processor import PopProcessor
+from tiermq.broker.pull.cold_flow import ColdFlowProcessor
+from tiermq.broker.pull.pull_processor import PullProcessor
+from tiermq.broker.pull.query_processor import QueryProcessor
+from tiermq.broker.send.recall_processor import RecallProcessor
+from tiermq.broker.send.reply_processor import ReplyProcessor
+from tiermq.broker.send.send_back_processor import SendBackProcessor
+from tiermq.broker.send.send_processor import SendProcessor
+
+PROCESSORS: tuple[Callable[[BrokerContext], object], ...] = (
+    AssignmentProcessor,
+    ClientProcessor,
+    ColdFlowProcessor,
+    EndTransactionProcessor,
+    GroupAdminProcessor,
+    LockProcessor,
+    OffsetAdminProcessor,
+    OffsetProcessor,
+    PopProcessor,
+    PullProcessor,
+    QueryProcessor,
+    RecallProcessor,
+    RelayProcessor,
+    ReplyProcessor,
+    RuntimeProcessor,
+    SendBackProcessor,
+    SendProcessor,
+    SettingsProcessor,
+    TopicAdminProcessor,
+    UnservedProcessor,
+)
+"""In the order of their names; each is made with the broker's context and declares what it serves (`@serves`)."""
 _log = logging.getLogger(__name__)
-DRAIN_S = 3.0
 TOLD_S = 3.0
 """How long the answer to a changed topic waits for the name servers. RocketMQ's tools wait five seconds for it."""
 BUSY_LOOK_S = 0.01
+SERVICES_AFTER_S = 1.0
+"""How long after the broker its services begin, as in RocketMQ."""
+NODE = ("cluster", "node_type", "node_id")
 
 
 class Broker:
@@ -107,11 +154,16 @@ class Broker:
         )
         topics = TopicTable(directory, config, clock, store.topics())
         groups = GroupTable(directory, config, clock)
-        self.parts = BrokerParts(
+        metrics = Registry()
+        self._hooks = BrokerHooks()
+        self._hooks.every(FLUSH_PERIOD_S, self._flush_tables)
+        self._hooks.on_stop(self._last_flush)
+        self.delivery = DeliveryServices(store, config, clock, topics, metrics, self._hooks)
+        self.parts = BrokerContext(
             config=config,
             store=store,
             clock=clock,
-            metrics=Registry(),
+            metrics=metrics,
             server=server,
             topics=topics,
             groups=groups,
@@ -120,14 +172,15 @@ class Broker:
             put_rates=Rates(clock),
             given_rates=Rates(clock),
             cold_flow=ColdFlow(clock),
+            timers=self.delivery.timers,
+            hooks=self._hooks,
+            wait_registered=self._wait_registered,
             ask_name_server=functools.partial(BlockingClient, tls=name_server_tls, credentials=credentials),
             settings_file=settings_file,
         )
-        self.parts.periodic.append((FLUSH_PERIOD_S, self._flush_tables))
-        self.parts.on_stop.append(self._last_flush)
-        register_broker_metrics(self.parts)
+        register_broker_metrics(self.parts, self._name_servers)
         topics.listeners.append(self._tell_queue_types)
-        self._apply_retention()
+        self._connect_tier()
         self.processors: list[object] = [kind(self.parts) for kind in PROCESSORS]
         for processor in self.processors:
             server.serve(processor)
@@ -150,11 +203,12 @@ class Broker:
         **settings: Any,
     ) -> Self:
         """A broker, not started, on the store in `path`. `settings` are the store's (and the tier's) by name;
-        `accept_weaker` opens it although they ask for safety that is not provided.
+        `accept_weaker` opens it even if they ask for guarantees that TierMQ does not give.
 
         Settings that are changed while it runs are written to `settings_file`, which the caller has read before.
 
-        Raises OSError when the port cannot be had, and what opening the store raises.
+        Raises OSError when the port cannot be had, BadConfig when the store has other names in its tier than `config`,
+        and what opening the store raises.
         """
         config = config or BrokerConfig()
         settings = {"message_delay_level": config.message_delay_level, "accept_weaker": accept_weaker, **settings}
@@ -164,6 +218,7 @@ class Broker:
             host = store_host(config.broker_ip1, listening.main.getsockname()[1])
             store: Store
             if tier is None:
+                broker_names(path, recorded_names(path), config.broker_cluster_name, config.broker_name)
                 store = LocalStore.open(path, clock=clock, store_host=host, **settings)
             else:
                 from tiermq.tier.tiered_store import TieredStore
@@ -230,8 +285,9 @@ class Broker:
 
     async def _open(self) -> None:
         await self.parts.server.start()
-        for every_s, call in self.parts.periodic:
+        for every_s, call in self._hooks.periodic:
             self._repeat(every_s, call)
+        self._timers.append(self.parts.server.loop.call_later(SERVICES_AFTER_S, self._hooks.start_services))
 
     def _repeat(self, every_s: float, call: Callable[[], None]) -> None:
         place = len(self._timers)
@@ -240,14 +296,14 @@ class Broker:
         def again() -> None:
             try:
                 call()
-            except Exception:  # noqa: BLE001 - periodic work goes on; what failed is logged
+            except Exception:  # noqa: BLE001 - periodic work continues; errors are logged
                 _log.exception("periodic work failed")
             self._timers[place] = loop.call_later(every_s, again)
 
         self._timers.append(loop.call_later(every_s, again))
 
     def register_at(self, name_servers: list[tuple[str, int]]) -> None:
-        """Tell these name servers of this broker, now and from now on."""
+        """Register at these name servers, now and periodically."""
         config = self.config
         identity = BrokerIdentity(
             cluster=config.broker_cluster_name,
@@ -265,30 +321,43 @@ class Broker:
             on_order_topics=self.parts.topics.set_order,
         )
         self.parts.topics.listeners.append(self._registration.topics_changed)
-        self.parts.wait_told = functools.partial(self._registration.wait_told, TOLD_S)
         self._registration.start()
+
+    def _name_servers(self) -> list[NameServerStatus]:
+        return [] if self._registration is None else self._registration.status()
+
+    def _wait_registered(self) -> bool:
+        return self._registration is None or self._registration.wait_told(TOLD_S)
 
     @property
     def registration(self) -> BrokerRegistration | None:
         return self._registration
 
     def _tell_queue_types(self, names: Collection[str]) -> None:
-        """The store reads the types of queues from the topics' file when it opens; of later ones it is told."""
+        """The store reads the types of queues from the topics' file when it opens; later ones are passed to it."""
         for name in names:
             topic = self.parts.topics.get(name)
             try:
                 kind = QueueType((topic.attributes if topic else {}).get(QUEUE_TYPE, QueueType.SIMPLE))
                 self.parts.local.set_queue_type(name, kind)
             except (StoreError, ValueError) as error:
-                _log.error("topic %s: the store does not keep such queues for it: %s", name, error)
+                _log.error("topic %s: the store cannot create queues of this type: %s", name, error)
+
+    def _connect_tier(self) -> None:
+        if self.parts.tiered is None:
+            return
+        self.parts.tiered.tier.state.settings = self._changed_settings
+        if self.parts.tiered.restored is not None:  # The topics' file was written after the store was opened.
+            self._tell_queue_types(self.parts.topics.table.keys())
+        self._apply_retention()
 
     def _apply_retention(self) -> None:
-        """At the start: the tier keeps what the topics' file says. Where that says nothing, as after a restore, the
+        """At the start: the tier uses retention of the topics' file. If that has none, as after a restore, the
         topic is given what the tier has.
         """
         tiered = self.parts.tiered
         if tiered is None or tiered.tier.follower is not None:
-            return  # A job writes the tier, and knows the topics' times by their manifests.
+            return  # A job writes the tier, and reads retention from manifests.
         learned = []
         known = {each.name: (each.reserve_time_hours, each.max_bytes) for each in tiered.tier.metadata.topics()}
         for topic in list(self.parts.topics.table.values()):
@@ -302,6 +371,12 @@ class Broker:
                 learned.append(replace(topic, attributes=with_retention(topic.attributes, *own)))
         if learned:
             self.parts.topics.put_all(learned)
+
+    def _changed_settings(self) -> dict[str, str]:
+        """The settings that are not the defaults, by RocketMQ's names."""
+        tiered = self.parts.tiered
+        configurations = [self.config, self.parts.local.config, *([] if tiered is None else [tiered.tier.config])]
+        return {name: text for each in configurations for name, text in each.changed_properties().items()}
 
     def _flush_tables(self) -> None:
         """On the loop: let the pool write what the journals of topics and groups have."""
@@ -341,10 +416,9 @@ class Broker:
     def problems(self) -> dict[str, str]:
         """What keeps clients from being sent here; nothing when all is well."""
         found = {}
-        if not self.parts.local.writeable:
-            flags = self.parts.local.status()["flags"]
-            found["store"] = f"expected a store that takes messages, found it closed to them: {flags}"
-        states = [] if self._registration is None else self._registration.status()
+        if why_not := self.parts.local.why_not_writeable:
+            found["store"] = f"expected a store that takes messages, found it closed to them: {why_not}"
+        states = self._name_servers()
         if states and not any(each.is_registered for each in states):
             reasons = "; ".join(f"{each.address}: {each.last_error or 'no answer yet'}" for each in states)
             found["name servers"] = f"expected to be registered at one, found none: {reasons}"
@@ -372,8 +446,7 @@ class Broker:
             self._endpoint.stop()
         thread.run(self._close(drain_s))
         thread.stop()
-        for call in self.parts.on_stop:
-            call()
+        self._hooks.stop()
         self._close_store()
 
     def _close_store(self) -> None:
@@ -385,7 +458,7 @@ class Broker:
     async def _close(self, drain_s: float) -> None:
         loop = self.parts.server.loop
         deadline = loop.time() + drain_s
-        while any(is_busy() for is_busy in self.parts.is_busy) and loop.time() < deadline:
+        while self._hooks.is_busy and loop.time() < deadline:
             await asyncio.sleep(BUSY_LOOK_S)
         for timer in self._timers:
             timer.cancel()
@@ -403,4 +476,32 @@ class Broker:
 
 def _note_flush(_result: object, failure: Exception | None) -> None:
     if failure is not None:
-        _log.error("topics or groups could not be written, trying again; the journal has them: %s", failure)
+        _log.error("topics or groups could not be written, retrying; the journal has them: %s", failure)
+
+
+def register_broker_metrics(parts: BrokerContext, name_servers: Callable[[], list[NameServerStatus]]) -> None:
+    """Once per registry."""
+    config, registry, server = parts.config, parts.metrics, parts.server
+    node = (config.broker_cluster_name, "broker", config.broker_name)
+    gauges = {
+        "rocketmq_broker_permission": ("4 read, 2 write", lambda: config.broker_permission),
+        "rocketmq_topic_number": ("topics, the system's too", lambda: len(parts.topics)),
+        "rocketmq_consumer_group_number": ("consumer groups", lambda: len(parts.groups)),
+        "tiermq_connections": ("peers that are connected", lambda: len(server.connections)),
+    }
+    counters = {
+        "tiermq_connections_refused_total": ("connections refused at the limit", lambda: server.refused_connections),
+        "tiermq_request_errors_total": ("requests that failed by a mistake of ours", lambda: server.handler_errors),
+        "tiermq_registrations_total": (
+            "registrations that name servers accepted",
+            lambda: sum(each.accepted_count for each in name_servers()),
+        ),
+        "tiermq_registration_failures_total": (
+            "registrations that failed",
+            lambda: sum(each.failed_count for each in name_servers()),
+        ),
+    }
+    for name, (text, read) in gauges.items():
+        registry.gauge(name, text, NODE).labels(*node).set_function(read)
+    for name, (text, read) in counters.items():
+        registry.counter(name, text, NODE).labels(*node).set_function(read)

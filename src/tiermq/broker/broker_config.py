@@ -1,9 +1,9 @@
 """Settings of a broker, by RocketMQ's names and with RocketMQ's defaults.
 
 `brokerIP1` of a `broker.conf` is `broker_ip1` here and in the `[broker]` table of a TOML file. Invariants: those of
-`tiermq.settings`; besides, a configuration names its broker and says what clients dial. One default differs from the
+`tiermq.settings`; besides, a configuration has the broker's name and address. One default differs from the
 original on purpose: `enable_property_filter` (SQL92 filters work without being switched on). `message_delay_level` is
-a setting of the store too, which writes due times: whoever opens both gives both the same.
+a setting of the store too, which writes due times: both must get the same value.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ import socket
 from collections.abc import Mapping
 from typing import ClassVar
 
+from tiermq.config import DELAY_LEVELS
 from tiermq.errors import BadConfig
+from tiermq.message.hosts import LOOPBACK
 from tiermq.settings import Configuration, whole
 
 DEFAULT_PORT = 10911
-DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-LOOPBACK = "127.0.0.1"
+BROKER_NAME_BYTES_MAX = 255
+"""Maximum length of a broker's name: POP receipts hold it, and sends reserve space for them in their properties."""
 FIXED_WHILE_RUNNING = frozenset(
     {"broker_cluster_name", "broker_name", "broker_id", "broker_ip1", "listen_port", "bind_address", "fast_listen_port"}
 )
-"""What a running broker does not change: who it is and where it listens."""
+"""Settings that a running broker does not change: name and addresses."""
 CHANGEABLE_OF_BROKER = frozenset(
     {
         "auto_create_subscription_group",
@@ -60,7 +62,7 @@ class FastListenPort(enum.Enum):
     """Whether a broker also listens at `listenPort` - 2, where clients with `vipChannelEnabled` send."""
 
     AUTO = "AUTO"
-    """Yes, unless `listenPort` is 0 or the other port cannot be had, which the ready line reports."""
+    """Yes, unless `listenPort` is 0 or the other port is in use, which the ready line reports."""
     ON = "ON"
     """Yes, or the broker does not start; `listenPort` 0 takes two ports that fit."""
     OFF = "OFF"
@@ -68,19 +70,20 @@ class FastListenPort(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig(Configuration):
-    """Everything that a broker can be told beyond its store. Intervals are milliseconds."""
+    """All settings of a broker except those of its store. Intervals are milliseconds."""
 
     TABLE: ClassVar[str] = "broker"
+    DOCUMENT: ClassVar[str] = "docs/broker.md"
     AT_TOP: ClassVar[bool] = True
     ACRONYMS: ClassVar[Mapping[str, str]] = {"Ip1": "IP1"}
 
-    # Who it is and where.
+    # Name and addresses.
     broker_cluster_name: str = "DefaultCluster"
     broker_name: str = ""
     """Empty: this machine's name."""
     broker_id: int = whole(0)
     broker_ip1: str = ""
-    """What clients dial. Empty: the address that this machine uses to reach others."""
+    """The address that clients connect to. Empty: this machine's outgoing address."""
     listen_port: int = whole(DEFAULT_PORT, high=65_535)
     """0 takes a free port."""
     fast_listen_port: FastListenPort = FastListenPort.AUTO
@@ -141,14 +144,14 @@ class BrokerConfig(Configuration):
     timer_precision_ms: int = whole(1_000, low=1)
     timer_roll_window_slot: int = whole(172_800)
     timer_max_delay_sec: int = whole(259_200, low=1)
-    """The longest delay of a broker without a tier; with one there is none."""
+    """The longest delay of a broker without a tier; with a tier there is no limit."""
     timer_congest_num_each_slot: int = whole(2**31 - 1, low=1)
     timer_flush_interval_ms: int = whole(1_000, low=1)
     mapped_file_size_timer_log: int = whole(104_857_600, low=4_096)
     timer_stop_enqueue: bool = False
     timer_stop_dequeue: bool = False
     far_timer_horizon: int = whole(0)
-    """Timers due later than so many ms from now wait in the tier, if there is one; 0: a day, or half of
+    """Timers due later than this number of ms are stored in the tier, if there is one; 0: a day, or half of
     `fileReservedTime` if that is shorter."""
     recall_message_enable: bool = False
     transaction_time_out: int = whole(6_000, low=1)
@@ -157,7 +160,7 @@ class BrokerConfig(Configuration):
     transaction_op_msg_max_size: int = whole(4_096, low=1, high=1 << 20)
     transaction_op_batch_interval: int = whole(3_000, low=1)
 
-    # Metrics and health over HTTP; -1 is none, 0 a free port.
+    # Metrics and health over HTTP; -1: off, 0: a free port.
     metrics_port: int = whole(-1, low=-1, high=65_535)
     metrics_host: str = ""
     """Where they are served. Empty: `bind_address`."""
@@ -166,6 +169,13 @@ class BrokerConfig(Configuration):
         self.check_settings()
         if not self.broker_name:
             object.__setattr__(self, "broker_name", socket.gethostname() or "DEFAULT_BROKER")
+        if len(self.broker_name.encode()) > BROKER_NAME_BYTES_MAX:
+            raise BadConfig(
+                f"brokerName: expected at most {BROKER_NAME_BYTES_MAX} bytes, found {self.broker_name[:80]!r}…"
+            )
+        for name, value in (("broker_name", self.broker_name), ("broker_cluster_name", self.broker_cluster_name)):
+            if value in (".", "..") or "/" in value or not value.isprintable():  # A tier makes directories of them.
+                raise BadConfig(f"{name} is a name without slashes and control characters, found {value!r}")
         if not self.bind_address:
             raise BadConfig("bind_address: expected an address to listen at, found none: 0.0.0.0 is every one")
         if not self.broker_ip1:
@@ -174,7 +184,7 @@ class BrokerConfig(Configuration):
 
 
 def outward_address() -> str:
-    """The address of this machine that others see, or loopback where there are no others. Nothing is sent."""
+    """This machine's outgoing address, or loopback without a network. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # An address for documentation: no packet leaves for a datagram's connect.

@@ -5,13 +5,13 @@
     GET /ready      200 when clients can be sent here; 503 with what is missing
 
 Starlette routes, uvicorn's protocol parses and writes, on a thread and a loop of their own: a page that takes long does
-not hold up clients of the broker. Only these pages are read, nothing can be changed, so it needs no secret; it listens
-where the broker does, and that is loopback unless the operator says otherwise.
+not block clients of the broker. Only these pages are read, nothing can be changed, so it needs no secret; it listens
+where the broker does, and that is loopback unless configured otherwise.
 
 Invariants: a request head is at most 8 KiB, and a request with a body ends its connection; answers of a connection are
-written one after the other, and the next request is read once the one before is written to within 64 KiB; a connection
-ends 30 s after its last answer, whether its peer sends or reads anything; beyond 64 connections the one that was
-silent the longest is closed, so that idle peers do not block a new one.
+written one after the other, and the next request is read once the previous answer is written to within 64 KiB; a
+connection ends 30 s after its last answer, whether its peer sends or reads anything; beyond 64 connections the one that
+was silent the longest is closed, so that idle peers do not block a new one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from tiermq.remoting.listener_end import close_listener
 from tiermq.remoting.loop_thread import LoopThread
+from tiermq.remoting.server import close_listener
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -48,7 +48,7 @@ _requests_log.setLevel(logging.CRITICAL)  # uvicorn's: a line for each bad reque
 
 
 class Answer(NamedTuple):
-    """What a page says."""
+    """Contents of a page."""
 
     status: int
     content_type: str
@@ -80,9 +80,10 @@ class HttpEndpoint:
         self.connections: set[Any] = set()
 
     def start(self) -> None:
-        """Bind, and serve in a thread of its own. `port` is the real one from now on. Raises OSError.
+        """Bind, and serve in a separate thread. Sets `port` to the bound one. Raises OSError.
 
-        The libraries are imported in that thread: who comes before waits in the backlog, and the broker does not wait.
+        The libraries are imported in that thread: earlier connections wait in the backlog, and the broker does not
+        block.
         """
         self._bind()
         self._thread = LoopThread("http-loop")
@@ -146,7 +147,7 @@ class HttpEndpoint:
                     await asyncio.sleep(LOOK_S)
         for connection in list(self.connections):
             connection.transport.abort()
-        await asyncio.sleep(0)  # What was aborted is closed in the next turn.
+        await asyncio.sleep(0)  # Aborted connections are closed in the next loop iteration.
 
 
 def _report_failure(opening: Future[None]) -> None:
@@ -158,12 +159,12 @@ def _connection_class() -> Callable[..., asyncio.Protocol]:
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     class Connection(H11Protocol):
-        """uvicorn's, with a deadline for peers that neither send nor read, and room for the next connection."""
+        """uvicorn's, with a deadline for peers that neither send nor read, and space for the next connection."""
 
         _deadline: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            # Not checked by its class: uvloop's transports are none of asyncio's.
+            # Not checked by its class: uvloop's transports are not asyncio's.
             super().connection_made(cast(asyncio.Transport, transport))
             self.logger = _requests_log
             self._used()
@@ -226,7 +227,7 @@ def _application(pages: Mapping[str, Page]) -> ASGIApp:
     application.router.redirect_slashes = False
 
     async def bounded(scope: Scope, receive: Receive, send: Send) -> None:
-        """The protocol bounds a head that comes in pieces; one that comes at once is bounded here."""
+        """The protocol limits a head that arrives in chunks; a head that arrives at once is limited here."""
         if scope["type"] == "http" and _head_bytes(scope) > REQUEST_BYTES_MAX:
             text = f"expected a request head of at most {REQUEST_BYTES_MAX} bytes, found more\n"
             await Response(text, 431, {"connection": "close"}, "text/plain")(scope, receive, send)

@@ -1,11 +1,11 @@
-"""What RocketMQ's settings mean here: those that ask for safety we do not provide, other spellings, and all its names.
+"""RocketMQ's settings in TierMQ: those that ask for guarantees TierMQ does not give, other spellings, and all names.
 
 Every setting of RocketMQ 5.3.3 and 5.5.0 (BrokerConfig, MessageStoreConfig, NettyServerConfig, NettyClientConfig,
 AuthConfig, the tiered store's) is one of these:
 
     kept        a field of `BrokerConfig`, `StoreConfig` or `TierConfig`
     alias       another spelling of one, in ALIASES, or one that `metrics_settings` understands
-    refused     in PROMISES: some of its values ask for security, durability or a place that is not provided
+    refused     in PROMISES: some of its values ask for security, durability or a path that is not supported
     no effect   in NAMES and in none of the above: threads, queues, caches, statistics of an implementation
     unknown     none of RocketMQ's
 
@@ -32,7 +32,7 @@ ACL, TIER, NAMESRV, ENFORCING, CERTIFICATE, TRUSTED, ENDPOINT = (
     "--tls-trusted",
     "AWS_ENDPOINT_URL",
 )
-"""What an operator can say that keeps a promise."""
+"""An operator's override that keeps a promise."""
 
 ALIASES = {
     "tieredStoreFilepath": "tieredStoreFilePath",  # So in RocketMQ's documentation.
@@ -66,7 +66,7 @@ def _names_changeable(value: str) -> bool:
 
 PROMISES: Mapping[str, Promise] = {
     **STORE_PROMISES,
-    # Who may do what.
+    # Access control.
     "aclEnable": Promise(is_true, _ACCOUNTS, _GIVE_ACCOUNTS, ACL),
     "authenticationEnabled": Promise(is_true, _ACCOUNTS, _GIVE_ACCOUNTS, ACL),
     "authorizationEnabled": Promise(is_true, _ACCOUNTS, _GIVE_ACCOUNTS, ACL),
@@ -118,7 +118,7 @@ PROMISES: Mapping[str, Promise] = {
     "objectStoreEndpoint": Promise(
         is_given, "this endpoint is not asked", "set AWS_ENDPOINT_URL in the environment", ENDPOINT
     ),
-    # Who finds it, and who watches it.
+    # Registration and metrics.
     "fetchNameSrvAddrByDnsLookup": Promise(is_true, _FIND_SERVERS, "give --namesrv", NAMESRV),
     "fetchNamesrvAddrByAddressServer": Promise(is_true, _FIND_SERVERS, "give --namesrv", NAMESRV),
     "metricsExporterType": Promise(

@@ -1,12 +1,12 @@
-"""A settings file of a broker: a RocketMQ `broker.conf`, or TOML.
+"""A settings file of a broker: a RocketMQ `broker.conf`, the same keys in YAML, or TOML.
 
 One file configures the broker, its store, its tier and its name server. A key of a `broker.conf` goes to every part
 that has it; keys of RocketMQ without effect here are listed, and so are unknown ones, with the nearest known name. In
-TOML a key stands at the top or in the table of its part (`[broker]`, `[store]`, `[tier]`, `[namesrv]`), and an unknown
-one is an error: the file is ours to get right. What asks for safety that is not provided is found by
-`FileSettings.unkept`, once the options are known.
+TOML a key is at the top level or in the table of its part (`[broker]`, `[store]`, `[tier]`, `[namesrv]`), and an
+unknown key is an error. Settings that ask for guarantees that TierMQ does not give are found by `FileSettings.unkept`,
+once the options are known.
 
-Invariants: what is read has been checked; only what the file says is in it, so that options can be put on top.
+Invariants: what is read has been checked; it holds only the file's settings, so that options can override them.
 """
 
 from __future__ import annotations
@@ -22,18 +22,28 @@ from tiermq.config import WITHOUT_EFFECT as STORE_WITHOUT_EFFECT
 from tiermq.config import StoreConfig
 from tiermq.errors import BadConfig
 from tiermq.namesrv.name_server_config import NameServerConfig
-from tiermq.settings import Configuration, did_you_mean, read_properties, read_toml, settings_of, unkept_promises
+from tiermq.remoting.client import parse_name_servers
+from tiermq.settings import (
+    Configuration,
+    did_you_mean,
+    named_as,
+    read_entries,
+    read_settings_text,
+    read_toml,
+    settings_of,
+    unkept_promises,
+)
 from tiermq.tier.tier_config import WITHOUT_EFFECT as TIER_WITHOUT_EFFECT
 from tiermq.tier.tier_config import TierConfig
 
 Values = dict[str, Any]
 _AT_TOP: tuple[type[Configuration], ...] = (BrokerConfig, StoreConfig, TierConfig)
-"""Who takes keys of a `broker.conf`. A name server has a port of its own, and a file of its own in RocketMQ."""
+"""The parts that take keys of a `broker.conf`. A name server has its own port, and in RocketMQ its own file."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileSettings:
-    """What a file says, by snake_case name."""
+    """A file's settings, by snake_case name."""
 
     broker: Values = field(default_factory=dict)
     store: Values = field(default_factory=dict)
@@ -45,36 +55,52 @@ class FileSettings:
     """Keys of RocketMQ without effect here, in file order."""
     unknown: tuple[str, ...] = ()
     """Keys that RocketMQ does not have either, each with the nearest known one, in file order."""
+    written: Mapping[str, str] = field(default_factory=dict)
+    """How the file spells settings, by their names in snake_case."""
 
     def unkept(self, kept: Collection[str] = ()) -> list[str]:
-        """What the file asks for that neither the broker nor the options in `kept` provide, in words."""
+        """Guarantees of the file that neither the broker nor the options in `kept` give, as text."""
         return unkept_promises(self.entries, PROMISES, kept)
 
 
 def read_settings_file(path: Path) -> FileSettings:
     """Raises BadConfig, naming the file and the key, and OSError."""
     try:
-        text = path.read_text(encoding="utf-8")
-        found = settings_in_toml(text) if path.suffix == ".toml" else settings_in_properties(text)
-        BrokerConfig(**found.broker)
-        StoreConfig(**found.store)
-        TierConfig(**found.tier)
-        NameServerConfig(**found.namesrv)
-    except (BadConfig, UnicodeDecodeError) as error:
+        found = settings_in(read_settings_text(path), path.suffix)
+        with named_as(found.written):
+            BrokerConfig(**found.broker)
+            StoreConfig(**found.store)
+            TierConfig(**found.tier)
+            NameServerConfig(**found.namesrv)
+            _check_name_servers(str(found.broker.get("namesrv_addr", "")))
+    except BadConfig as error:
         raise BadConfig(f"{path}: {error}") from error
     return found
 
 
-def settings_in_properties(text: str) -> FileSettings:
-    """What a `broker.conf` says. Values are not checked yet."""
+def _check_name_servers(text: str) -> None:
+    try:
+        parse_name_servers(text)
+    except BadConfig as error:
+        raise BadConfig(f"namesrv_addr: {error}") from error
+
+
+def settings_in(text: str, suffix: str) -> FileSettings:
+    """The settings in a file with this suffix. Values are not checked yet. Raises BadConfig."""
+    return settings_in_toml(text) if suffix == ".toml" else settings_in_properties(text, suffix)
+
+
+def settings_in_properties(text: str, suffix: str = ".conf") -> FileSettings:
+    """The settings in a `broker.conf`, or in YAML with its keys. Values are not checked yet."""
     found: dict[type[Configuration], Values] = {kind: {} for kind in _AT_TOP}
     entries: dict[str, str] = {}
     ignored: list[str] = []
     unknown: list[str] = []
-    for written, value in read_properties(text).items():
+    spelled = {setting.name: setting.property_name for kind in _AT_TOP for setting in settings_of(kind).values()}
+    for written, value in read_entries(text, suffix).items():
         key = ALIASES.get(written, written)
         entries[key] = value
-        names = _give(found, key, value, plain_too=False)
+        names = _give(found, spelled, (key, written), value, plain_too=False)
         if (names and names <= _WITHOUT_EFFECT) or (not names and _has_no_effect(key)):
             ignored.append(written)
         elif not names and key not in NAMES | PROMISES.keys():
@@ -82,7 +108,7 @@ def settings_in_properties(text: str) -> FileSettings:
             unknown.append(f"{written} ({hint})" if hint else written)
     found[BrokerConfig] = metrics_settings(entries) | found[BrokerConfig]
     broker, store, tier = (found[kind] for kind in _AT_TOP)
-    return FileSettings(broker, store, tier, {}, entries, tuple(ignored), tuple(unknown))
+    return FileSettings(broker, store, tier, {}, entries, tuple(ignored), tuple(unknown), spelled)
 
 
 def _has_no_effect(key: str) -> bool:
@@ -90,44 +116,63 @@ def _has_no_effect(key: str) -> bool:
 
 
 def settings_in_toml(text: str) -> FileSettings:
-    """What a TOML document says. Values are not checked yet. Raises BadConfig for an unknown key."""
+    """The settings of a TOML document. Values are not checked yet. Raises BadConfig for an unknown key."""
     document = read_toml(text)
     found: dict[type[Configuration], Values] = {kind: {} for kind in (*_AT_TOP, NameServerConfig)}
     entries: dict[str, str] = {}
+    spelled: dict[str, str] = {}
     top = {key: value for key, value in document.items() if not isinstance(value, Mapping)}
     for key, value in top.items():
-        _take(entries, {kind: found[kind] for kind in _AT_TOP}, key, value)
+        _take(entries, spelled, {kind: found[kind] for kind in _AT_TOP}, key, value)
     for kind, values in found.items():
         table = document.get(kind.TABLE, {})
         for key, value in table.items() if isinstance(table, Mapping) else ():
-            _take(entries, {kind: values}, key, value, f"{kind.TABLE}.")
+            _take(entries, spelled, {kind: values}, key, value, f"{kind.TABLE}.")
     found[BrokerConfig] = metrics_settings(entries) | found[BrokerConfig]
     broker, store, tier = (found[kind] for kind in _AT_TOP)
-    return FileSettings(broker, store, tier, found[NameServerConfig], entries)
+    return FileSettings(broker, store, tier, found[NameServerConfig], entries, written=spelled)
 
 
 def _take(
-    entries: dict[str, str], found: Mapping[type[Configuration], Values], key: str, value: object, table: str = ""
+    entries: dict[str, str],
+    written: dict[str, str],
+    found: Mapping[type[Configuration], Values],
+    key: str,
+    value: object,
+    table: str = "",
 ) -> None:
     """Give a key of a TOML document to its part. Raises BadConfig for an unknown one."""
     spelled = ALIASES.get(key, key)
-    names = _give(found, spelled, value, plain_too=True)
+    names = _give(found, written, (spelled, key), value, plain_too=True)
     if not names and spelled not in PROMISES and spelled != "metricsPromExporterPort":
         known = [setting.name for kind in found for setting in settings_of(kind).values()]
-        hint = did_you_mean(key, known) or "docs/operations.md lists the settings"
+        documents = " and ".join(sorted({kind.DOCUMENT for kind in found}))
+        hint = did_you_mean(key, known) or f"settings are listed in {documents}"
         raise BadConfig(f"there is no setting named {table}{key}: {hint}")
     for name in names or {spelled}:
         if NameServerConfig not in found:
             entries[name] = str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _give(found: Mapping[type[Configuration], Values], key: str, value: object, *, plain_too: bool) -> set[str]:
-    """Give a key to every kind that has it, by RocketMQ's name or also by ours; RocketMQ's name, if any has it."""
+def _give(
+    found: Mapping[type[Configuration], Values],
+    written: dict[str, str],
+    names: tuple[str, str],
+    value: object,
+    *,
+    plain_too: bool,
+) -> set[str]:
+    """Give a key to every kind that has it, by RocketMQ's name or also by ours; RocketMQ's name, if any has it.
+
+    `names`: the key, and how the file spells it, which is noted in `written`.
+    """
+    key, spelled = names
     known = set()
     for kind, values in found.items():
         for setting in settings_of(kind).values():
             if key == setting.property_name or (plain_too and key == setting.name):
                 values[setting.name] = value
+                written[setting.name] = spelled
                 known.add(setting.property_name)
     return known
 

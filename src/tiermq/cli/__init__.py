@@ -1,4 +1,4 @@
 """The `tiermq` command: options, progress, tables, JSON, exit codes.
 
-May import every room above it in the map. Must never know formats: what a command shows, a room has decoded.
+Must not depend on formats: what a command shows, another package has decoded.
 """

@@ -1,4 +1,4 @@
-"""`tiermq consume`: read messages over the wire, to the end of the topic or as they come."""
+"""`tiermq consume`: read messages from brokers, to the end of the topic or continuously."""
 
 from __future__ import annotations
 
@@ -11,30 +11,26 @@ from typing import Any
 
 import click
 
-from tiermq.cli.cluster_options import cluster_options, ending_signal
-from tiermq.cli.progress_line import ProgressLine, in_words
-from tiermq.client.access import Access
-from tiermq.client.cluster_client import ClusterClient, QueuePlace
+from tiermq.cli.cluster_command import ProgressLine, cluster_options, ending_signal, in_words
+from tiermq.client.cluster_client import Access, ClusterClient, QueuePlace
+from tiermq.client.queue_access import (
+    HOLD_MS,
+    PULL_MESSAGES,
+    PULLED,
+    SUBSCRIPTION_FLAG,
+    SUSPEND_FLAG,
+    QueueAccess,
+)
 from tiermq.errors import CorruptRecord, RemotingError
 from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import TOOLS_GROUP
 from tiermq.remoting.codes import RequestCode, ResponseCode
 
-COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
-HOLD_MS = 15_000
-PULL_MESSAGES = 32
-ANSWERED = (
-    ResponseCode.SUCCESS,
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ResponseCode.PULL_OFFSET_MOVED,
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is read, and how."""
+    """What to read, and how."""
 
     topic: str
     group: str | None
@@ -46,7 +42,7 @@ class Reading:
 
 
 class Reader:
-    """Reads the queues of a topic side by side; what it has shown counts as consumed."""
+    """Reads the queues of a topic concurrently; printed messages count as consumed."""
 
     def __init__(self, cluster: ClusterClient, reading: Reading, wanted: int | None) -> None:
         self._cluster = cluster
@@ -55,11 +51,12 @@ class Reader:
         self.line = ProgressLine("received", shown=reading.shown_as == "nothing" and sys.stderr.isatty())
         self.enough = asyncio.Event()
         self.seen: dict[QueuePlace, int] = {}
-        """Where each queue would be gone on with: behind what was shown, and behind what the filter left out."""
+        """The next offset of each queue, after printed and filtered messages."""
 
     async def read(self, place: QueuePlace) -> None:
-        """One queue, until it ends or there is enough. May be cancelled at any moment."""
+        """Read one queue, to its end or the limit. May be cancelled at any moment."""
         offset = self.seen[place] = await self._first_offset(place)
+        at_end = False
         while not self.enough.is_set():
             answer = await self._pull(place, offset)
             messages = decode_records(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else ()
@@ -69,16 +66,19 @@ class Reader:
                 self.seen[place] = message.queue_offset + 1
             offset = self.seen[place] = int(answer.ext["nextBeginOffset"])
             if answer.code == ResponseCode.PULL_NOT_FOUND and not self._reading.follow:
-                return
+                # What was acknowledged before the command began may not be dispatched yet.
+                if at_end or await QueueAccess(self._cluster, self._reading.topic, place).end() <= offset:
+                    return
+                at_end = True
 
     async def commit(self) -> None:
-        """Tell the broker how far the group has come, once nothing is read any more."""
+        """Commit the group's offsets, after all reads have ended."""
         if self._reading.group is not None:
             for place, offset in self.seen.items():
                 await self._commit(place, offset)
 
     def _take(self, message: StoredMessage) -> bool:
-        """Show one. False: there was enough before it."""
+        """Print one message. False: the limit was reached before it."""
         if self.enough.is_set():
             return False
         show(message, self._reading.shown_as)
@@ -94,14 +94,14 @@ class Reader:
         return await self._cluster.ask(
             place.address,
             RequestCode.PULL_MESSAGE,
-            expected=ANSWERED,
+            expected=PULLED,
             timeout_s=HOLD_MS / 1000 * 3,
             consumerGroup=reading.group or TOOLS_GROUP,
             topic=reading.topic,
             queueId=place.queue_id,
             queueOffset=offset,
             maxMsgNums=PULL_MESSAGES,
-            sysFlag=SUBSCRIPTION | (SUSPEND if reading.follow else 0),
+            sysFlag=SUBSCRIPTION_FLAG | (SUSPEND_FLAG if reading.follow else 0),
             commitOffset=0,
             suspendTimeoutMillis=HOLD_MS,
             subscription=reading.expression,
@@ -141,7 +141,7 @@ class Reader:
 @click.command()
 @click.argument("topic")
 @cluster_options
-@click.option("--group", help="Go on where this group is, and say how far it came [read without a trace].")
+@click.option("--group", help="Start at this group's offsets and commit them [no group].")
 @click.option(
     "--from",
     "start",
@@ -151,18 +151,18 @@ class Reader:
 )
 @click.option("--queue", "queue_id", type=click.IntRange(0), help="Only this queue.")
 @click.option("--tag", help="Only these tags: 'paid || open'.")
-@click.option("--sql", help="Only what this SQL92 condition on properties holds for.")
-@click.option("--max", "wanted", type=click.IntRange(1), help="End after so many messages.")
-@click.option("--follow", is_flag=True, help="At the end of the topic wait for more.")
-@click.option("--bodies", is_flag=True, help="Print bodies alone, each with a line's end.")
-@click.option("--quiet", is_flag=True, help="Print no messages, only how many there were and how fast they came.")
+@click.option("--sql", help="Only messages that match this SQL92 condition.")
+@click.option("--max", "wanted", type=click.IntRange(1), help="End after this number of messages.")
+@click.option("--follow", is_flag=True, help="Wait for more at the end of the topic.")
+@click.option("--bodies", is_flag=True, help="Print bodies only, one per line.")
+@click.option("--quiet", is_flag=True, help="Print only count and rate, no messages.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each message.")
 def consume(access: Access, **options: Any) -> None:
-    """Print the messages of TOPIC, queue by queue as they come, until its end.
+    """Print the messages of TOPIC, to its end.
 
-    Without --group nothing is left behind at the broker. With it, the offsets of that group are moved; consumers of the
-    same group that run elsewhere are not told, and get the same messages: use it for groups of your own. Ctrl-C ends
-    cleanly, and what was printed then counts as consumed.
+    Without --group no state is stored at the broker. With it, the group's offsets are committed; consumers of the
+    same group that run elsewhere get the same messages, so use a group of your own. Ctrl-C ends
+    cleanly; printed messages count as consumed.
 
     \b
     Examples:
@@ -221,7 +221,7 @@ async def _consume(
 
 
 def show(message: StoredMessage, shown_as: str) -> None:
-    """One message on standard output."""
+    """Print one message to standard output."""
     if shown_as == "json":
         click.echo(json.dumps(described(message)))
     elif shown_as == "bodies":
@@ -235,7 +235,7 @@ def show(message: StoredMessage, shown_as: str) -> None:
 
 
 def described(message: StoredMessage) -> dict[str, Any]:
-    """For JSON; the body as its producer wrote it."""
+    """The message for JSON, with the body as its producer sent it."""
     told = message.to_dict()
     body = _body(message)
     try:
@@ -246,7 +246,7 @@ def described(message: StoredMessage) -> dict[str, Any]:
 
 
 def _body(message: StoredMessage) -> bytes:
-    """As it was sent; as it is stored, where it cannot be unpacked."""
+    """The body as sent; as stored, if it cannot be decompressed."""
     try:
         return message.decompressed_body()
     except CorruptRecord:

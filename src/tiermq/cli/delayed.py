@@ -1,37 +1,39 @@
-"""`tiermq delayed`: messages that wait for their time: looked at, and cancelled."""
+"""`tiermq delayed`: list delayed messages and timers of brokers or of a tier, and cancel timers."""
 
 from __future__ import annotations
 
 import heapq
 import json
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tiermq.cli.cluster_options import cluster_options
-from tiermq.cli.delayed_far import cancel_far, far_rows
-from tiermq.cli.tier_output import moment
-from tiermq.client.access import Access
-from tiermq.client.cluster_client import ClusterClient
-from tiermq.client.delayed_messages import cancel_timer, delayed_messages
+from tiermq.cli.cluster_command import cluster_options
+from tiermq.cli.conventions import EXIT_NO_STORE, EXIT_NOTHING
+from tiermq.cli.tier.options import opened
+from tiermq.cli.tier.output import moment
+from tiermq.client.cluster_client import Access, ClusterClient
+from tiermq.client.delayed_messages import AtBroker, cancel_timer, delayed_messages, send_cancellation
 from tiermq.config import StoreConfig
+from tiermq.delivery.tiered_timers.timer_discovery import discover_timers, waiting_in_tier
+from tiermq.delivery.timer.timer_destination import PRECISION_MS
 from tiermq.delivery.waiting_view import WaitingView
 from tiermq.errors import BadConfig, StoreError
+from tiermq.tier.queue.segments import TierScope
 
-EXIT_NOTHING = 1
-EXIT_NO_STORE = 2
 Row = dict[str, Any]
 
 
 @click.group()
 def delayed() -> None:
-    """Look at messages that wait for their time, and cancel them.
+    """List delayed messages and timers, and cancel timers.
 
-    A message waits when its producer gave it a delay level, or a time of its own (TIMER_DELIVER_MS, TIMER_DELAY_SEC,
+    A message is delayed when its producer gave it a delay level or a delivery time (TIMER_DELIVER_MS, TIMER_DELAY_SEC,
     TIMER_DELAY_MS). Brokers may be TierMQ's or RocketMQ's.
 
     \b
@@ -44,7 +46,7 @@ def delayed() -> None:
     """
 
 
-_TIER = click.option("--tier", "tier_url", metavar="URL", help="This tier: timers that are due late wait there.")
+_TIER = click.option("--tier", "tier_url", metavar="URL", help="List the tiered timers of this tier.")
 
 
 @delayed.command("ls")
@@ -53,29 +55,31 @@ _TIER = click.option("--tier", "tier_url", metavar="URL", help="This tier: timer
     "--store",
     "directory",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Look into this store directory, of TierMQ or RocketMQ, instead of asking brokers.",
+    help="Read this store directory of TierMQ or RocketMQ instead of asking brokers.",
 )
 @_TIER
 @click.option("--topic", help="Only messages for this topic.")
 @click.option("--key", help="Only messages with this key, or this unique key.")
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many, soonest first.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=100, show_default=True, help="Maximum number of messages, soonest first."
+)
 @click.option(
     "--levels",
     "message_delay_level",
-    help="With --store: its messageDelayLevel [as its broker wrote it down, else RocketMQ's].",
+    help="With --store: its messageDelayLevel [as stored by its broker, else RocketMQ's].",
 )
 @click.option(
-    "--precision-ms", type=click.IntRange(1), help="With --store: its timerPrecisionMs, if it cannot be told."
+    "--precision-ms", type=click.IntRange(1), help="With --store: its timerPrecisionMs, if it cannot be detected."
 )
 @click.option("--cluster", help="Only at the brokers of this cluster [all].")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each message.")
 def list_delayed(access: Access, directory: Path | None, tier_url: str | None, as_json: bool, **options: Any) -> None:
-    """The messages that wait, soonest first.
+    """List delayed messages and timers, soonest first.
 
-    Over the wire the topics are read in which they wait, so a long list takes a while; a directory is read from its
-    timer wheel. Timers that are due late wait in their broker's tier only: --tier lists those.
+    From brokers it reads the system topics that hold them, so a long list takes a while; a directory is read from its
+    timer wheel. Tiered timers are in the broker's tier only: use --tier.
 
-    Exit code: 0, or 2 if --store names no store, or --tier none that can be read.
+    Exit code: 0, or 2 if --store is no store or the tier cannot be read.
 
     \b
     Examples:
@@ -86,7 +90,7 @@ def list_delayed(access: Access, directory: Path | None, tier_url: str | None, a
     if directory is not None and tier_url is not None:
         raise click.UsageError("expected --store or --tier, found both")
     if tier_url is not None:
-        found = (row for row in far_rows(tier_url, options["cluster"]) if _is_wanted(row, options))
+        found = (row for row in tiered_timer_rows(tier_url, options["cluster"]) if _is_wanted(row, options))
         rows = _soonest(found, options["limit"])
     else:
         rows = _found(directory, options) if directory else access.run(lambda cluster: _asked(cluster, options))
@@ -116,7 +120,7 @@ def _found(directory: Path, options: Row) -> list[Row]:
 
 
 def _soonest(rows: Iterable[Row], limit: int) -> list[Row]:
-    """Those that are due first. Of a list that is longer than memory only so many are kept."""
+    """The messages that are due first; keeps at most `limit` of them in memory."""
     return heapq.nsmallest(limit, rows, key=lambda row: row["deliver_ms"])
 
 
@@ -139,13 +143,13 @@ def _line(row: Row) -> str:
 @_TIER
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def cancel(access: Access, topic: str, unique_key: str, tier_url: str | None, as_json: bool) -> None:
-    """Cancel the timer of TOPIC with UNIQUE_KEY: it will not be delivered.
+    """Cancel the timer of TOPIC with UNIQUE_KEY.
 
-    The unique key is what a send was answered (msgId of Java's SendResult), and what `tiermq delayed ls` shows.
-    Messages of delay levels cannot be cancelled. A timer that is due within a second may be delivered all the same. One
-    that waits in its broker's tier for so long that the broker has forgotten it is looked for in --tier.
+    The unique key is msgId of Java's SendResult; `tiermq delayed ls` shows it.
+    Messages of delay levels cannot be cancelled. A timer that is due within a second may still be delivered. A timer
+    in its broker's tier that the broker no longer knows is looked up in --tier.
 
-    Exit code: 0, or 1 if no such timer waits.
+    Exit code: 0, or 1 if there is no such timer.
 
     \b
     Examples:
@@ -154,7 +158,7 @@ def cancel(access: Access, topic: str, unique_key: str, tier_url: str | None, as
     """
     done = access.run(lambda cluster: cancel_timer(cluster, topic, unique_key))
     if not done and tier_url is not None:
-        done = cancel_far(access, tier_url, topic, unique_key)
+        done = cancel_tiered_timer(access, tier_url, topic, unique_key)
     if as_json:
         click.echo(json.dumps({"cancelled": [each.to_dict() for each in done]}))
     else:
@@ -163,3 +167,32 @@ def cancel(access: Access, topic: str, unique_key: str, tier_url: str | None, as
     if not done:
         click.echo(f"tiermq delayed: no timer of {topic} with the unique key {unique_key} waits", err=True)
         sys.exit(EXIT_NOTHING)
+
+
+def tiered_timers_at(url: str, cluster: str | None = None) -> Iterator[AtBroker]:
+    """The tiered timers of a tier, by broker. Exit code 2 when it cannot be read."""
+    now_ms = time.time_ns() // 1_000_000
+    with opened(url) as driver:
+        for survey in discover_timers(driver, TierScope(cluster)):
+            for waiting in waiting_in_tier(driver, survey, now_ms):
+                yield AtBroker(survey.broker, waiting)
+
+
+def tiered_timer_rows(url: str, cluster: str | None = None) -> Iterator[dict[str, Any]]:
+    return (each.to_dict() for each in tiered_timers_at(url, cluster))
+
+
+def cancel_tiered_timer(access: Access, url: str, topic: str, unique_key: str) -> list[AtBroker]:
+    """Send a cancellation to each broker whose tier has the timer; returns those brokers. Raises RemotingError."""
+    wanted = (topic, unique_key)
+    found = [each for each in tiered_timers_at(url) if (each.waiting.topic, each.waiting.unique_key) == wanted]
+
+    async def cancel(cluster: ClusterClient) -> None:
+        for each in found:
+            # A time in the timer's own slot, at any precision of the broker.
+            slot_ms = each.waiting.deliver_ms - PRECISION_MS
+            await send_cancellation(cluster, each.broker_name, topic, unique_key, slot_ms + 1)
+
+    if found:
+        access.run(cancel)
+    return found

@@ -1,25 +1,25 @@
-"""`tiermq dlq`: the dead letters of a group: looked at, and sent again to where they came from."""
+"""`tiermq dlq`: list the dead letters of a group, and resend them to their topics."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from tiermq.cli.cluster_options import cluster_options
-from tiermq.cli.dlq_record import ResentRecord
-from tiermq.cli.moments import Moment
-from tiermq.cli.progress_line import ProgressLine
-from tiermq.cli.tier_output import moment
-from tiermq.client.access import Access
-from tiermq.client.cluster_client import ClusterClient
-from tiermq.client.dead_letters import DLQ_PREFIX, DeadLetter, Resending, Unreadable, Wanted, dead_letters
-from tiermq.errors import CorruptRecord, RemotingError
+from tiermq.cli.cluster_command import ProgressLine, cluster_options
+from tiermq.cli.conventions import EXIT_LEFT
+from tiermq.cli.option_values import Moment
+from tiermq.cli.tier.output import moment
+from tiermq.client.cluster_client import Access, ClusterClient
+from tiermq.client.dead_letters import DeadLetter, Resending, Unreadable, Wanted, dead_letters
+from tiermq.errors import CorruptRecord, RemotingError, StoreDamaged
+from tiermq.message.topic_name import DEAD_LETTER_PREFIX
+from tiermq.pipeline.job_report import counted_noun
 
-EXIT_LEFT = 1
 BATCH = 128
 BODY_SHOWN_MAX = 80
 F = TypeVar("F")
@@ -27,12 +27,59 @@ F = TypeVar("F")
 _GROUP = click.argument("group")
 
 
+class ResentRecord:
+    """Which dead letters of a group were sent again, a JSON line each in a file of the operator.
+
+    Lines are appended and synced after the letters were stored. A torn last line, left by a crash, is cut off,
+    and its letters are looked up at the brokers, as without a record. Used by one process at a time.
+    """
+
+    def __init__(self, path: Path, group: str) -> None:
+        """Raises StoreDamaged for a file of another format, OSError when it cannot be read."""
+        self._path = path
+        self._group = group
+        self._known: set[str] = set()
+        data = path.read_bytes() if path.exists() else b""
+        whole = data[: data.rfind(b"\n") + 1]
+        for number, line in enumerate(whole.splitlines(), start=1):
+            try:
+                entry = json.loads(line)
+                of_group, letter = entry["group"], entry["letter"]
+            except (ValueError, TypeError, LookupError) as error:
+                raise StoreDamaged(
+                    f"{path}:{number}: expected a record of dead letters that were sent again, found {line[:60]!r}; "
+                    "name another file"
+                ) from error
+            if of_group == group:
+                self._known.add(letter)
+        if len(whole) < len(data):
+            with path.open("r+b") as file:
+                file.truncate(len(whole))
+
+    def __contains__(self, letter: str) -> bool:
+        return letter in self._known
+
+    def add(self, letters: Sequence[str]) -> None:
+        """Durable when it returns."""
+        fresh = [letter for letter in letters if letter not in self._known]
+        if not fresh:
+            return
+        lines = "".join(json.dumps({"group": self._group, "letter": letter}) + "\n" for letter in fresh)
+        with self._path.open("ab") as file:
+            file.write(lines.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        self._known.update(fresh)
+
+
 def _filters(command: F) -> F:
     options = (
-        click.option("--topic", help="Only those that were sent to this topic."),
-        click.option("--since", type=Moment(), default=0, help="Only those that died since: a time, or an age as 2h."),
-        click.option("--key", help="Only those with this key, this unique key, or this id."),
-        click.option("--limit", type=click.IntRange(1), help="At most so many."),
+        click.option("--topic", help="Only dead letters of this topic."),
+        click.option(
+            "--since", type=Moment(), default=0, help="Only dead letters since this time, or an age such as 2h."
+        ),
+        click.option("--key", help="Only dead letters with this key, unique key or id."),
+        click.option("--limit", type=click.IntRange(1), help="Maximum number of dead letters."),
     )
     made: Any = command
     for option in reversed(options):
@@ -43,9 +90,9 @@ def _filters(command: F) -> F:
 
 @click.group()
 def dlq() -> None:
-    """Look at the dead letters of a group, and send them again.
+    """List the dead letters of a consumer group, and resend them.
 
-    A message that a group of consumers failed to consume too often, or did not want to see again, lies in the topic
+    A message that a consumer group failed to consume too often, or rejected, is stored in the topic
     %DLQ%GROUP. It stays there until it expires like any other message, also after it was sent again.
 
     \b
@@ -65,9 +112,9 @@ def dlq() -> None:
 def list_letters(
     access: Access, group: str, topic: str | None, since: int, key: str | None, limit: int | None, as_json: bool
 ) -> None:
-    """The dead letters of GROUP, the oldest first: where they came from, how often they were tried, when they died.
+    """List the dead letters of GROUP, oldest first.
 
-    Exit code: 0, also when there is none; 1 when the cluster cannot be asked, or a letter is damaged.
+    Exit code: 0, also when there are none; 1 when the cluster cannot be reached, or a letter is damaged.
 
     \b
     Examples:
@@ -75,7 +122,7 @@ def list_letters(
       tiermq dlq ls audit --since 2026-01-31T12:00:00Z --limit 20
       tiermq dlq ls audit --json | jq -r 'select(.tries > 16) | .key'
     """
-    name = group.removeprefix(DLQ_PREFIX)
+    name = group.removeprefix(DEAD_LETTER_PREFIX)
 
     async def listed(client: ClusterClient) -> int:
         count = 0
@@ -93,13 +140,13 @@ def list_letters(
 @_GROUP
 @cluster_options
 @_filters
-@click.option("--to", help="Send all of them to this topic, instead of those that they came from.")
+@click.option("--to", help="Send to this topic instead of the original topics.")
 @click.option(
     "--record",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="A file that remembers what was sent again, for letters that outlive what became of them.",
+    help="A file that records what was resent, for longer than the topic's messages are kept.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be sent, and send nothing.")
+@click.option("--dry-run", is_flag=True, help="Report what would be sent; send nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def resend(
     access: Access,
@@ -113,13 +160,14 @@ def resend(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Send the dead letters of GROUP again, each to the topic that it came from. Every group of that topic gets them.
+    """Resend the dead letters of GROUP to their original topics. Every group of a topic receives them.
 
-    One that was sent again already is not sent a second time: it has a key that follows from its place, and brokers
-    are asked for that key. They know it as long as they or their tier keep the topic's messages; --record remembers it
-    for longer. After an error simply run it again. Two of these for one group at the same time may send some twice.
+    One that was sent again already is not sent to the same topic a second time: it has a key derived from its
+    queue offset, and brokers are asked for that key. They know it as long as they or their tier keep the topic's
+    messages; --record remembers it for longer, and for all topics: one that --to sent elsewhere stays sent.
+    After an error simply run it again. Two of these for one group at the same time may send some twice.
 
-    Exit code: 0, 1 when some could not be sent, or the cluster cannot be asked.
+    Exit code: 0, 1 when some could not be sent, or the cluster cannot be reached.
 
     \b
     Examples:
@@ -127,7 +175,7 @@ def resend(
       tiermq dlq resend audit --topic orders --since 1d
       tiermq dlq resend audit --to orders-repair --limit 100 --json
     """
-    name = group.removeprefix(DLQ_PREFIX)
+    name = group.removeprefix(DEAD_LETTER_PREFIX)
     remembered = ResentRecord(record, name) if record is not None else None
     line = ProgressLine("resent")
     told: dict[str, Any] = {"group": name, "dry_run": dry_run, "found": 0, "resent": 0, "already": 0, "unconfirmed": 0}
@@ -182,10 +230,10 @@ def _tell(told: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(told))
         return
-    verb = "would be sent" if told["dry_run"] else "were sent again"
+    verb = "to be sent" if told["dry_run"] else "sent again"
     click.echo(
-        f"{told['found']:,} dead letters of {told['group']}: {told['resent']:,} {verb}, {told['already']:,} had been "
-        f"before, {len(told['unreadable']):,} cannot be"
+        f"{counted_noun(told['found'], 'dead letter')} of {told['group']}: {told['resent']:,} {verb}, "
+        f"{told['already']:,} sent before, {len(told['unreadable']):,} cannot be"
     )
     if told["unconfirmed"]:
         click.echo(
@@ -201,7 +249,7 @@ def _run(access: Access, work: Any) -> Any:
     try:
         return access.run(work)
     except CorruptRecord as error:
-        raise RemotingError(f"a dead letter that a broker gave is damaged: {error}") from error
+        raise RemotingError(f"a broker returned a damaged dead letter: {error}") from error
 
 
 async def _limited(letters: AsyncIterator[DeadLetter], limit: int | None) -> AsyncIterator[DeadLetter]:

@@ -1,4 +1,4 @@
-"""`tiermq dump`: any file of a store directory or of a tier as JSON lines."""
+"""`tiermq dump`: print files of a store directory or a tier as JSON lines."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from typing import Any
 
 import click
 
-from tiermq.delivery.far.far_dump import FAR_ROW_KINDS, dump_far_file, is_far_file
-from tiermq.delivery.timer.timer_dump import TIMER_ROW_KINDS, dump_timer_file, is_timer_file
-from tiermq.store.inspect import ROW_KINDS as STORE_ROW_KINDS
-from tiermq.store.inspect import dump as store_rows
-from tiermq.store.store_files import is_store
+from tiermq.delivery.timer_dump import (
+    TIERED_TIMER_ROW_KINDS,
+    TIMER_ROW_KINDS,
+    dump_tiered_timer_file,
+    dump_timer_file,
+    is_tiered_timer_file,
+    is_timer_file,
+)
+from tiermq.store.readonly.directory import is_store
+from tiermq.store.readonly.dump import ROW_KINDS as STORE_ROW_KINDS
+from tiermq.store.readonly.dump import dump as store_rows
 from tiermq.tier.tier_dump import TIER_ROW_KINDS, classify_tier_file, dump_tier, list_tier_files
 
-ROW_KINDS = tuple(dict.fromkeys((*STORE_ROW_KINDS, *TIMER_ROW_KINDS, *TIER_ROW_KINDS, *FAR_ROW_KINDS)))
+ROW_KINDS = tuple(dict.fromkeys((*STORE_ROW_KINDS, *TIMER_ROW_KINDS, *TIER_ROW_KINDS, *TIERED_TIMER_ROW_KINDS)))
 
 
 @click.command()
@@ -27,16 +33,16 @@ ROW_KINDS = tuple(dict.fromkeys((*STORE_ROW_KINDS, *TIMER_ROW_KINDS, *TIER_ROW_K
     multiple=True,
     type=click.Choice(ROW_KINDS),
     metavar="KIND",
-    help="Only rows of this kind; may be given repeatedly.",
+    help="Only rows of this kind; repeatable.",
 )
 @click.option(
-    "--slots", type=click.IntRange(min=1), help="Slots of the index files (maxHashSlotNum), if it cannot be told."
+    "--slots", type=click.IntRange(min=1), help="Slots of the index files (maxHashSlotNum), if it cannot be detected."
 )
 @click.option("--json", "as_json", is_flag=True, help="Accepted for uniformity: the output always is JSON lines.")
 def dump(path: Path, kinds: tuple[str, ...], slots: int | None, as_json: bool) -> None:  # noqa: ARG001
-    """Show PATH, a file or a whole directory of a store or a tier, as JSON lines.
+    """Print PATH, a file or directory of a store or a tier, as JSON lines.
 
-    What a file is, is told from its path: commitlog/, consumequeue/, consumequeue_ext/, batchconsumequeue/, index/,
+    The path determines the type of a file: commitlog/, consumequeue/, consumequeue_ext/, batchconsumequeue/, index/,
     checkpoint, abort, lock, config/, timerwheel, timerlog/; in a tier COMMIT_LOG/, CONSUME_QUEUE/, INDEX/,
     *.tiermq.json, *.tiermq.timers, and on a broker's disk tiered_index_file/. The directory may be in use: nothing is
     written and no lock is taken.
@@ -45,9 +51,9 @@ def dump(path: Path, kinds: tuple[str, ...], slots: int | None, as_json: bool) -
     Kinds of rows:
       record blank unit pre_blank_unit ext_unit batch_unit index_header index_entry
       checkpoint config abort lock other damage timer_slot timer_unit timer_checkpoint
-      end_mark tier_index_header tier_index_item manifest lease companion far_manifest far_timer
+      end_mark tier_index_header tier_index_item manifest lease changes companion far_manifest far_timer
 
-    A damaged place is a row with "error". The exit code is 1 if there was one, else 0.
+    Damage is a row with "error". The exit code is 1 if there was one, else 0.
 
     \b
     Examples:
@@ -67,10 +73,10 @@ def dump(path: Path, kinds: tuple[str, ...], slots: int | None, as_json: bool) -
 
 
 def _rows_of(path: Path, slots: int | None) -> Iterator[dict[str, Any]]:
-    """The rows of a store's files, then those of a tier's; what a tier knows is nothing unknown of a store."""
+    """The rows of store files, then of tier files; files of a tier are not reported as unknown files of a store."""
     if not path.is_dir():
-        if is_far_file(path.absolute()):
-            yield from dump_far_file(path, path.name)
+        if is_tiered_timer_file(path.absolute()):
+            yield from dump_tiered_timer_file(path, path.name)
             return
         if is_timer_file(path.absolute()):
             yield from dump_timer_file(path, path.name)
@@ -79,7 +85,9 @@ def _rows_of(path: Path, slots: int | None) -> Iterator[dict[str, Any]]:
         yield from store_rows(path, slot_count=slots) if file is None else dump_tier(file, path.name, slot_count=slots)
         return
     root = path.absolute()
-    far_files = {file.relative_to(root).as_posix(): file for file in sorted(root.rglob("*")) if is_far_file(file)}
+    far_files = {
+        file.relative_to(root).as_posix(): file for file in sorted(root.rglob("*")) if is_tiered_timer_file(file)
+    }
     tier_files = {file.path.relative_to(root).as_posix(): file for file in list_tier_files(root)}
     tier_files = {name: file for name, file in tier_files.items() if name not in far_files}
     if is_store(path) or not (tier_files or far_files):
@@ -91,4 +99,4 @@ def _rows_of(path: Path, slots: int | None) -> Iterator[dict[str, Any]]:
     for name, file in tier_files.items():
         yield from dump_tier(file, name, slot_count=slots)
     for name, path in far_files.items():
-        yield from dump_far_file(path, name)
+        yield from dump_tiered_timer_file(path, name)

@@ -1,4 +1,4 @@
-"""`tiermq group`: groups of consumers: how far each is, who is in it, making, moving and deleting them."""
+"""`tiermq group`: list, show, create, reset and delete consumer groups."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import Any
 
 import click
 
-from tiermq.broker.groups import SubscriptionGroup
-from tiermq.cli.cluster_options import cluster_options
-from tiermq.cli.queue_keys import queue_of_key
-from tiermq.client.access import Access
-from tiermq.client.cluster_client import ClusterClient
+from tiermq.broker.group.group_table import SubscriptionGroup
+from tiermq.cli.cluster_command import cluster_options, queue_of_key
+from tiermq.client.cluster_client import Access, ClusterClient
 from tiermq.errors import RequestRefused
+from tiermq.message.topic_name import is_retry_topic
+from tiermq.pipeline.job_report import counted_noun
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.json_dialect import as_int, decode_object, encode_body
 
-RETRY_PREFIX = "%RETRY%"
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _CLUSTER = click.option("--cluster", help="Only at the brokers of this cluster [all].")
 ANSWERED = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
@@ -25,7 +24,7 @@ ANSWERED = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
 
 @click.group()
 def group() -> None:
-    """Look at groups of consumers, make them, move them, delete them.
+    """List, create, reset and delete consumer groups.
 
     \b
     Examples:
@@ -43,15 +42,7 @@ def group() -> None:
 @_JSON
 def list_groups(access: Access, cluster: str | None, as_json: bool) -> None:
     """The groups that the brokers know."""
-
-    async def names(client: ClusterClient) -> list[str]:
-        found: set[str] = set()
-        for address in (await client.masters(cluster)).values():
-            answer = await client.ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-            found.update(decode_object(answer.body).get("subscriptionGroupTable") or {})
-        return sorted(found)
-
-    found = access.run(names)
+    found = access.run(lambda client: _names(client, cluster))
     click.echo(json.dumps({"groups": found}) if as_json else "\n".join(found))
 
 
@@ -60,7 +51,7 @@ def list_groups(access: Access, cluster: str | None, as_json: bool) -> None:
 @cluster_options
 @_JSON
 def show(access: Access, name: str, as_json: bool) -> None:
-    """How far the group NAME is in each queue, and which clients are in it."""
+    """Show offsets, lag and clients of the group NAME."""
 
     async def progress(client: ClusterClient) -> dict[str, Any]:
         queues: list[dict[str, Any]] = []
@@ -81,6 +72,11 @@ def show(access: Access, name: str, as_json: bool) -> None:
                         "behind": max(0, end - at),
                     }
                 )
+        if not queues and not members and not await _is_known(client, name):
+            raise RequestRefused(
+                f"expected a group {name}, found none of that name at the brokers: `tiermq group list` lists them",
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            )
         queues.sort(key=lambda each: (each["topic"], each["broker"], each["queueId"]))
         return {"group": name, "behind": sum(each["behind"] for each in queues), "queues": queues, "members": members}
 
@@ -90,12 +86,30 @@ def show(access: Access, name: str, as_json: bool) -> None:
         return
     click.echo(f"{'topic':32} {'broker':16} {'queue':>5} {'offset':>12} {'end':>12} {'behind':>12}")
     for each in found["queues"]:
-        if not each["topic"].startswith(RETRY_PREFIX) or each["behind"]:
+        if not is_retry_topic(each["topic"]) or each["behind"]:
             place = f"{each['topic']:32} {each['broker']:16} {each['queueId']:>5}"
             click.echo(f"{place} {each['offset']:>12,} {each['end']:>12,} {each['behind']:>12,}")
     for member in found["members"]:
         click.echo(f"member {member['clientId']} at {member['address']} ({member['language']})")
-    click.echo(f"{found['behind']:,} messages behind, {len(found['members'])} members")
+    click.echo(f"{counted_noun(found['behind'], 'message')} behind, {counted_noun(len(found['members']), 'member')}")
+
+
+async def _is_known(client: ClusterClient, name: str) -> bool:
+    """Whether any broker has settings of the group; also where only an administrator may ask."""
+    try:
+        return name in await _names(client, None)
+    except RequestRefused as error:
+        if error.code != ResponseCode.NO_PERMISSION:
+            raise
+        return True
+
+
+async def _names(client: ClusterClient, cluster: str | None) -> list[str]:
+    found: set[str] = set()
+    for address in (await client.masters(cluster)).values():
+        answer = await client.ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        found.update(decode_object(answer.body).get("subscriptionGroupTable") or {})
+    return sorted(found)
 
 
 async def _members(client: ClusterClient, broker: str, address: str, name: str) -> list[dict[str, Any]]:
@@ -119,13 +133,17 @@ async def _members(client: ClusterClient, broker: str, address: str, name: str) 
 @cluster_options
 @_CLUSTER
 @click.option(
-    "--retries", type=click.IntRange(0), default=16, show_default=True, help="Before a message is a dead letter."
+    "--retries",
+    type=click.IntRange(0),
+    default=16,
+    show_default=True,
+    help="Retries before a message is a dead letter.",
 )
-@click.option("--disabled", is_flag=True, help="It may not consume.")
-@click.option("--orderly", is_flag=True, help="It consumes in order.")
+@click.option("--disabled", is_flag=True, help="Do not allow it to consume.")
+@click.option("--orderly", is_flag=True, help="Consume in order.")
 @_JSON
 def create(access: Access, name: str, cluster: str | None, as_json: bool, **options: Any) -> None:
-    """Make the group NAME at every broker, or change it where it is."""
+    """Create or update the group NAME at every broker."""
     wanted = SubscriptionGroup(
         name,
         consume_enable=not options["disabled"],
@@ -151,8 +169,8 @@ def create(access: Access, name: str, cluster: str | None, as_json: bool, **opti
 @click.argument("name")
 @cluster_options
 @_CLUSTER
-@click.option("--keep-offsets", is_flag=True, help="A group of that name that comes again goes on where this one was.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--keep-offsets", is_flag=True, help="Keep its offsets for a later group of that name.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @_JSON
 def delete(access: Access, name: str, cluster: str | None, keep_offsets: bool, yes: bool, as_json: bool) -> None:
     """Delete the group NAME at every broker."""
@@ -180,10 +198,10 @@ def delete(access: Access, name: str, cluster: str | None, keep_offsets: bool, y
 @click.option("--to", "goal", required=True, help="first, last, or a time in milliseconds.")
 @_JSON
 def reset(access: Access, name: str, topic: str, goal: str, as_json: bool) -> None:
-    """Let the group NAME go on elsewhere in TOPIC: at its beginning, at its end, or at a time."""
+    """Reset the offsets of the group NAME in TOPIC."""
     if goal not in ("first", "last") and not goal.isdigit():
         raise click.UsageError(f"--to: expected first, last or milliseconds, found {goal!r}")
-    # What is stored later than now is nowhere: that is the end.
+    # A time in the future means the end of the queue.
     time_ms = 0 if goal == "first" else int(time.time() * 1000) if goal == "last" else int(goal)
 
     async def moved(client: ClusterClient) -> list[dict[str, Any]]:

@@ -1,39 +1,90 @@
-"""The front door of the command line. Sub-commands are loaded when they are called, so that help comes at once."""
+"""The entry point of the command line, and LazyGroup: subcommands are imported when called, so that help is fast."""
 
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import click
 
 from tiermq import __version__
-from tiermq.cli.lazy_group import Entry, LazyGroup
+from tiermq.errors import TierMQError
+
+EXTRAS = {
+    **dict.fromkeys(("pyspark", "pyarrow", "pandas", "numpy", "py4j"), "spark"),
+    **dict.fromkeys(("deltalake", "pyiceberg", "fastavro", "google"), "tables"),
+}
+"""The extra that installs a module which the plain package lacks."""
+
+
+class Entry(NamedTuple):
+    """A command's module, attribute and one-line help."""
+
+    module: str
+    attribute: str
+    help: str
+
+
+class LazyGroup(click.Group):
+    """Pass to `click.group` as `cls`, with `entries` by name in the order of the help."""
+
+    def __init__(self, *args: Any, entries: Mapping[str, Entry], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.entries = dict(entries)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(self.entries)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        entry = self.entries.get(cmd_name)
+        if entry is None:
+            return None
+        command: click.Command = getattr(importlib.import_module(entry.module), entry.attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in self.entries.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except TierMQError as error:
+            raise click.ClickException(str(error)) from error
+        except ModuleNotFoundError as error:
+            module = (error.name or "").partition(".")[0]
+            if module not in EXTRAS:
+                raise
+            raise click.ClickException(
+                f"{ctx.command_path} {ctx.invoked_subcommand} needs {module}, which is not installed here: "
+                f"pip install 'tiermq[{EXTRAS[module]}]'"
+            ) from error
+
 
 COMMANDS = {
-    "demo": Entry(
-        "tiermq.cli.demo", "demo", "The whole way on this machine: send, kill, tier, evict, read, SQL, restore."
-    ),
-    "dump": Entry("tiermq.cli.dump", "dump", "Show any file of a store directory or a tier as JSON lines."),
-    "namesrv": Entry("tiermq.cli.namesrv", "namesrv", "Run a name server for RocketMQ's brokers and clients."),
-    "serve": Entry("tiermq.cli.serve", "serve", "Run a broker for RocketMQ's clients, with a name server beside it."),
-    "produce": Entry("tiermq.cli.produce", "produce", "Send messages to a topic: one, the lines of a file, many."),
-    "consume": Entry("tiermq.cli.consume", "consume", "Print the messages of a topic, to its end or as they come."),
-    "query": Entry("tiermq.cli.query", "query", "Find messages by key, by id or by place."),
-    "delayed": Entry("tiermq.cli.delayed", "delayed", "Look at messages that wait for their time, and cancel them."),
-    "topic": Entry("tiermq.cli.topic", "topic", "Look at topics, make and delete them."),
-    "group": Entry("tiermq.cli.group", "group", "Look at groups of consumers, make, move and delete them."),
-    "dlq": Entry("tiermq.cli.dlq", "dlq", "Look at the dead letters of a group, and send them again."),
-    "transaction": Entry(
-        "tiermq.cli.transaction", "transaction", "Look at open transactions, and what became of others."
-    ),
-    "store": Entry("tiermq.cli.store", "store", "Look into a store directory: stat, check."),
-    "tier": Entry("tiermq.cli.tier", "tier", "Look into a tier: ls, stat, cat, verify, repair, restore, import, …"),
+    "demo": Entry("tiermq.cli.demo.command", "demo", "Run the end-to-end demo on this machine."),
+    "dump": Entry("tiermq.cli.dump", "dump", "Print files of a store directory or a tier as JSON lines."),
+    "namesrv": Entry("tiermq.cli.namesrv", "namesrv", "Run a name server for RocketMQ brokers and clients."),
+    "serve": Entry("tiermq.cli.serve", "serve", "Run a broker, with a name server in the same process."),
+    "produce": Entry("tiermq.cli.produce", "produce", "Send one message, or many, to a topic."),
+    "consume": Entry("tiermq.cli.consume", "consume", "Print the messages of a topic."),
+    "query": Entry("tiermq.cli.query", "query", "Find messages by key, id or offset."),
+    "delayed": Entry("tiermq.cli.delayed", "delayed", "List delayed messages and timers, and cancel timers."),
+    "topic": Entry("tiermq.cli.topic", "topic", "List, create, change and delete topics."),
+    "group": Entry("tiermq.cli.group", "group", "List, create, reset and delete consumer groups."),
+    "dlq": Entry("tiermq.cli.dlq", "dlq", "List the dead letters of a consumer group, and resend them."),
+    "transaction": Entry("tiermq.cli.transaction", "transaction", "List open transactions, and show how others ended."),
+    "store": Entry("tiermq.cli.store", "store", "Inspect a store directory: stat, check."),
+    "tier": Entry("tiermq.cli.tier.commands", "tier", "Inspect, verify, repair and restore a tier."),
     "pipeline": Entry(
-        "tiermq.cli.pipeline", "pipeline", "Move, tend and open up history on Spark: offload, verify, export, sql, …"
+        "tiermq.cli.pipeline.commands",
+        "pipeline",
+        "Batch jobs on Spark: offload, compact, verify, export, SQL.",
     ),
-    "bench": Entry("tiermq.cli.bench", "bench", "Run a benchmark: put, get, recover, tier, coldread, spark, …"),
 }
 
 
@@ -44,24 +95,24 @@ COMMANDS = {
 )
 @click.version_option(__version__, prog_name="tiermq")
 def cli() -> None:
-    """A message store that keeps RocketMQ's bytes.
+    """RocketMQ-compatible message store and broker with tiered storage.
 
     \b
     Start here:
-      tiermq demo                      see the whole way on this machine, with pictures
-      tiermq serve ~/store             a broker for RocketMQ's clients, and its name server
+      tiermq demo                      run the end-to-end demo on this machine
+      tiermq serve ~/store             run a broker and its name server
       tiermq produce orders hello      send a message; tiermq consume orders prints it
-      tiermq store stat ~/store        what a RocketMQ or TierMQ store directory holds
-      tiermq store check ~/store       whether it agrees with itself
-      tiermq dump ~/store/commitlog    every message, as JSON lines
-      tiermq tier stat s3://history    what a tier holds, of TierMQ or of RocketMQ
+      tiermq store stat ~/store        show what a RocketMQ or TierMQ store directory holds
+      tiermq store check ~/store       verify its commit log, consume queues and key index
+      tiermq dump ~/store/commitlog    print every message as JSON lines
+      tiermq tier stat s3://history    show what a tier of TierMQ or RocketMQ holds
 
     Every command has --help with examples, and --json for programs.
     """
 
 
 def main() -> None:
-    """A stdout that is closed, that has no reader or no room gets no traceback."""
+    """Run the command; a closed stdout, or one without reader or space, gives no traceback."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # Closed by the shell: `tiermq … >&-`.
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for as long as the process
@@ -70,7 +121,7 @@ def main() -> None:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
             raise
-        from tiermq.cli.say_event import drop_stdout
+        from tiermq.cli.server_process import drop_stdout
 
         drop_stdout()
         click.echo(f"Error: cannot write: {os.strerror(error.errno)}", err=True)

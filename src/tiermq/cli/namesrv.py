@@ -1,4 +1,4 @@
-"""`tiermq namesrv`: a name server alone in a process."""
+"""`tiermq namesrv`: run a name server."""
 
 from __future__ import annotations
 
@@ -8,26 +8,25 @@ from typing import NoReturn
 
 import click
 
-from tiermq.cli.end_signals import EndSignals
-from tiermq.cli.say_event import say_event
-from tiermq.cli.server_security import SecurityOptions, reload_security, security_options
+from tiermq.cli.conventions import EXIT_CANNOT_START
+from tiermq.cli.server_process import EndSignals, SecurityOptions, reload_security, say_event, security_options
 from tiermq.errors import BadConfig, TierMQError
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig, unkept_in_file
 
-EXIT_CANNOT_START = 2
-
 
 @click.command()
 @click.option("--port", type=click.IntRange(0, 65_535), help="Listen here [9876]; 0 takes a free one.")
-@click.option("--bind", help="Listen at this address [0.0.0.0, every one].")
+@click.option("--bind", help="Listen on this address [bindAddress of the file, or 127.0.0.1].")
 @click.option(
     "--config",
     "config_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A properties file as RocketMQ's name server takes it, or TOML (*.toml).",
+    help="A properties file as RocketMQ's name server takes it, TOML (*.toml) or flat YAML (*.yml).",
 )
-@click.option("--accept-weaker", is_flag=True, help="Start although the file asks for safety that is not provided.")
+@click.option(
+    "--accept-weaker", is_flag=True, help="Start even if the file asks for guarantees that TierMQ does not give."
+)
 @security_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
 def namesrv(
@@ -38,9 +37,11 @@ def namesrv(
     as_json: bool,
     security: SecurityOptions,
 ) -> None:
-    """Run a name server: brokers of TierMQ and of RocketMQ register here, clients ask here where topics are.
+    """Run a name server for brokers and clients of TierMQ and RocketMQ.
 
-    Options win over the file. Ends cleanly on SIGTERM and on Ctrl-C; SIGHUP reads accounts and certificates again.
+    Only this machine can connect, unless --bind or the file's bindAddress is set: 0.0.0.0 is every address.
+
+    Options override the file. Ends cleanly on SIGTERM and on Ctrl-C; SIGHUP reads accounts and certificates again.
 
     Exit code: 0 after a clean end, 2 if it cannot start.
 
@@ -51,14 +52,14 @@ def namesrv(
     \b
     Examples:
       tiermq namesrv
-      tiermq namesrv --bind 127.0.0.1 --port 9877
+      tiermq namesrv --bind 0.0.0.0 --port 9877
       tiermq namesrv --config /etc/rocketmq/namesrv.conf --json
       tiermq namesrv --tls enforcing --tls-cert server.pem --acl accounts.toml
     """
     config, ignored = _configured(port, bind, config_file)
     if config_file is not None and not accept_weaker:
         provided = [] if security.accounts is None else ["--acl"]
-        if weaker := unkept_in_file(str(config_file), provided):
+        if weaker := unkept_in_file(config_file, provided):
             listed = "\n  ".join([f"{config_file} asks for what is not provided:", *weaker])
             _give_up(f"{listed}\nTo start without it: --accept-weaker")
     if ignored:
@@ -68,7 +69,7 @@ def namesrv(
             event="ignored",
             settings=ignored,
         )
-    # Signals first, so that one that comes while it starts is not lost.
+    # Handle signals first, so that none is lost during the start.
     with EndSignals() as ending:
         try:
             acl = security.acl()
@@ -95,7 +96,7 @@ def _configured(port: int | None, bind: str | None, config_file: Path | None) ->
         config = NameServerConfig()
         ignored: list[str] = []
         if config_file is not None:
-            config, ignored = NameServerConfig.from_file(str(config_file))
+            config, ignored = NameServerConfig.from_file(config_file)
         wanted = {"listen_port": port, "bind_address": bind}
         return config.with_settings(**{name: each for name, each in wanted.items() if each is not None}), ignored
     except (BadConfig, OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Moments on a command line: milliseconds since 1970, ISO 8601 with its zone, or how long ago."""
+"""Values of options: times (milliseconds since 1970, ISO 8601 with zone, or an age), retention times, sizes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import click
 
 UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 EXPECTED = "milliseconds since 1970, a time such as 2026-01-31T12:00:00Z, or an age such as 90s, 15m, 2h or 3d"
+_HOURS = {"h": 1, "d": 24, "w": 24 * 7, "y": 24 * 365}
+_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def read_moment_ms(text: str, now_ms: int) -> int:
-    """The moment in ms since 1970. Raises ValueError, saying what was expected."""
+    """The time in ms since 1970. Raises ValueError, which names the expected forms."""
     text = text.strip()
     if re.fullmatch(r"[0-9]+", text):
         return int(text)
@@ -32,7 +34,7 @@ def read_moment_ms(text: str, now_ms: int) -> int:
 if TYPE_CHECKING:
     _OptionType = click.ParamType[int]
 else:
-    _OptionType = click.ParamType  # Older ones are not generic.
+    _OptionType = click.ParamType  # Older versions are not generic.
 
 
 class Moment(_OptionType):
@@ -47,3 +49,19 @@ class Moment(_OptionType):
             return read_moment_ms(value, time.time_ns() // 1_000_000)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+def parse_hours(option: str, text: str, words: str = "") -> int:
+    """`72h`, `30d`, `4w` or `2y` in hours; `words` are other values that the option takes. Raises UsageError."""
+    found = re.fullmatch(r"(\d+)([hdwy])", text.strip().lower())
+    if found is None or int(found[1]) < 1:
+        raise click.UsageError(f"{option} is a time such as 72h, 30d, 8w or 2y{words}, found {text!r}")
+    return int(found[1]) * _HOURS[found[2]]
+
+
+def parse_bytes(option: str, text: str, words: str = "") -> int:
+    """`10G`, `500M` or a number, in bytes; `words` as above. Raises UsageError."""
+    found = re.fullmatch(r"(\d+)([kmgt]?)b?", text.strip().lower())
+    if found is None or int(found[1]) < 1:
+        raise click.UsageError(f"{option} is a size such as 500M or 10G{words}, found {text!r}")
+    return int(found[1]) * _BYTES[found[2]]

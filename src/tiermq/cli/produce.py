@@ -1,4 +1,4 @@
-"""`tiermq produce`: send messages over the wire, one or many, and say how fast."""
+"""`tiermq produce`: send messages, one or many, and report the rate."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Any, BinaryIO
 
 import click
 
-from tiermq.cli.cluster_options import cluster_options, ending_signal
-from tiermq.cli.progress_line import ProgressLine, in_words
-from tiermq.client.access import Access
-from tiermq.client.cluster_client import ClusterClient, QueuePlace
+from tiermq.cli.cluster_command import ProgressLine, cluster_options, ending_signal, in_words
+from tiermq.cli.conventions import EXIT_FAILED
+from tiermq.client.cluster_client import Access, ClusterClient, QueuePlace
+from tiermq.client.producer import DEFAULT_QUEUES
 from tiermq.clock import SystemClock
 from tiermq.errors import RemotingError, RequestRefused
 from tiermq.message.ids import UniqueKeyGenerator
@@ -25,9 +25,7 @@ from tiermq.message.properties import DELAY, KEYS, TAGS, UNIQ_KEY, encode_proper
 from tiermq.message.topic_name import AUTO_CREATE_TOPIC
 from tiermq.remoting.codes import RequestCode, ResponseCode
 
-EXIT_FAILED = 1
-DEFAULT_QUEUES = 4
-PAGE = 256
+PAGE_MESSAGES = 256
 PAGES_AHEAD = 8
 READ_BYTES = 64 * 1024
 STORED = (
@@ -36,12 +34,12 @@ STORED = (
     ResponseCode.FLUSH_SLAVE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE,
 )
-"""The message is in the log; only the first is as safe as was asked for."""
+"""The message is in the log; only the first status means as durable as requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """What every message of a run shares."""
+    """What all messages of one command share."""
 
     topic: str
     group: str
@@ -55,28 +53,26 @@ class Sending:
 @click.argument("topic")
 @click.argument("body", required=False)
 @cluster_options
+@click.option("--file", "file", type=click.File("rb"), help="One message per non-empty line; - is standard input.")
+@click.option("--count", type=click.IntRange(1), help="Send this number of generated messages.")
+@click.option("--size", type=click.IntRange(1), default=128, show_default=True, help="Bytes of each generated message.")
+@click.option("--tag", help="Tag of the messages.")
+@click.option("--key", "keys", multiple=True, help="Key of the messages; repeatable.")
 @click.option(
-    "--file", "file", type=click.File("rb"), help="A message for each line that is not empty; - is standard input."
+    "--property", "properties", multiple=True, metavar="NAME=VALUE", help="Property of the messages; repeatable."
 )
-@click.option("--count", type=click.IntRange(1), help="Send so many made-up messages.")
-@click.option("--size", type=click.IntRange(1), default=128, show_default=True, help="Bytes of each made-up message.")
-@click.option("--tag", help="The messages' tag.")
-@click.option("--key", "keys", multiple=True, help="A key to find them by; may be repeated.")
-@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A property; may be repeated.")
-@click.option("--queue", "queue_id", type=click.IntRange(0), help="To this queue [each in turn].")
-@click.option("--delay-level", type=click.IntRange(1, 18), help="Delivered later: 1 is 1 s, 18 is 2 h.")
-@click.option("--group", default="tiermq_produce", show_default=True, help="The producer's group.")
-@click.option(
-    "--in-flight", type=click.IntRange(1), default=64, show_default=True, help="Sends that may be open at once."
-)
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="At most so many messages a second.")
+@click.option("--queue", "queue_id", type=click.IntRange(0), help="Send to this queue [round robin].")
+@click.option("--delay-level", type=click.IntRange(1, 18), help="Delay level: 1 is 1 s, 18 is 2 h.")
+@click.option("--group", default="tiermq_produce", show_default=True, help="Producer group.")
+@click.option("--in-flight", type=click.IntRange(1), default=64, show_default=True, help="Maximum concurrent sends.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Maximum messages per second.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def produce(access: Access, **options: Any) -> None:
-    """Send BODY, or the lines of a file, or made-up messages, to TOPIC.
+    """Send BODY, the lines of a file, or generated messages, to TOPIC.
 
-    A topic that nobody has is made, where the broker allows it. Ctrl-C ends after the sends that are open.
+    An unknown topic is created if the broker allows it. Ctrl-C ends after the open sends.
 
-    Exit code: 0 when everything was stored, 1 when something was not.
+    Exit code: 0 when all messages were stored, else 1.
 
     \b
     Examples:
@@ -109,23 +105,23 @@ def produce(access: Access, **options: Any) -> None:
 
 
 def _pages(options: dict[str, Any]) -> Iterator[list[bytes]]:
-    """The bodies, as many at a time as there are at once."""
+    """The bodies, in batches of what is available."""
     body: str | None = options["body"]
     file: BinaryIO | None = options["file"]
     count: int | None = options["count"]
     if sum(each is not None for each in (body, file, count)) != 1:
-        raise click.UsageError("expected one of BODY, --file and --count: what is to be sent?")
+        raise click.UsageError("expected one of BODY, --file and --count")
     if body is not None:
         return iter([[body.encode(errors="surrogateescape")]])
     if file is not None:
         return _lines(file)
     made = (b"tiermq " * (options["size"] // 7 + 1))[: options["size"]]
-    whole, rest = divmod(count or 0, PAGE)
-    return itertools.chain(itertools.repeat([made] * PAGE, whole), [[made] * rest])
+    whole, rest = divmod(count or 0, PAGE_MESSAGES)
+    return itertools.chain(itertools.repeat([made] * PAGE_MESSAGES, whole), [[made] * rest])
 
 
 def _lines(file: BinaryIO) -> Iterator[list[bytes]]:
-    """The lines of a file without their ends, as soon as they are there: the next one may be long in coming."""
+    """The lines of a file without their ends, as soon as they are available."""
     partial = b""
     while chunk := os.read(file.fileno(), READ_BYTES):
         *whole, partial = (partial + chunk).split(b"\n")
@@ -151,13 +147,13 @@ def _properties(options: dict[str, Any]) -> dict[str, str]:
 
 
 async def _places(cluster: ClusterClient, sending: Sending) -> list[QueuePlace]:
-    """The queues that messages go to; of a topic that nobody has yet, those that it will have."""
+    """The target queues; of a topic that does not exist yet, those that it will have."""
     route = await cluster.find_route(sending.topic)
     if route is None:
         pattern = await cluster.find_route(AUTO_CREATE_TOPIC)
         if pattern is None or not pattern.writable:
             raise RequestRefused(
-                f"expected the topic {sending.topic}, found that no broker has it, and none makes topics by itself: "
+                f"expected the topic {sending.topic}, found that no broker has it or creates topics automatically: "
                 f"`tiermq topic create {sending.topic}` makes it",
                 ResponseCode.TOPIC_NOT_EXIST,
             )
@@ -174,7 +170,7 @@ async def _places(cluster: ClusterClient, sending: Sending) -> list[QueuePlace]:
 async def _send_all(
     cluster: ClusterClient, sending: Sending, pages: Iterator[list[bytes]]
 ) -> tuple[dict[str, float | int], dict[str, Any] | None, str | None]:
-    """The figures, where the first message lies, and what the first failure was."""
+    """The totals, the first message's offset, and the first failure."""
     places = itertools.cycle(await _places(cluster, sending))
     keys = UniqueKeyGenerator()
     line = ProgressLine("sent")
@@ -207,7 +203,7 @@ async def _send_all(
 
 
 async def _paced(pages: Iterator[list[bytes]], rate: float | None) -> AsyncIterator[bytes]:
-    """The bodies, not faster than wanted, until there is none or the user has had enough."""
+    """The bodies, at most at the rate, until their end or a stop signal."""
     ending = ending_signal()
     loop = asyncio.get_running_loop()
     line: asyncio.Queue[list[bytes] | None] = asyncio.Queue(PAGES_AHEAD)
@@ -217,7 +213,7 @@ async def _paced(pages: Iterator[list[bytes]], rate: float | None) -> AsyncItera
             asyncio.run_coroutine_threadsafe(line.put(page), loop).result()
         asyncio.run_coroutine_threadsafe(line.put(None), loop).result()
 
-    # Nobody waits for this thread: while standard input is silent it cannot be ended, and need not be.
+    # This daemon thread is not joined: it may block on standard input.
     threading.Thread(target=read, name="produce-read", daemon=True).start()
     asked = asyncio.ensure_future(ending.wait())
     began, number = loop.time(), 0
@@ -260,7 +256,7 @@ async def _send_one(
         n=place.broker_name,
     )
     if answer.code != ResponseCode.SUCCESS:
-        raise RequestRefused(f"stored, but not as safely as asked: {ResponseCode(answer.code).name}", answer.code)
+        raise RequestRefused(f"stored, but not flushed as requested: {ResponseCode(answer.code).name}", answer.code)
     return {
         "messageId": answer.ext.get("msgId"),
         "uniqueKey": unique_key,

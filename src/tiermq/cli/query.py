@@ -1,4 +1,4 @@
-"""`tiermq query`: find messages by key, by id or by place, at whichever broker and in whichever half they are."""
+"""`tiermq query`: find messages by key, id or offset, at all brokers, hot or cold."""
 
 from __future__ import annotations
 
@@ -8,39 +8,37 @@ from typing import Any
 
 import click
 
-from tiermq.cli.cluster_options import cluster_options
+from tiermq.cli.cluster_command import cluster_options
 from tiermq.cli.consume import described
-from tiermq.client.access import Access
-from tiermq.client.cluster_client import ClusterClient
-from tiermq.client.key_query import find_by_key
+from tiermq.cli.conventions import EXIT_NOTHING
+from tiermq.client.cluster_client import Access, ClusterClient, QueuePlace
+from tiermq.client.queue_access import QueueAccess, find_by_key
 from tiermq.errors import TierMQError
 from tiermq.message.ids import decode_message_id
 from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage
-from tiermq.message.topic_name import TOOLS_GROUP
 from tiermq.remoting.codes import RequestCode, ResponseCode
-
-EXIT_NOTHING = 1
-LONG_MAX = 2**63 - 1
-FOUND_OR_NOT = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+from tiermq.settings import LONG_MAX
 
 
 @click.command()
 @click.argument("topic")
 @cluster_options
 @click.option("--key", help="Messages with this key.")
-@click.option("--id", "message_id", help="The message with this id: as a broker gave it, or as its producer did.")
-@click.option("--queue", "queue_id", type=click.IntRange(0), help="The message at a place: of this queue …")
+@click.option("--id", "message_id", help="The message with this id: the broker's or the producer's.")
+@click.option("--queue", "queue_id", type=click.IntRange(0), help="The message of this queue …")
 @click.option("--offset", type=click.IntRange(0), help="… at this offset.")
 @click.option("--begin", type=click.IntRange(0), default=0, help="Stored at or after this time, in milliseconds.")
 @click.option("--end", type=click.IntRange(0), default=LONG_MAX, help="Stored at or before this time.")
-@click.option("--max", "wanted", type=click.IntRange(1), default=64, show_default=True, help="At most so many.")
+@click.option(
+    "--max", "wanted", type=click.IntRange(1), default=64, show_default=True, help="Maximum number of messages."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each message.")
 def query(access: Access, **options: Any) -> None:
-    """Print the messages of TOPIC that have a key, an id, or a place.
+    """Print the messages of TOPIC with a key, an id, or an offset.
 
-    Exit code: 0 when there was one, 1 when there was none, or when a broker cannot say because its key index is not
-    complete; it says so on standard error, also beside what was found.
+    Exit code: 0 when a message was found, 1 when none was, or when a broker's key index is not
+    complete; standard error reports that, even if messages were found.
 
     \b
     Examples:
@@ -68,27 +66,19 @@ async def _find(cluster: ClusterClient, options: dict[str, Any]) -> list[StoredM
         return await _by_key(cluster, options, options["key"], unique=False)
     if options["message_id"] is not None:
         return await _by_id(cluster, options, options["message_id"])
+    return await _at_offset(cluster, topic, options["queue_id"], options["offset"])
+
+
+async def _at_offset(cluster: ClusterClient, topic: str, queue_id: int, offset: int) -> list[StoredMessage]:
     route = await cluster.route(topic)
     found: list[StoredMessage] = []
-    for address in sorted(set(route.addresses.values())):
-        answer = await cluster.ask(
-            address,
-            RequestCode.PULL_MESSAGE,
-            expected=(ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED),
-            consumerGroup=TOOLS_GROUP,
-            topic=topic,
-            queueId=options["queue_id"],
-            queueOffset=options["offset"],
-            maxMsgNums=1,
-            sysFlag=4,
-            commitOffset=0,
-            suspendTimeoutMillis=0,
-            subscription="*",
-            subVersion=0,
-        )
-        if answer.code == ResponseCode.SUCCESS:
-            found += decode_records(bytes(answer.body))
-    return [message for message in found if message.queue_offset == options["offset"]]
+    for broker_name, address in sorted(route.addresses.items()):
+        queue = QueueAccess(cluster, topic, QueuePlace(broker_name, address, queue_id))
+        pulled = await queue.pull(offset, most=1)
+        if pulled.code != ResponseCode.SUCCESS and await queue.end() > offset:  # It may just have been dispatched.
+            pulled = await queue.pull(offset, most=1)
+        found += decode_records(pulled.records)
+    return [message for message in found if message.queue_offset == offset]
 
 
 async def _by_key(cluster: ClusterClient, options: dict[str, Any], key: str, *, unique: bool) -> list[StoredMessage]:
@@ -105,7 +95,7 @@ async def _by_key(cluster: ClusterClient, options: dict[str, Any], key: str, *, 
             most=options["wanted"],
             begin_ms=options["begin"],
             end_ms=options["end"],
-            on_incomplete=lambda reason, address=address: click.echo(  # type: ignore[misc] # As lambdas cannot say.
+            on_incomplete=lambda reason, address=address: click.echo(  # type: ignore[misc] # No annotations in lambdas.
                 f"tiermq query: {address}: {reason}", err=True
             ),
         )
@@ -113,14 +103,14 @@ async def _by_key(cluster: ClusterClient, options: dict[str, Any], key: str, *, 
 
 
 async def _by_id(cluster: ClusterClient, options: dict[str, Any], text: str) -> list[StoredMessage]:
-    """An id of a broker says where its message lies; a producer's must be looked up."""
+    """A broker's id holds the message's offset; a producer's id must be looked up."""
     by_unique_key = await _by_key(cluster, options, text, unique=True)
     if by_unique_key:
         return by_unique_key
     try:
         place = decode_message_id(text)
     except TierMQError as error:
-        raise click.ClickException(f"no message has that id, and no broker could have given it: {error}") from error
+        raise click.ClickException(f"no message has that id; it is not a valid message id: {error}") from error
     route = await cluster.route(options["topic"])
     if place.store_host not in route.addresses.values():
         return []

@@ -1,4 +1,4 @@
-"""`tiermq serve`: a broker, with a name server beside it unless told otherwise."""
+"""`tiermq serve`: run a broker, with a name server in the same process unless configured otherwise."""
 
 from __future__ import annotations
 
@@ -17,27 +17,33 @@ from typing import Any, NoReturn
 import click
 
 from tiermq.broker.broker import Broker
-from tiermq.broker.broker_config import LOOPBACK, BrokerConfig
+from tiermq.broker.broker_config import BrokerConfig
 from tiermq.broker.rocketmq_settings import ACL, CERTIFICATE, ENDPOINT, ENFORCING, NAMESRV, TIER, TRUSTED
 from tiermq.broker.settings_file import FileSettings, read_settings_file
-from tiermq.cli.end_signals import EndSignals
-from tiermq.cli.heap_limits import limit_heaps
-from tiermq.cli.say_event import say_event
-from tiermq.cli.server_security import SecurityOptions, reload_security, security_options
-from tiermq.cli.tier_trouble_filter import TierTroubleFilter
+from tiermq.cli.conventions import EXIT_CANNOT_START
+from tiermq.cli.server_process import (
+    EndSignals,
+    SecurityOptions,
+    TierTroubleFilter,
+    limit_heaps,
+    reload_security,
+    say_event,
+    security_options,
+)
 from tiermq.config import StoreConfig
 from tiermq.errors import TIER_REFUSALS, BadConfig, RemotingError, TierMQError, TierUnavailable
+from tiermq.message.hosts import LOOPBACK
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
-from tiermq.remoting.acl import Credentials
-from tiermq.remoting.permissions import AccessFile, Account
+from tiermq.pipeline.job_report import counted_noun
+from tiermq.remoting.permissions import AccessFile, Account, Credentials
 from tiermq.remoting.server import RemotingServer
 from tiermq.remoting.tls import TlsMode
+from tiermq.store.tier_continuation import broker_names, recorded_names
 from tiermq.tier.tier_config import TierConfig
 
 _log = logging.getLogger(__name__)
 
-EXIT_CANNOT_START = 2
 REGISTERED_S = 5.0
 ANY = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 USUAL_TLS = "TLS permissive"
@@ -51,24 +57,32 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.command()
 @click.argument("directory", required=False, metavar="[DIR]", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--tier", metavar="URL", help="Keep history there: s3://bucket/prefix, gs://…, az://…, file:///dir.")
-@click.option("-c", "--config", "config_file", type=_FILE, help="RocketMQ's broker.conf, or TOML (*.toml).")
+@click.option(
+    "-c",
+    "--config",
+    "config_file",
+    type=_FILE,
+    help="RocketMQ's broker.conf, its keys in YAML (*.yml), or TOML (*.toml).",
+)
 @click.option("--host", help="Listen at this address [bindAddress of the file, or 127.0.0.1].")
 @click.option("--port", type=click.IntRange(0, 65_535), help="Listen here [10911]; 0 takes a free one.")
-@click.option("--name", help="The broker's name [brokerName, or this machine's].")
+@click.option("--name", help="The broker's name [brokerName, the store's own, or this machine's].")
 @click.option("--namesrv", metavar="ADDR", help="Register at host:port;host:port, and run no name server here.")
-@click.option("--namesrv-port", type=click.IntRange(0, 65_535), help="Where the name server here listens [9876].")
+@click.option("--namesrv-port", type=click.IntRange(0, 65_535), help="Port of the name server in this process [9876].")
 @click.option("--metrics-port", type=click.IntRange(0, 65_535), help="Serve /metrics, /health and /ready here.")
-@click.option("--tier-later", is_flag=True, help="Start although the tier refuses, and upload once it accepts.")
-@click.option("--accept-weaker", is_flag=True, help="Start although the file asks for safety that is not provided.")
+@click.option("--tier-later", is_flag=True, help="Start even if the tier refuses access; upload once it accepts.")
+@click.option(
+    "--accept-weaker", is_flag=True, help="Start even if the file asks for guarantees that TierMQ does not give."
+)
 @security_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
-@click.option("-v", "--verbose", is_flag=True, help="Log what happens, not only what goes wrong.")
+@click.option("-v", "--verbose", is_flag=True, help="Log at INFO level, not only warnings.")
 def serve(security: SecurityOptions, **options: Any) -> None:
-    """Run a broker on the store in DIR; RocketMQ's clients can use it.
+    """Run a broker on the store in DIR, for RocketMQ's clients.
 
-    DIR is made if there is none [storePathRootDir of the file, or ~/store]. Options win over the file. Only this
-    machine can connect, unless --host or the file's bindAddress or brokerIP1 says otherwise. A name server runs in the
-    same process, unless --namesrv or the file's namesrvAddr names another. SIGTERM and Ctrl-C answer what was asked,
+    DIR is created if missing [storePathRootDir of the file, or ~/store]. Options override the file. Only this
+    machine can connect, unless --host or the file's bindAddress or brokerIP1 is set. A name server runs in the
+    same process, unless --namesrv or the file's namesrvAddr names another. SIGTERM and Ctrl-C answer open requests,
     upload what the tier lacks (for up to 4/5 of tierCloseTimeout), and close the store cleanly; a second signal ends
     the process at once, and the store recovers at its next start. SIGHUP reads accounts and certificates again.
 
@@ -89,7 +103,7 @@ def serve(security: SecurityOptions, **options: Any) -> None:
     )
     limit_heaps()
     left: dict[str, Any] = {}
-    # Signals first, so that one that comes while it starts is not lost.
+    # Handle signals first, so that none is lost during the start.
     with EndSignals() as ending, ExitStack() as running:
         for handler in logging.getLogger().handlers:
             handler.addFilter(rare := TierTroubleFilter())
@@ -112,13 +126,13 @@ def serve(security: SecurityOptions, **options: Any) -> None:
 def _start(
     options: dict[str, Any], security: SecurityOptions, running: ExitStack, left: dict[str, Any]
 ) -> tuple[dict[str, Any], Callable[[], None]]:
-    """Start everything; what was started ends with `running`, last first. What the ready line says, and SIGHUP does.
+    """Start everything; `running` stops it in reverse order. Returns the ready line's values and what SIGHUP calls.
 
-    `left` is given what the tier lacks when everything has ended.
+    `left` receives what the tier lacks when everything has ended.
     """
     file = FileSettings() if options["config_file"] is None else read_settings_file(options["config_file"])
-    config = _broker_config(options, file)
     directory = str((options["directory"] or StoreConfig(**file.store).root_path).absolute())
+    config = _broker_config(options, file, directory)
     tier = options["tier"] or TierConfig(**file.tier).url or None
     weaker = file.unkept(_kept(security, tier, config.namesrv_addr))
     if weaker and not options["accept_weaker"]:
@@ -165,7 +179,7 @@ def _start(
     if broker.registration is not None and not broker.registration.wait_registered(REGISTERED_S):
         _log.warning("not registered at %s yet: clients cannot find this broker there", named_by)
     gc.collect()
-    gc.freeze()  # What is here now stays: the collector need not look at it again.
+    gc.freeze()  # Objects of the start live as long as the process: keep the collector from scanning them.
     ready = _ready(broker, tier, security, acl)
     return ready | {
         "nameServer": named_by,
@@ -192,13 +206,15 @@ def _ready(broker: Broker, tier: str | None, security: SecurityOptions, acl: Acc
 
 
 def _check_tier(url: str, tier: TierConfig, config: BrokerConfig) -> None:
-    """A tier that refuses ends the start; one that does not answer now may do so later. Raises TierError."""
+    """A tier that refuses access ends the start; one that does not respond may do so later. Raises TierError."""
     from tiermq.tier.driver.tier_url import bare_driver, check_tier  # A broker without a tier loads nothing of it.
-    from tiermq.tier.metadata.broker_lease import lease_name
+    from tiermq.tier.metadata.broker_lease import LeaseRole, lease_name
 
     bare_driver(url, os.environ).close()  # A bad URL or missing credentials: --tier-later would not start either.
     try:
-        check_tier(url, lease_name(config.broker_cluster_name, config.broker_name), writes=tier.tier_dispatch_enable)
+        role = LeaseRole.LOG if tier.tier_dispatch_enable else LeaseRole.DELIVERY
+        name = lease_name(config.broker_cluster_name, config.broker_name, role)
+        check_tier(url, name, writes=tier.tier_dispatch_enable or config.timer_wheel_enable)
     except TierUnavailable as error:
         _log.warning("the tier does not answer, so uploads wait: %s", error)
     except TIER_REFUSALS as error:
@@ -206,7 +222,7 @@ def _check_tier(url: str, tier: TierConfig, config: BrokerConfig) -> None:
 
 
 def _kept(security: SecurityOptions, tier: str | None, name_servers: str) -> set[str]:
-    """What the operator says that keeps a promise of a file."""
+    """The operator's overrides for settings of a file that promise more than TierMQ gives."""
     said = {
         ACL: security.accounts,
         TIER: tier,
@@ -219,8 +235,11 @@ def _kept(security: SecurityOptions, tier: str | None, name_servers: str) -> set
     return {name for name, value in said.items() if value}
 
 
-def _broker_config(options: dict[str, Any], file: FileSettings) -> BrokerConfig:
-    """Loopback, unless an option or the file says otherwise. A file that says what other machines dial says so, too."""
+def _broker_config(options: dict[str, Any], file: FileSettings, directory: str) -> BrokerConfig:
+    """Loopback, unless an option or the file sets an address; brokerIP1 of the file counts, too.
+
+    The broker's names are those of the store's tier metadata; other names are rejected. Raises BadConfig.
+    """
     dialled = str(file.broker.get("broker_ip1", LOOPBACK)).strip()
     values: dict[str, Any] = {} if dialled not in (LOOPBACK, "localhost") else {"bind_address": LOOPBACK}
     values |= file.broker
@@ -231,13 +250,17 @@ def _broker_config(options: dict[str, Any], file: FileSettings) -> BrokerConfig:
         "namesrv_addr": options["namesrv"],
         "metrics_port": options["metrics_port"],
     }
-    return BrokerConfig(**values | {name: value for name, value in wanted.items() if value is not None})
+    values |= {name: value for name, value in wanted.items() if value is not None}
+    given = str(values.get("broker_cluster_name", "")), str(values.get("broker_name", ""))
+    cluster, broker = broker_names(directory, recorded_names(directory), *given)
+    names = {"broker_cluster_name": cluster, "broker_name": broker}
+    return BrokerConfig(**values | {name: value for name, value in names.items() if value})
 
 
 def _name_server_config(
     options: dict[str, Any], file: FileSettings, config: BrokerConfig, directory: str
 ) -> NameServerConfig:
-    """Of the one beside the broker."""
+    """Settings of the name server in the broker's process."""
     values: dict[str, Any] = {
         "bind_address": config.bind_address,
         "kv_config_path": f"{directory}/config/kvConfig.json",
@@ -249,13 +272,13 @@ def _name_server_config(
 
 
 def _own_account() -> Account:
-    """What a broker registers with at the name server in its process: known here only, and gone with the process."""
+    """The account with which the broker registers at the name server in its process; never stored."""
     return Account(f"broker-{secrets.token_hex(16)}", secrets.token_hex(32), admin=True)
 
 
 @contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """An address that cannot be had says whose it was to be."""
+    """An error about an address names the server that wanted it."""
     try:
         yield
     except OSError as error:
@@ -298,7 +321,8 @@ def _left_words(left: dict[str, Any]) -> str:
     found = left.get("notUploaded", {"messages": 0})
     if not found["messages"]:
         return ""
-    words = f", {found['messages']:,} messages of {found['queues']:,} queues are only in the store, not in the tier"
+    messages, queues = counted_noun(found["messages"], "message"), counted_noun(found["queues"], "queue")
+    words = f", only in the store and not in the tier: {messages} of {queues}"
     if found["stopped"]:
         words += (
             f"; {found['stopped']:,} of them will not be uploaded, since the tier has other messages under their "

@@ -1,4 +1,4 @@
-"""`tiermq store stat` and `tiermq store check`: a store directory from outside."""
+"""`tiermq store stat` and `tiermq store check`: inspect a store directory."""
 
 from __future__ import annotations
 
@@ -11,21 +11,19 @@ from typing import Any, NoReturn
 
 import click
 
+from tiermq.cli.conventions import EXIT_NO_STORE, EXIT_PROBLEMS, FINDINGS_SHOWN_MAX
 from tiermq.delivery.transactions.open_halves import open_halves
 from tiermq.delivery.waiting_view import WaitingView
 from tiermq.errors import StoreError
-from tiermq.store.check import CheckReport, check_store
-from tiermq.store.stat import StoreStat, stat_store
-from tiermq.store.store_files import is_store
-
-EXIT_PROBLEMS = 1
-EXIT_NO_STORE = 2
-FINDINGS_SHOWN_MAX = 20
+from tiermq.pipeline.job_report import counted_noun
+from tiermq.store.readonly.check import CheckReport, check_store
+from tiermq.store.readonly.directory import is_store
+from tiermq.store.readonly.stat import StoreStat, stat_store
 
 
 @click.group()
 def store() -> None:
-    """Look into a store directory, of TierMQ or of a RocketMQ broker, dead or in use.
+    """Inspect a store directory of TierMQ or RocketMQ, in use or not.
 
     \b
     Examples:
@@ -35,18 +33,18 @@ def store() -> None:
 
 
 def directory_options(command: Callable[..., None]) -> Callable[..., None]:
-    """What both commands take."""
+    """Options of both commands."""
     for decorate in (
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
         click.option(
-            "--slots", type=click.IntRange(min=1), help="maxHashSlotNum of the index files, if it cannot be told."
+            "--slots", type=click.IntRange(min=1), help="maxHashSlotNum of the index files, if it cannot be detected."
         ),
         click.option(
             "--log",
             "logs",
             multiple=True,
             type=click.Path(exists=True, file_okay=False, path_type=Path),
-            help="A commit-log directory outside of DIRECTORY (storePathCommitLog); may be given repeatedly.",
+            help="Commit log directory outside of DIRECTORY (storePathCommitLog); repeatable.",
         ),
         click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path)),
     ):
@@ -57,7 +55,9 @@ def directory_options(command: Callable[..., None]) -> Callable[..., None]:
 @store.command()
 @directory_options
 def stat(directory: Path, logs: tuple[Path, ...], slots: int | None, as_json: bool) -> None:
-    """What DIRECTORY holds: log, queues, index, checkpoint, what waits, disk use. Quick, also for a large store.
+    """Show what the store in DIRECTORY holds. Fast on large stores too.
+
+    Reports log, queues, index, checkpoint, delayed messages and disk use.
 
     Exit code: 0, or 2 if DIRECTORY is no store.
 
@@ -83,10 +83,10 @@ def stat(directory: Path, logs: tuple[Path, ...], slots: int | None, as_json: bo
 @store.command()
 @directory_options
 def check(directory: Path, logs: tuple[Path, ...], slots: int | None, as_json: bool) -> None:
-    """Read all of DIRECTORY and compare commit log, consume queues and key index with each other.
+    """Read and check every file of the store in DIRECTORY.
 
-    Every record must be sound and have its unit, every unit its record, every key its index entry, and every index
-    entry a record with such a key. What the next start repairs by itself is noted, not held against the store.
+    Every record must be intact and have its unit, every unit its record, every key its index entry, and every index
+    entry a record with such a key. What the next start repairs is a note, not a problem.
 
     Exit code: 0 clean, 1 problems, 2 no store.
 
@@ -113,13 +113,13 @@ def _no_store(error: StoreError) -> NoReturn:
 
 
 def _checked(directory: Path, logs: tuple[Path, ...], slots: int | None, *, quiet: bool) -> CheckReport:
-    """The check, with a progress bar where somebody is watching."""
+    """The check, with a progress bar on a terminal."""
     if quiet or not _is_watched() or not is_store(directory):
         return check_store(directory, commit_log_paths=logs, slot_count=slots)
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from tiermq.store.store_files import FileKind, list_store
+    from tiermq.store.readonly.directory import FileKind, list_store
 
     walked = (FileKind.COMMIT_LOG, FileKind.CONSUME_QUEUE, FileKind.BATCH_CONSUME_QUEUE)
     total = sum(file.path.stat().st_size for file in list_store(directory, logs) if file.kind in walked)
@@ -137,15 +137,17 @@ def _is_watched() -> bool:
 
 def _show_report(report: CheckReport) -> None:
     counts = report.counts
-    click.echo(f"{report.directory}: {'clean' if report.is_clean else f'{report.problem_count} problems'}")
+    click.echo(f"{report.directory}: {'clean' if report.is_clean else counted_noun(report.problem_count, 'problem')}")
     click.echo(f"  closed      {'in order' if report.ended_cleanly else 'no: it crashed, or is in use'}")
     click.echo(
-        f"  commit log  {counts['records']:,} records, {counts['record_bytes']:,} bytes, {counts['log_files']} files"
+        f"  commit log  {counted_noun(counts['records'], 'record')}, {counts['record_bytes']:,} bytes, "
+        f"{counted_noun(counts['log_files'], 'file')}"
     )
     click.echo(
-        f"  queues      {counts['units']:,} units in {counts['queues']} queues, {counts['units_expired']:,} expired"
+        f"  queues      {counted_noun(counts['units'], 'unit')} in {counted_noun(counts['queues'], 'queue')}, "
+        f"{counts['units_expired']:,} expired"
     )
-    click.echo(f"  index       {counts['index_entries']:,} entries in {counts['index_files']} files")
+    click.echo(f"  index       {counts['index_entries']:,} entries in {counted_noun(counts['index_files'], 'file')}")
     for title, findings, count in (
         ("problems", report.problems, report.problem_count),
         ("notes (repaired by the next start, or only worth knowing)", report.notes, report.note_count),
@@ -159,7 +161,7 @@ def _show_report(report: CheckReport) -> None:
 
 
 def _waiting_lines(waiting: dict[str, Any]) -> Iterator[str]:
-    """What waits for its time, for eyes; nothing where nothing does."""
+    """Delayed messages as lines of text; none if there are none."""
     if waiting["timers"] or waiting["timers_not_taken_in"]:
         due = f", the next is due {_moment(waiting['timers_next_due_ms'])}" if waiting["timers_next_due_ms"] else ""
         behind = f", {waiting['timers_not_taken_in']:,} more to take in" if waiting["timers_not_taken_in"] else ""
@@ -179,9 +181,10 @@ def _show_stat(found: StoreStat, open_transactions: int, waiting: dict[str, Any]
     console.print(f"[bold]{found.directory}[/bold]", highlight=False)
     console.print(f"  closed      {'in order' if found.ended_cleanly else 'no: it crashed, or is in use'}")
     console.print(
-        f"  commit log  {found.log_min_offset:,} to {found.log_max_offset:,} ({span:,} bytes), {found.log_files} files"
+        f"  commit log  {found.log_min_offset:,} to {found.log_max_offset:,} ({span:,} bytes), "
+        f"{counted_noun(found.log_files, 'file')}"
     )
-    console.print(f"  index       {found.index_entries:,} entries in {found.index_files} files")
+    console.print(f"  index       {found.index_entries:,} entries in {counted_noun(found.index_files, 'file')}")
     for name, value in found.checkpoint.items():
         shown = _moment(value) if name.endswith("_ms") else f"{value:,}"
         console.print(f"  checkpoint  {name.removesuffix('_ms')} {shown}")

@@ -1,34 +1,30 @@
-"""`tiermq topic`: which topics there are, what they hold, making and deleting them."""
+"""`tiermq topic`: list, show, create, alter and delete topics."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
 from typing import Any
 
 import click
 
-from tiermq.cli.cluster_options import cluster_options
-from tiermq.cli.parse_amounts import parse_bytes, parse_hours
-from tiermq.cli.queue_keys import queue_of_key
-from tiermq.client.access import Access
-from tiermq.client.cluster_client import ClusterClient
+from tiermq.cli.cluster_command import cluster_options, queue_of_key
+from tiermq.cli.option_values import parse_bytes, parse_hours
+from tiermq.client.cluster_client import Access, ClusterClient
 from tiermq.errors import RequestRefused
 from tiermq.message.topic_name import AUTO_CREATE_TOPIC, is_dead_letter_topic, is_retry_topic, is_system_topic
+from tiermq.pipeline.job_report import counted_noun
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.json_dialect import as_int, decode_object
-from tiermq.tier.retention_plan import FOR_EVER_HOURS, KEPT_FOR_EVER, Kept
+from tiermq.tier.retention.retention_plan import FOR_EVER_HOURS, KEPT_FOR_EVER, Kept
 
 PERMISSIONS = {"rw": 6, "r": 4, "w": 2}
-KNOWN_WITHIN_S, LOOK_AGAIN_S = 5.0, 0.02
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _CLUSTER = click.option("--cluster", help="Only at the brokers of this cluster [all].")
 
 
 @click.group()
 def topic() -> None:
-    """Look at topics, make them, delete them.
+    """List, create, change and delete topics.
 
     \b
     Examples:
@@ -42,10 +38,10 @@ def topic() -> None:
 
 @topic.command("list")
 @cluster_options
-@click.option("--all", "everything", is_flag=True, help="Also those of the system, and of retries and dead letters.")
+@click.option("--all", "everything", is_flag=True, help="Include system, retry and dead letter topics.")
 @_JSON
 def list_topics(access: Access, everything: bool, as_json: bool) -> None:
-    """The topics that the name server knows."""
+    """List the topics that the name server knows."""
 
     async def names(cluster: ClusterClient) -> list[str]:
         answer = await cluster.ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
@@ -69,55 +65,51 @@ def list_topics(access: Access, everything: bool, as_json: bool) -> None:
 _RETENTION = click.option(
     "--retention",
     metavar="TIME",
-    help="How long the tier keeps its messages: 72h, 365d, 8w, 10y, forever; default: as the broker is set.",
+    help="How long the tier keeps its messages: 72h, 365d, 8w, 10y, forever [the broker's setting].",
 )
 _RETENTION_BYTES = click.option(
     "--retention-bytes",
     metavar="SIZE",
-    help="How many bytes of it the tier keeps at most, such as 500G; default: as the broker is set.",
+    help="Maximum bytes that the tier keeps, such as 500G [the broker's setting].",
 )
 
 
 @topic.command()
 @click.argument("name")
 @cluster_options
-@click.option("--queues", type=click.IntRange(1), default=8, show_default=True, help="At each broker.")
-@click.option("--perm", type=click.Choice(list(PERMISSIONS)), default="rw", show_default=True, help="What clients may.")
-@click.option("--order", is_flag=True, help="An ordered topic.")
-@click.option("--attribute", "attributes", multiple=True, metavar="NAME=VALUE", help="Such as queue.type=BatchCQ.")
+@click.option("--queues", type=click.IntRange(1), default=8, show_default=True, help="Queues at each broker.")
+@click.option(
+    "--perm", type=click.Choice(list(PERMISSIONS)), default="rw", show_default=True, help="Permission of clients."
+)
+@click.option("--order", is_flag=True, help="Create an ordered topic.")
+@click.option(
+    "--attribute", "attributes", multiple=True, metavar="NAME=VALUE", help="Attribute, such as queue.type=BatchCQ."
+)
 @_RETENTION
 @_RETENTION_BYTES
 @_CLUSTER
 @_JSON
 def create(access: Access, name: str, as_json: bool, **options: Any) -> None:
-    """Make the topic NAME at every broker, or change it where it is."""
+    """Create or update the topic NAME at every broker."""
     kept = _retention_attributes(options)
     attributes = ",".join(f"+{each}" for each in (*options["attributes"], *(f"{k}={v}" for k, v in kept.items())))
 
-    async def made(cluster: ClusterClient) -> list[str]:
-        masters = await cluster.masters(options["cluster"])
-        for address in masters.values():
-            await cluster.ask(
-                address,
-                RequestCode.UPDATE_AND_CREATE_TOPIC,
-                topic=name,
-                defaultTopic=AUTO_CREATE_TOPIC,
-                readQueueNums=options["queues"],
-                writeQueueNums=options["queues"],
-                perm=PERMISSIONS[options["perm"]],
-                topicFilterType="SINGLE_TAG",
-                topicSysFlag=0,
-                order=options["order"],
-                attributes=attributes or None,
-            )
-        await _known(cluster, name, set(masters))
-        return sorted(masters)
-
-    brokers = access.run(made)
+    brokers, is_known = access.run(
+        lambda cluster: cluster.create_topic(
+            name,
+            options["queues"],
+            perm=PERMISSIONS[options["perm"]],
+            order=options["order"],
+            attributes=attributes or None,
+            cluster=options["cluster"],
+        )
+    )
+    if not is_known:
+        click.echo(f"topic {name}: the name server does not know it everywhere yet", err=True)
     if as_json:
         click.echo(json.dumps({"topic": name, "queues": options["queues"], "brokers": brokers}))
     else:
-        click.echo(f"topic {name}: {options['queues']} queues at {', '.join(brokers)}")
+        click.echo(f"topic {name}: {counted_noun(options['queues'], 'queue')} at {', '.join(brokers)}")
 
 
 @topic.command()
@@ -125,11 +117,13 @@ def create(access: Access, name: str, as_json: bool, **options: Any) -> None:
 @cluster_options
 @_RETENTION
 @_RETENTION_BYTES
-@click.option("--attribute", "attributes", multiple=True, metavar="NAME=VALUE", help="Such as message.type=FIFO.")
+@click.option(
+    "--attribute", "attributes", multiple=True, metavar="NAME=VALUE", help="Attribute, such as message.type=FIFO."
+)
 @_CLUSTER
 @_JSON
 def alter(access: Access, name: str, as_json: bool, **options: Any) -> None:
-    """Change attributes of the topic NAME at every broker that has it; its queues and permissions stay.
+    """Change attributes of the topic NAME. Queues and permissions stay.
 
     \b
     Examples:
@@ -175,7 +169,7 @@ def alter(access: Access, name: str, as_json: bool, **options: Any) -> None:
 
 
 def _retention_attributes(options: dict[str, Any]) -> dict[str, str]:
-    """The attributes that the options ask for. Raises UsageError."""
+    """The attributes that the options request. Raises UsageError."""
     found = {}
     if (text := options["retention"]) is not None:
         hours = {"forever": FOR_EVER_HOURS, "default": -1}.get(text.strip().lower())
@@ -193,7 +187,7 @@ async def _settings(cluster: ClusterClient, address: str, name: str) -> dict[str
 
 
 async def _kept_by(cluster: ClusterClient, address: str, name: str) -> dict[str, Any]:
-    """How long the broker's tier keeps the topic: its own attributes, else the broker's settings."""
+    """The topic's tier retention: its own attributes, else the broker's settings."""
     attributes = (await _settings(cluster, address, name)).get("attributes") or {}
     text = bytes((await cluster.ask(address, RequestCode.GET_BROKER_CONFIG)).body).decode()
     settings = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
@@ -206,22 +200,11 @@ async def _kept_by(cluster: ClusterClient, address: str, name: str) -> dict[str,
     return {"tier": True, "own": max(own) > 0, "hours": kept.hours, "maxBytes": kept.max_bytes, "words": str(kept)}
 
 
-async def _known(cluster: ClusterClient, name: str, brokers: set[str]) -> None:
-    """Until the name server knows the topic at these brokers, which tell it after they have answered."""
-    deadline = time.monotonic() + KNOWN_WITHIN_S
-    while time.monotonic() < deadline:
-        route = await cluster.find_route(name)
-        if route is not None and brokers <= set(route.addresses):
-            return
-        await asyncio.sleep(LOOK_AGAIN_S)
-    click.echo(f"topic {name}: the name server does not know it everywhere yet", err=True)
-
-
 @topic.command()
 @click.argument("name")
 @cluster_options
 @_CLUSTER
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @_JSON
 def delete(access: Access, name: str, cluster: str | None, yes: bool, as_json: bool) -> None:
     """Delete the topic NAME and its messages, at every broker."""
@@ -229,7 +212,7 @@ def delete(access: Access, name: str, cluster: str | None, yes: bool, as_json: b
         click.confirm(f"Delete the topic {name} and all its messages?", abort=True, err=True)
 
     async def deleted(client: ClusterClient) -> list[str]:
-        await client.route(name)  # A name that nobody knows is most likely a slip of the pen.
+        await client.route(name)  # An unknown name is most likely a typing error.
         masters = await client.masters(cluster)
         for address in masters.values():
             await client.ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, topic=name)
@@ -248,7 +231,7 @@ def delete(access: Access, name: str, cluster: str | None, yes: bool, as_json: b
 @cluster_options
 @_JSON
 def show(access: Access, name: str, as_json: bool) -> None:
-    """The queues of the topic NAME: where they are, from which offset to which, and how long the tier keeps them."""
+    """Show queues, offsets and tier retention of the topic NAME."""
 
     async def queues(cluster: ClusterClient) -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]]]:
         found, kept = [], {}
@@ -267,7 +250,7 @@ def show(access: Access, name: str, as_json: bool) -> None:
                 )
             try:
                 kept[broker] = await _kept_by(cluster, address, name)
-            except RequestRefused as error:  # An account that may read the topic and not the broker's settings.
+            except RequestRefused as error:  # The account may read the topic but not the broker's settings.
                 is_secret = error.code == ResponseCode.NO_PERMISSION
                 kept[broker] = {"error": "only an administrator may ask for it" if is_secret else str(error)}
         return sorted(found, key=lambda each: (each["broker"], each["queueId"])), kept
@@ -282,7 +265,7 @@ def show(access: Access, name: str, as_json: bool) -> None:
         count = each["maxOffset"] - each["minOffset"]
         place = f"{each['broker']:24} {each['queueId']:>5}"
         click.echo(f"{place} {each['minOffset']:>12,} {each['maxOffset']:>12,} {count:>12,}")
-    click.echo(f"{messages:,} messages in {len(found)} queues")
+    click.echo(f"{counted_noun(messages, 'message')} in {counted_noun(len(found), 'queue')}")
     for broker, row in kept.items():
         if row.get("tier"):
             click.echo(f"kept in the tier of {broker}: {row['words']} ({'its own' if row['own'] else 'by default'})")
@@ -291,5 +274,5 @@ def show(access: Access, name: str, as_json: bool) -> None:
 
 
 def _is_hidden(name: str) -> bool:
-    """Whether a list of users' topics leaves it out: of brokers that are away, too."""
+    """Whether a list of user topics leaves it out, also for brokers that are offline."""
     return is_system_topic(name) or is_retry_topic(name) or is_dead_letter_topic(name)

@@ -1,4 +1,4 @@
-"""`tiermq transaction`: transactions that are open, and what became of others, also of long ago."""
+"""`tiermq transaction`: list open transactions, and show how others ended."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ from pathlib import Path
 
 import click
 
-from tiermq.cli.tier_output import moment
+from tiermq.cli.conventions import EXIT_NO_STORE, EXIT_NOTHING
+from tiermq.cli.tier.output import moment
 from tiermq.delivery.transactions.open_halves import open_halves
 from tiermq.delivery.transactions.transaction_fate import TransactionFate, transaction_fate
 from tiermq.errors import StoreError, TierMQError
 from tiermq.history.open_history import open_history
 from tiermq.history.scan_values import HistoryPlace, StorePlace
 
-EXIT_NOTHING = 1
-EXIT_NO_STORE = 2
-
 
 @click.group()
 def transaction() -> None:
-    """Look at transactions: which are open, and what became of one.
+    """List open transactions, and show how others ended.
 
-    A transaction is known by the id that its half message was sent with: the message's unique key, which RocketMQ's
+    A transaction is identified by the unique key of its half message, which RocketMQ's
     clients call transaction id.
 
     \b
@@ -41,15 +39,15 @@ def transaction() -> None:
     "logs",
     multiple=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="A commit-log directory outside of DIRECTORY (storePathCommitLog); may be given repeatedly.",
+    help="Commit log directory outside of DIRECTORY (storePathCommitLog); repeatable.",
 )
 @click.option("--topic", help="Only transactions of this topic.")
 @click.option("--group", help="Only transactions of this producer group.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each transaction.")
 def list_open(directory: Path, logs: tuple[Path, ...], topic: str | None, group: str | None, as_json: bool) -> None:
-    """The half messages in the store DIRECTORY that nobody has committed or rolled back, oldest first.
+    """List open half messages in the store DIRECTORY, oldest first.
 
-    DIRECTORY is a TierMQ's or a RocketMQ's, and may be in use: it is shown as its files are.
+    DIRECTORY is a store of TierMQ or RocketMQ, and may be in use.
 
     Exit code: 0, or 2 if DIRECTORY is no store.
 
@@ -76,23 +74,23 @@ def list_open(directory: Path, logs: tuple[Path, ...], topic: str | None, group:
 
 @transaction.command()
 @click.argument("transaction_id")
-@click.option("--tier", metavar="URL", help="Look into this tier: file:///dir, s3://bucket/prefix, …")
+@click.option("--tier", metavar="URL", help="Read this tier: file:///dir, s3://bucket/prefix, …")
 @click.option(
     "--store",
     "directory",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Look into this store directory. With --tier: hot and cold as one.",
+    help="Read this store directory. With --tier: hot and cold as one.",
 )
 @click.option("--broker", default="", help="The broker's name in the tier that --store belongs to, if it has several.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def show(transaction_id: str, tier: str | None, directory: Path | None, broker: str, as_json: bool) -> None:
-    """What became of the transaction TRANSACTION_ID: committed, rolled back, given up, open.
+    """Show how the transaction TRANSACTION_ID ended.
 
-    A store directory tells it as long as its files are kept. A tier tells it while it keeps them, if the broker was
-    told to put half messages and ops there (tierTransactionsEnable). "ended" means that a RocketMQ has ended it,
-    which does not write down how, and that its message is not in its topic.
+    Results: committed, rolled back, given up, open. A store directory has it as long as it keeps its files; a tier as
+    long as it keeps its history, if tierTransactionsEnable is set. "ended" means that RocketMQ has ended it,
+    which does not record how, and that its message is not in its topic.
 
-    Exit code: 0, 1 when no such transaction is known there, 2 when it cannot be looked for.
+    Exit code: 0, 1 when no such transaction is found, 2 when store or tier cannot be read.
 
     \b
     Examples:

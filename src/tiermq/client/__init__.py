@@ -1,4 +1,37 @@
 """A cluster from outside: routes, sends, pulls, and its topics as a history.
 
-May import `tiermq.remoting`, `tiermq.namesrv` (values) and `tiermq.history`. Must never know brokers' insides or Spark.
+    from tiermq.client import ClusterClient, Decision, TransactionProducer
+
+May import `tiermq.remoting`, `tiermq.namesrv` (values) and `tiermq.history`. Must not depend on brokers' insides or
+Spark. Names are loaded when they are first used.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tiermq.client.cluster_client import Access, BlockingCluster, ClusterClient
+    from tiermq.client.producer import Producer
+    from tiermq.client.transaction_producer import Decision, TransactionProducer
+
+__all__ = ["Access", "BlockingCluster", "ClusterClient", "Decision", "Producer", "TransactionProducer"]
+
+_HOMES = {
+    "Access": "tiermq.client.cluster_client",
+    "BlockingCluster": "tiermq.client.cluster_client",
+    "ClusterClient": "tiermq.client.cluster_client",
+    "Decision": "tiermq.client.transaction_producer",
+    "Producer": "tiermq.client.producer",
+    "TransactionProducer": "tiermq.client.transaction_producer",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'tiermq.client' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value

@@ -4,32 +4,46 @@
         route = await cluster.route("orders")
         answer = await cluster.ask(route.queues[0].address, RequestCode.GET_MAX_OFFSET, topic="orders", queueId=0)
 
-Invariants: one connection to each address, made when it is first needed; making one holds up nobody who asks elsewhere.
-A connection that left a request without an answer gets no new ones, since its other end may be gone; what was asked on
-it before may still be answered. An answer with another code than those that were expected is an error with the peer's
-own words. A name server that fails is asked last from then on. Belongs to the loop that it is used on.
+Invariants: one connection to each address, made when it is first needed; connecting does not block requests to other
+addresses. A connection that left a request without an answer gets no new ones, since its other end may be gone; what
+was asked on it before may still be answered. An answer with another code than those that were expected is an error with
+the peer's own words. A name server that fails is tried last from then on. Belongs to the loop that it is used on.
+
+`Access` holds a cluster's address and credentials. Secrets come from the environment of the process that talks,
+never from a command line or a plan that travels: ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY, and
+TIERMQ_TLS_KEY_PASSWORD for the key of a client's certificate.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import ssl
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from tiermq.errors import PeerGone, RemotingError, RequestRefused, RequestTimedOut
+from tiermq.errors import BadConfig, PeerGone, RemotingError, RequestRefused, RequestTimedOut
+from tiermq.message.topic_name import AUTO_CREATE_TOPIC
 from tiermq.namesrv.topic_config import PERM_READ, PERM_WRITE
-from tiermq.remoting.acl import Credentials
-from tiermq.remoting.addresses import parse_name_servers
-from tiermq.remoting.client import RemotingClient
+from tiermq.remoting.client import RemotingClient, parse_name_servers
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.json_dialect import as_int, decode_object
+from tiermq.remoting.loop_thread import LoopThread
+from tiermq.remoting.permissions import Credentials
+from tiermq.remoting.tls import ANY_SERVER, ClientTls
 
 MASTER = "0"
 TIMEOUT_S = 30.0
+KNOWN_WITHIN_S, LOOK_AGAIN_S = 5.0, 0.02
+T = TypeVar("T")
+ACCESS_KEY = "ROCKETMQ_ACCESS_KEY"
+SECRET_KEY = "ROCKETMQ_SECRET_KEY"  # noqa: S105 - the name of a variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +75,7 @@ class ClusterClient:
     def __init__(
         self, name_servers: str, *, credentials: Credentials | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
-        """Raises BadConfig for an address that is none."""
+        """Raises BadConfig for an invalid address."""
         self._name_servers = parse_name_servers(name_servers)
         self._credentials = credentials
         self._tls = tls
@@ -85,7 +99,7 @@ class ClusterClient:
     # Asking.
 
     async def at(self, address: str) -> RemotingClient:
-        """The connection to an address. Raises PeerGone when nobody answers there, or this client is closed."""
+        """The connection to an address. Raises PeerGone when the server does not answer, or this client is closed."""
         client = self._clients.get(address)
         if client is not None and client.is_open:
             return client
@@ -93,7 +107,7 @@ class ClusterClient:
             client = self._clients.get(address)
             if client is None or not client.is_open:
                 if client is not None and client.connection is not None:
-                    client.connection.abort()  # It may still wait for its peer, and nobody waits for it any more.
+                    client.connection.abort()  # It may still be connecting, and no request needs it any more.
                 client = await self._connect(address)
             return client
 
@@ -106,7 +120,7 @@ class ClusterClient:
             if not self._closed.is_set():
                 self._clients[address] = client
                 return client
-            await client.close()  # It was closed meanwhile: nobody else would close this one.
+            await client.close()  # This client was closed meanwhile, and would not close the new connection.
         raise PeerGone(f"expected a client to reach {address} by, found it closed")
 
     async def ask(
@@ -133,7 +147,7 @@ class ClusterClient:
                 if client.connection is not None:
                     client.connection.abort()
         if answer.code not in expected:
-            text = f"{address} refuses: {answer.remark or 'it does not say why'}"
+            text = f"{address} refuses: {answer.remark or 'no reason given'}"
             if answer.code == ResponseCode.NO_PERMISSION and self._credentials is None:
                 text += ". This request was not signed: set ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY of an account"
             raise RequestRefused(text, answer.code)
@@ -158,13 +172,13 @@ class ClusterClient:
                 self._name_servers.sort(key=lambda each, failed=server: each == failed)  # type: ignore[misc]
         raise RemotingError(
             "no name server can be reached, name one that runs by --namesrv host:port, or by the option namesrv; "
-            f"the last one said: {problem}"
+            f"the last answer: {problem}"
         )
 
     # Where things are.
 
     async def find_route(self, topic: str) -> Route | None:
-        """None when nobody has such a topic."""
+        """None for an unknown topic."""
         known = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
         answer = await self.ask_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, expected=known, topic=topic)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
@@ -190,7 +204,7 @@ class ClusterClient:
         return Route(topic, tuple(writable), tuple(readable))
 
     async def route(self, topic: str) -> Route:
-        """The same; raises RequestRefused when nobody has such a topic."""
+        """The same; raises RequestRefused for an unknown topic."""
         found = await self.find_route(topic)
         if found is None:
             raise RequestRefused(
@@ -200,7 +214,7 @@ class ClusterClient:
         return found
 
     async def masters(self, cluster: str | None = None) -> dict[str, str]:
-        """Broker names to addresses. Raises RemotingError when there is none."""
+        """Broker names to addresses. Raises RemotingError when there are no brokers."""
         document = decode_object((await self.ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
         names: dict[str, Any] = document.get("clusterAddrTable") or {}
         wanted = {name for each, found in names.items() if cluster in (None, each) for name in found}
@@ -215,6 +229,43 @@ class ClusterClient:
             )
         return masters
 
+    async def create_topic(
+        self,
+        topic: str,
+        queues: int,
+        *,
+        perm: int = PERM_READ | PERM_WRITE,
+        order: bool = False,
+        attributes: str | None = None,
+        cluster: str | None = None,
+    ) -> tuple[list[str], bool]:
+        """Create or update a topic at every broker; their names, and whether the name server knows it everywhere yet.
+
+        Brokers register a topic after they respond: this waits for it, for KNOWN_WITHIN_S.
+        """
+        masters = await self.masters(cluster)
+        for address in masters.values():
+            await self.ask(
+                address,
+                RequestCode.UPDATE_AND_CREATE_TOPIC,
+                topic=topic,
+                defaultTopic=AUTO_CREATE_TOPIC,
+                readQueueNums=queues,
+                writeQueueNums=queues,
+                perm=perm,
+                topicFilterType="SINGLE_TAG",
+                topicSysFlag=0,
+                order=order,
+                attributes=attributes,
+            )
+        deadline = time.monotonic() + KNOWN_WITHIN_S
+        while time.monotonic() < deadline:
+            route = await self.find_route(topic)
+            if route is not None and set(masters) <= set(route.addresses):
+                return sorted(masters), True
+            await asyncio.sleep(LOOK_AGAIN_S)
+        return sorted(masters), False
+
     async def tell_name_servers(self, code: RequestCode, **fields: Any) -> None:
         """All of them that can be reached."""
         for host, port in self._name_servers:
@@ -224,3 +275,84 @@ class ClusterClient:
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How the cluster is reached."""
+
+    name_servers: str
+    access_key: str | None = None
+    secret_key: str | None = None
+    tls: bool = False
+    certificates: ClientTls = ANY_SERVER
+    """Any of them means TLS."""
+
+    @classmethod
+    def of_environment(cls, name_servers: str, *, tls: bool = False, certificates: ClientTls = ANY_SERVER) -> Self:
+        """With the keys of this process's environment, if it has any."""
+        return cls(name_servers, os.environ.get(ACCESS_KEY), os.environ.get(SECRET_KEY), tls, certificates)
+
+    def client(self) -> ClusterClient:
+        """Raises BadConfig for options that do not go together."""
+        if (self.access_key is None) != (self.secret_key is None):
+            raise BadConfig("expected both ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY, found one of them")
+        credentials = None
+        if self.access_key is not None and self.secret_key is not None:
+            credentials = Credentials(self.access_key, self.secret_key)
+        tls = self.certificates.context() if self.tls or self.certificates else None
+        return ClusterClient(self.name_servers, credentials=credentials, tls=tls)
+
+    def run(self, work: Callable[[ClusterClient], Awaitable[T]]) -> T:
+        """What the work gives, done with a client that is closed afterwards."""
+
+        async def working() -> T:
+            async with self.client() as cluster:
+                return await work(cluster)
+
+        return asyncio.run(working())
+
+
+class BlockingCluster:
+    """A cluster for code without a loop, such as a task of Spark. A separate thread runs one.
+
+        with BlockingCluster(Access("127.0.0.1:9876")) as cluster:
+            route = cluster.run(cluster.client.route("orders"))
+
+    Any thread may ask. Nothing is connected before it is needed.
+    """
+
+    def __init__(self, access: Access) -> None:
+        """Raises BadConfig for an access that cannot be."""
+        self._thread = LoopThread("cluster-client")
+        try:
+            self.client: ClusterClient = self._thread.call(access.client)
+        except BaseException:
+            self._thread.stop()
+            raise
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """What the work gives, when it is done."""
+        return self._thread.run(work)
+
+    def later(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """The same without waiting for it."""
+        return self._thread.submit(work)
+
+    def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """What the function returns, called on the loop. Raises RemotingError after `close`."""
+        return self._thread.call(function, *arguments)
+
+    def close(self) -> None:
+        """Close all connections. Twice does no harm."""
+        if self._thread.is_running:
+            self._thread.run(self.client.__aexit__(None, None, None))
+            self._thread.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,14 +1,14 @@
-"""Dead letters: messages that a group gave up, in the topic `%DLQ%group`, and the way back to where they came from.
+"""Dead letters: messages that a group gave up, in the topic `%DLQ%group`, and resending them to their topics.
 
     async for letter in dead_letters(cluster, "audit", Wanted(origin_topic="orders")):
         await Resending(cluster, "audit").resend([letter])
 
-A letter that is sent again gets a unique key that follows from its place among the dead letters. So whoever sends it a
-second time, from wherever, finds out by asking the brokers for that key, and does not: nothing needs to be remembered
-elsewhere as long as brokers or their tiers have what was sent. The dead letter itself stays where it is.
+A resent letter gets a unique key derived from its offset in the dead letter queue. So a second resend, from any
+client, finds that key at the brokers, and sends nothing: no record is needed
+elsewhere as long as brokers or their tiers have the message. The dead letter stays where it is.
 
-Invariants: body, flag, tags, keys and the properties of users are as they were; the count of tries begins anew; what
-only the broker had written for its own use is gone. Used on the client's loop.
+Invariants: body, flag, tags, keys and the properties of users stay; the retry count starts from 0; what
+the broker had added for its own use is removed. Used on the client's loop.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tiermq.message.ids import month_start_ms
 from tiermq.message.properties import encode_properties
 from tiermq.message.record import decode_records
 from tiermq.message.stored_message import StoredMessage
+from tiermq.message.topic_name import dead_letter_topic
 from tiermq.remoting.codes import ResponseCode
 
-DLQ_PREFIX = "%DLQ%"
 PRODUCER_GROUP = "TOOLS_PRODUCER"
 PULL_MESSAGES = 256
 FIRST_REST_S = 0.02
@@ -42,15 +42,15 @@ OF_BROKERS = frozenset({
     names.CHECK_IMMUNITY_TIME_IN_SECONDS, names.INNER_NUM, names.INNER_BASE, names.INNER_MULTI_DISPATCH,
     names.INNER_MULTI_QUEUE_OFFSET, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS,
     names.TIMER_OUT_MS, names.TIMER_ENQUEUE_MS, names.TIMER_DEQUEUE_MS, names.TIMER_ROLL_TIMES, names.DUP_INFO,
-    names.CRC32, names.DLQ_ORIGIN_TOPIC, names.DLQ_ORIGIN_MESSAGE_ID, names.WAIT, "CONSUME_START_TIME", "1ST_POP_TIME",
-    "MIN_OFFSET", "MAX_OFFSET",
+    names.CRC32, names.DLQ_ORIGIN_TOPIC, names.DLQ_ORIGIN_MESSAGE_ID, names.WAIT, names.FIRST_POP_TIME,
+    names.GIVEN_BACK, "CONSUME_START_TIME", "MIN_OFFSET", "MAX_OFFSET",
 })  # fmt: skip
 """Properties that brokers and clients wrote for the life that is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which dead letters; what is None or 0 leaves none out."""
+    """A filter of dead letters; None or 0 matches all."""
 
     origin_topic: str | None = None
     since_ms: int = 0
@@ -69,14 +69,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One message that a group gave up, and where it lies."""
+    """One message that a group gave up, and its offset."""
 
     place: QueuePlace
     message: StoredMessage
 
     @property
     def origin_topic(self) -> str | None:
-        """The topic that it was sent to; None when nobody wrote that down."""
+        """The topic that it was sent to; None if it was not recorded."""
         return self.message.get_property(names.RETRY_TOPIC) or self.message.get_property(names.DLQ_ORIGIN_TOPIC)
 
     @property
@@ -115,9 +115,9 @@ async def dead_letters(client: ClusterClient, group: str, wanted: Wanted | None 
     Ends at what the queues hold when each is begun. Raises RemotingError, CorruptRecord.
     """
     wanted = wanted or Wanted()
-    route = await client.find_route(DLQ_PREFIX + group)
+    route = await client.find_route(dead_letter_topic(group))
     for place in route.readable if route is not None else ():
-        queue = QueueAccess(client, DLQ_PREFIX + group, place)
+        queue = QueueAccess(client, dead_letter_topic(group), place)
         offset, end = await queue.bounds()
         if wanted.since_ms:
             offset = max(offset, await queue.offset_at(wanted.since_ms))
@@ -159,7 +159,7 @@ def outgoing(group: str, letter: DeadLetter, topic: str, place: QueuePlace) -> O
 
 @dataclass(slots=True)
 class Resent:
-    """What became of dead letters."""
+    """The result of a resend."""
 
     sent: list[DeadLetter]
     already: list[DeadLetter]
@@ -189,7 +189,7 @@ class Resending:
         for letter in letters:
             topic = self._to or letter.origin_topic
             if topic is None:
-                found.unreadable.append(Unreadable(letter.name, "it does not say where it came from: use --to"))
+                found.unreadable.append(Unreadable(letter.name, "its origin is unknown: use --to"))
                 continue
             places = await self._queues(topic)
             try:
@@ -210,8 +210,8 @@ class Resending:
         return found
 
     async def _confirm(self, sent: Sequence[Outgoing]) -> int:
-        """Wait until brokers know the keys of what was stored, so that whoever comes next finds it; how many they do
-        not. Where the first are never found, others are not waited for.
+        """Wait until brokers know the keys of what was stored, so that the next resend finds it; returns how many are
+        missing. If the first are never found, the rest is not waited for.
         """
         rest_s = FIRST_REST_S
         while sent:

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiermq.client.cluster_client import ClusterClient, QueuePlace
-from tiermq.client.key_query import find_by_key
 from tiermq.client.producer import Outgoing, Producer
-from tiermq.client.queue_access import QueueAccess, patiently
+from tiermq.client.queue_access import QueueAccess, find_by_key, patiently
 from tiermq.config import StoreConfig
+from tiermq.delivery.timer.timer_destination import PRECISION_MS, TIMER_QUEUE, delete_key
 from tiermq.delivery.timer.timer_listing import WaitingTimer, described, described_level
-from tiermq.delivery.timer.timer_place import TIMER_QUEUE, delete_key
 from tiermq.delivery.timer.timer_record import cancel_key, own_key, read_timer
 from tiermq.delivery.timer.timer_service import CANCEL_BODY, CANCEL_TAG
 from tiermq.errors import BadConfig, CorruptRecord, RemotingError, RequestRefused
@@ -32,7 +31,6 @@ from tiermq.remoting.codes import RequestCode
 from tiermq.settings import read_properties
 
 GROUP = "TIERMQ_DELAYED"
-PRECISION_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class AtBroker:
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """What a broker's settings say about delays."""
+    """A broker's settings of delays."""
 
     precision_ms: int
     delays_ms: tuple[int, ...]
@@ -69,7 +67,7 @@ async def delayed_messages(cluster: ClusterClient, *, only_cluster: str | None =
 
 
 async def _rules_of(cluster: ClusterClient, address: str) -> _Rules:
-    """A broker that does not tell its settings (an account may not ask) is taken to have the usual ones."""
+    """A broker that does not return its settings (no permission) is assumed to have the defaults."""
     usual = StoreConfig()
     try:
         answer = await cluster.ask(address, RequestCode.GET_BROKER_CONFIG)
@@ -127,7 +125,7 @@ async def cancel_timer(cluster: ClusterClient, topic: str, unique_key: str) -> l
 
 
 async def _with_key(cluster: ClusterClient, address: str, unique_key: str) -> list[StoredMessage]:
-    """The timers of a broker with a unique key, newest first; none when the newest cancels the others."""
+    """The timers of a broker with a unique key, newest first; none if the newest is a cancellation."""
     found = await patiently(lambda: find_by_key(cluster, address, TIMER_TOPIC, unique_key, unique=True))
     found.sort(key=lambda message: message.queue_offset, reverse=True)
     cancelled = {cancel_key(message) for message in found}

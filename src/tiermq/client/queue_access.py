@@ -1,7 +1,8 @@
-"""What is asked of one queue over the wire: its bounds, a place by time, records.
+"""QueueAccess: one queue over the wire: its bounds, an offset by time, records; `find_by_key`.
 
-Invariants: nothing is left behind at a broker (no offset is committed, nobody is registered as a consumer); a peer that
-is gone or busy is asked again for a while, since reading twice does no harm.
+Invariants: no state is left at a broker (no offset is committed, no consumer is registered); a peer that
+is down or busy is retried for a while, since reads are idempotent.
+The index knows hashes, so an answer to a key may hold other messages: they are left out, as RocketMQ's clients do.
 """
 
 from __future__ import annotations
@@ -11,18 +12,22 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tiermq.client.cluster_client import ClusterClient, QueuePlace
+from tiermq.client.cluster_client import TIMEOUT_S, ClusterClient, QueuePlace
+from tiermq.clock import EVER_MS
 from tiermq.errors import PeerGone, RequestRefused, RequestTimedOut
+from tiermq.message.properties import UNIQ_KEY, get_property
+from tiermq.message.record import decode_records
+from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import TOOLS_GROUP
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 
-"""RocketMQ's own group for tools; brokers have it without being told."""
-
 PULL_MESSAGES = 32
+HOLD_MS = 15_000
+"""How long a broker holds a pull at the end of its queue."""
 TRIES = 8
 FIRST_REST_S = 0.1
-SUBSCRIPTION_FLAG = 4
+SUSPEND_FLAG, SUBSCRIPTION_FLAG = 2, 4
 PULLED = (
     ResponseCode.SUCCESS,
     ResponseCode.PULL_NOT_FOUND,
@@ -31,6 +36,7 @@ PULLED = (
 )
 BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL})
 T = TypeVar("T")
+MOST = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,7 @@ class Pulled:
 
 
 async def patiently(work: Callable[[], Coroutine[Any, Any, T]], tries: int = TRIES) -> T:
-    """What work gives, tried again while the peer is gone or busy: for about 25 s. Only for what may be done twice."""
+    """The result of work, retried while the peer is down or busy, for about 25 s. For idempotent work only."""
     rest_s = FIRST_REST_S
     while True:
         tries -= 1
@@ -68,19 +74,37 @@ class QueueAccess:
         self.place = place
 
     async def bounds(self) -> tuple[int, int]:
-        """Its messages [min, max), hot and cold."""
-        low, high = await asyncio.gather(
-            self._number(RequestCode.GET_MIN_OFFSET), self._number(RequestCode.GET_MAX_OFFSET)
-        )
-        high = max(0, high)
+        """Its messages [min, max), hot and cold; max as `end` returns it."""
+        low, high = await asyncio.gather(self._number(RequestCode.GET_MIN_OFFSET), self.end())
         return min(max(0, low), high), high
 
+    async def end(self) -> int:
+        """The offset behind every message that was acknowledged before the call.
+
+        A broker acknowledges a message when it is in the commit log, and returns it to readers once it is dispatched to
+        its queue, a moment later: this waits for the moment. Offsets that were assigned and have no message (a lost
+        disk) are waited for once, for HOLD_MS. A broker before 5.0 does not report them, and nothing is waited for.
+        """
+        assigned, high = await asyncio.gather(
+            self._number(RequestCode.GET_MAX_OFFSET, committed=False), self._number(RequestCode.GET_MAX_OFFSET)
+        )
+        while high < assigned:
+            held = await self.pull(max(0, high), most=1, hold_ms=HOLD_MS)
+            high = await self._number(RequestCode.GET_MAX_OFFSET)
+            if held.code != ResponseCode.SUCCESS:
+                break
+        return max(0, high)
+
     async def offset_at(self, moment_ms: int) -> int:
-        """The first message that was stored at this time or later, as the broker says."""
+        """The first message that was stored at this time or later, as the broker returns it."""
         return max(0, await self._number(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=moment_ms))
 
-    async def pull(self, offset: int, expression: str = "*", most: int = PULL_MESSAGES) -> Pulled:
-        """Records from `offset` on, as many as the broker likes to give at once; nobody waits for more to come."""
+    async def pull(
+        self, offset: int, expression: str = "*", most: int = PULL_MESSAGES, *, hold_ms: int = 0, tries: int = TRIES
+    ) -> Pulled:
+        """Records from `offset` on, as many as the broker returns at once; at the end of the queue it holds the pull
+        for `hold_ms`.
+        """
         answer = await patiently(
             lambda: self._ask(
                 RequestCode.PULL_MESSAGE,
@@ -88,13 +112,15 @@ class QueueAccess:
                 consumerGroup=TOOLS_GROUP,
                 queueOffset=offset,
                 maxMsgNums=most,
-                sysFlag=SUBSCRIPTION_FLAG,
+                timeout_s=TIMEOUT_S + 3 * hold_ms / 1000,
+                sysFlag=SUBSCRIPTION_FLAG | (SUSPEND_FLAG if hold_ms else 0),
                 commitOffset=0,
-                suspendTimeoutMillis=0,
+                suspendTimeoutMillis=hold_ms,
                 subscription=expression,
                 subVersion=0,
                 expressionType="TAG",
-            )
+            ),
+            tries,
         )
         found = answer.body if answer.code == ResponseCode.SUCCESS else b""
         return Pulled(answer.code, int(answer.ext["nextBeginOffset"]), bytes(found))
@@ -106,3 +132,43 @@ class QueueAccess:
     def _ask(self, code: RequestCode, expected: tuple[int, ...], **fields: Any) -> Coroutine[Any, Any, RemotingCommand]:
         queue: dict[str, Any] = {"topic": self.topic, "queueId": self.place.queue_id, **fields}
         return self.client.ask(self.place.address, code, expected=expected, **queue)
+
+
+async def find_by_key(
+    cluster: ClusterClient,
+    address: str,
+    topic: str,
+    key: str,
+    *,
+    unique: bool = False,
+    most: int = MOST,
+    begin_ms: int = 0,
+    end_ms: int = EVER_MS,
+    on_incomplete: Callable[[str], None] = lambda _reason: None,
+) -> list[StoredMessage]:
+    """Messages of a topic with one of its keys, or with `unique` its unique key, as far as the broker has `most`.
+
+    Raises RequestRefused when nothing is found and the broker's index is not complete; when something is,
+    `on_incomplete` gets the broker's reason.
+    """
+    answer = await cluster.ask(
+        address,
+        RequestCode.QUERY_MESSAGE,
+        expected=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
+        topic=topic,
+        key=key,
+        maxNum=most,
+        beginTimestamp=begin_ms,
+        endTimestamp=end_ms,
+        _UNIQUE_KEY_QUERY=unique,
+    )
+    if answer.ext.get("indexComplete") == "false":
+        on_incomplete(answer.remark or "the key index is not complete")
+    found = decode_records(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else []
+    return [message for message in found if message.topic == topic and _has_key(message, key, unique)]
+
+
+def _has_key(message: StoredMessage, key: str, unique: bool) -> bool:
+    if unique:
+        return get_property(message.encoded_properties, UNIQ_KEY.encode()) == key.encode()
+    return key in message.keys

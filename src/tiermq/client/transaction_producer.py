@@ -1,16 +1,16 @@
-"""TransactionProducer: messages that become visible together with what their sender does itself, or not at all.
+"""TransactionProducer: messages that become visible together with a local transaction, or not at all.
 
     async with TransactionProducer(cluster, "payments", check=was_it_paid) as producer:
-        prepared = await producer.prepare("orders", b"42 is paid", keys=["42"])     # stored, seen by nobody
-        pay(42)                                                                     # what the sender does itself
+        prepared = await producer.prepare("orders", b"42 is paid", keys=["42"])     # stored, not visible
+        pay(42)                                                                     # the local transaction
         await producer.commit(prepared)                                             # now consumers get it
 
-If the sender dies before it says how it went, the broker asks any producer of the group later on, and `check` answers:
-it is given the message, and looks whether the thing was done. So a group's producers must share what `check` looks at,
-and one of them must be connected. `check` runs in a thread and may wait; one that raises means that it does not know.
+If the sender dies before commit or rollback, the broker later asks any producer of the group, and `check` answers:
+it gets the message, and looks up the local transaction. So a group's producers must share what `check` looks at,
+and one of them must be connected. `check` runs in a thread and may wait; if it raises, the outcome is unknown.
 
 Invariants: an end that returned is in the broker's log, and durable there if the broker flushes first (SYNC_FLUSH). A
-connection that was lost is made again within `heartbeat_s`. Used on the client's loop.
+lost connection is restored within `heartbeat_s`. Used on the client's loop.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ HEARTBEAT_S = 30.0
 
 
 class Decision(enum.IntEnum):
-    """What becomes of a message. UNKNOWN: the broker asks again later."""
+    """The outcome of a message. UNKNOWN: the broker asks again later."""
 
     UNKNOWN = TransactionType.NONE
     COMMIT = TransactionType.COMMIT
@@ -104,7 +104,7 @@ class TransactionProducer:
         await self.close()
 
     async def close(self) -> None:
-        """Answer what was asked, and leave the group. The client stays open, it is whoever made it's."""
+        """Answer open checks, and leave the group. The client stays open; its owner closes it."""
         heart, self._heart = self._heart, None
         if heart is not None:
             heart.cancel()
@@ -118,7 +118,7 @@ class TransactionProducer:
     async def serve(self, topic: str) -> None:
         """Be there for questions of a topic's brokers before anything is sent, as a sender that was started again.
 
-        Raises RequestRefused when nobody has the topic, PeerGone for a broker that cannot be reached.
+        Raises RequestRefused for an unknown topic, PeerGone for a broker that cannot be reached.
         """
         for address in {place.address for place in await self._places_of(topic)}:
             await self._greet(address)
@@ -135,7 +135,7 @@ class TransactionProducer:
         properties: Mapping[str, str] | None = None,
         queue: QueuePlace | None = None,
     ) -> Prepared:
-        """Store a message that nobody sees yet. Raises RemotingError: then it never becomes visible by itself."""
+        """Store a half message. Raises RemotingError: then it never becomes visible."""
         if queue is None:
             places = await self._places_of(topic)
             queue = places[next(self._turn) % len(places)]
@@ -206,10 +206,10 @@ class TransactionProducer:
                 try:
                     await self._greet(address, again=True)
                 except RemotingError as error:
-                    _log.warning("%s does not hear of producer group %s: %s", address, self._group, error)
+                    _log.warning("%s: the heartbeat of producer group %s failed: %s", address, self._group, error)
 
     async def _greet(self, address: str, *, again: bool = False) -> None:
-        """Say who is here, once for each connection, and `again` now and then."""
+        """Send a heartbeat, once for each connection, and `again` periodically."""
         client = await self._client.at(address)
         if self._greeted.get(address) is client and not again:
             return
@@ -241,7 +241,7 @@ class TransactionProducer:
             await self._end(prepared, decision, is_answer=True)
             self.answered_count += 1
         except Exception:  # noqa: BLE001 - a request's outermost edge: the broker asks again
-            _log.exception("a question of %s about a transaction was not answered", address)
+            _log.exception("a transaction check of %s was not answered", address)
 
     def _decide(self, message: StoredMessage) -> Decision:
         try:

@@ -1,4 +1,4 @@
-"""The commit log: append and roll, flush and commit services, the recovery walk.
+"""The commit log: append and roll, flush and commit services, the recovery scan.
 
-May import `files`, `kernel` and `message`. Must never know what a topic means, nor consume queues, index or network.
+May import `files`, `kernel` and `message`. Must not depend on topic semantics, consume queues, index or network.
 """

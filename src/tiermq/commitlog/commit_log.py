@@ -1,10 +1,9 @@
 """CommitLog: every message of every queue, in the order of arrival.
 
-The kernel's Appender writes records; this module does what is rare: binding a queue that was never put to, reserving
-disk blocks, rolling to the next file, refusing with the status that RocketMQ would give, and records whose properties
-depend on the queue offset that they get.
+The kernel's Appender writes records; this module handles the rare cases: binding a new queue, reserving disk blocks,
+rolling to the next file, refusing with RocketMQ's status, and records whose properties depend on their queue offset.
 
-Threads: any thread may put. `_room` serialises reserving and rolling; it is never held while a record is written, and a
+Threads: any thread may put. `_room` serializes reserving and rolling; it is never held while a record is written, and a
 put that waits for it longer than `os_page_cache_busy_time_out_mills` is answered OS_PAGE_CACHE_BUSY.
 """
 
@@ -21,7 +20,7 @@ from tiermq.errors import CorruptRecord, DiskFull, StoreError, TooManyOpenFiles
 from tiermq.files.mapped_file import MappedFile
 from tiermq.files.mapped_file_queue import MappedFileQueue
 from tiermq.kernel import Appender, Message, PutResult, PutResults, QueueHandle, Refusal, Stop, scan
-from tiermq.message.inner_batch import inner_num, with_inner_base
+from tiermq.message.client_batch import inner_num, with_inner_base
 from tiermq.message.layout import TOPIC_BYTES_MAX_V1
 from tiermq.message.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, with_property
 from tiermq.message.system_flag import is_inner_batch
@@ -31,6 +30,8 @@ from tiermq.status import PutStatus
 _log = logging.getLogger(__name__)
 
 BLANK_BYTES = 8
+LIGHT_QUEUES_MAX = 64
+"""Light queues that one message may name. Each has a file and a memory map."""
 _STATUS_OF = {
     Refusal.BODY_TOO_LARGE: PutStatus.MESSAGE_ILLEGAL,
     Refusal.RECORD_TOO_LARGE: PutStatus.MESSAGE_ILLEGAL,
@@ -41,7 +42,7 @@ _STATUS_OF = {
 
 
 class CommitLog:
-    """See the module. The files belong to the queue of mapped files; positions of the active one to the appender."""
+    """See the module. The `MappedFileQueue` owns the files; the appender owns the positions of the active one."""
 
     def __init__(
         self,
@@ -52,6 +53,7 @@ class CommitLog:
         clock: Clock,
         wake: Callable[[], None],
         first_offset_of: Callable[[str, int], int] = lambda _topic, _queue_id: 0,
+        may_begin: Callable[[str, int], bool] = lambda _topic, _queue_id: True,
         is_batch_queue: Callable[[str], bool] = lambda _topic: False,
         note_latency: Callable[[float], None] = lambda _milliseconds: None,
         note_failure: Callable[[int], None] = lambda _messages: None,
@@ -60,6 +62,7 @@ class CommitLog:
         self.on_disk_full: Callable[[DiskFull], None] = lambda _error: None
         self._config = config
         self._first_offset_of = first_offset_of
+        self._may_begin = may_begin
         self._is_batch_queue = is_batch_queue
         self._note_latency = note_latency
         self._note_failure = note_failure
@@ -70,7 +73,7 @@ class CommitLog:
         self._closed = False
         self.appender = Appender(
             store_host,
-            slow=self._put_slowly,
+            slow_path=self._put_slowly,
             wake=wake,
             clock=None if isinstance(clock, SystemClock) else clock.now_ms,
             sample=self._put_measured,
@@ -88,11 +91,11 @@ class CommitLog:
 
     @property
     def max_offset(self) -> int:
-        """Where readable records end."""
+        """The end of readable records."""
         return self.files.max_offset
 
     def open_for_append(self) -> None:
-        """Go on where recovery ended. The gate stays as it is.
+        """Continue at the end that recovery found. The gate stays unchanged.
 
         With `warm_maped_file_enable` the first file is warmed here, where no put waits for it.
         """
@@ -106,15 +109,15 @@ class CommitLog:
         self.appender.attach(None if last is None else last.tail)
 
     def set_writeable(self, writeable: bool) -> None:
-        """Open or shut the gate. A log that was closed stays shut."""
+        """Open or close the gate. A closed log stays closed."""
         with self._gate_lock:
-            self.appender.gate = self._closed or not writeable
+            self.appender.closed = self._closed or not writeable
 
     def close_for_append(self) -> None:
-        """Accept nothing from now on. No put is in the middle of rolling to the next file on return."""
+        """Refuse all puts from now on. On return no put is rolling to the next file."""
         with self._room, self._gate_lock:
             self._closed = True
-            self.appender.gate = True
+            self.appender.closed = True
             self.appender.attach(None)
 
     def verify(self) -> int:
@@ -135,8 +138,18 @@ class CommitLog:
 
     # Puts
 
+    def bind(self, topic: str, queue_id: int) -> PutStatus:
+        """Let a queue be put to: PUT_OK, or why it cannot be."""
+        if self.appender.handle(topic, queue_id) is not None:
+            return PutStatus.PUT_OK
+        if topic_problem(topic) is not None or self._needs_missing_version(topic):
+            return PutStatus.MESSAGE_ILLEGAL
+        if not self._may_begin(topic, queue_id):
+            return PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED
+        return PutStatus.MESSAGE_ILLEGAL if self.queue(topic, queue_id) is None else PutStatus.PUT_OK
+
     def queue(self, topic: str, queue_id: int) -> QueueHandle | None:
-        """The handle of a queue, made on first use; None when no queue can have that name."""
+        """The handle of a queue, made on first use; None when no queue can have that name. `bind` comes before puts."""
         handle = self.appender.handle(topic, queue_id)
         if handle is not None:
             return handle
@@ -163,8 +176,7 @@ class CommitLog:
                 needed = sum(map(self.appender.record_bytes, messages))
                 status = self._make_room(needed)
             elif outcome is Refusal.UNBOUND:
-                bound = self.queue(messages[0].topic, messages[0].queue_id)
-                status = PutStatus.PUT_OK if bound is not None else PutStatus.MESSAGE_ILLEGAL
+                status = self.bind(messages[0].topic, messages[0].queue_id)
             else:
                 status = _STATUS_OF[outcome]
             if status is not PutStatus.PUT_OK:
@@ -172,36 +184,35 @@ class CommitLog:
                 return status
 
     def _put_measured(self, message: Message) -> PutResult:
-        """One put in a thousand is timed, so that statistics know latencies and the others pay nothing."""
+        """One put in a thousand is timed, so that statistics have latencies and most puts pay nothing."""
         started_ns = perf_counter_ns()
         result = self.appender.put(message)
         self._note_latency((perf_counter_ns() - started_ns) / 1e6)
         return result
 
     def _put_slowly(self, message: Message, refusal: Refusal) -> PutResult:
-        """What the appender could not do at once. Ends with a stored record or with a status and nothing written."""
-        if refusal is Refusal.SPECIAL:
+        """The slow path of a put. Returns with a stored record, or with a status and nothing written."""
+        if refusal is Refusal.NEEDS_OFFSET:
             result = self._put_special(message)
         else:
             status = self._remedy(message, refusal)
             if status is PutStatus.PUT_OK:
-                return self.appender.put(message)  # It comes back here, and is counted then, if it is refused again.
+                return self.appender.put(message)  # If refused again, it comes back here and is counted then.
             result = PutResult(status)
         if result.status is not PutStatus.PUT_OK:
             self._note_failure(1)
         return result
 
     def _remedy(self, message: Message, refusal: Refusal) -> PutStatus:
-        """Remove what stood in the way of a put: PUT_OK when it is worth another try."""
+        """Resolve the cause of a refusal: PUT_OK when the put should be retried."""
         if refusal is Refusal.UNBOUND:
-            bound = self.queue(message.topic, message.queue_id)
-            return PutStatus.PUT_OK if bound is not None else PutStatus.MESSAGE_ILLEGAL
+            return self.bind(message.topic, message.queue_id)
         if refusal is Refusal.ROOM:
             return self._make_room(self.appender.record_bytes(message))
         return _STATUS_OF[refusal]
 
     def _put_special(self, message: Message) -> PutResult:
-        """A record that carries its own queue offset: encode with the one it would get, store if it still gets it."""
+        """A record that contains its queue offset: encode with the next offset, store if that is still the next one."""
         batch = is_inner_batch(message.sys_flag)
         try:
             count = inner_num(message.encoded_properties)
@@ -209,13 +220,16 @@ class CommitLog:
             return PutResult(PutStatus.MESSAGE_ILLEGAL)
         if batch != (count is not None) or (batch and not (count and self._is_batch_queue(message.topic))):
             return PutResult(PutStatus.MESSAGE_ILLEGAL)
-        if self.queue(message.topic, message.queue_id) is None:
-            return PutResult(PutStatus.MESSAGE_ILLEGAL)
+        bound = self.bind(message.topic, message.queue_id)
+        if bound is not PutStatus.PUT_OK:
+            return PutResult(bound)
         light = self._light_queues(message)
+        if isinstance(light, PutStatus):
+            return PutResult(light)
         while True:
             handle = self.appender.handle(message.topic, message.queue_id)
             expected = handle.next_offset if handle is not None else 0
-            with self._light_lock:  # Light queues move only here, so their offsets hold until the record is stored.
+            with self._light_lock:  # Light queue offsets change only under it: valid until the record is stored.
                 properties = message.encoded_properties
                 if batch:
                     properties = with_inner_base(properties, expected)
@@ -226,7 +240,7 @@ class CommitLog:
                 )
                 if isinstance(outcome, PutResult):
                     for light_handle in {id(handle): handle for _, handle in light if handle is not None}.values():
-                        light_handle.next_offset += 1  # Once, however often the message names the queue.
+                        light_handle.next_offset += 1  # Once, even if the message names the queue repeatedly.
                     return outcome
             if outcome is Refusal.OFFSET_MOVED:
                 continue
@@ -234,24 +248,34 @@ class CommitLog:
             if status is not PutStatus.PUT_OK:
                 return PutResult(status)
 
-    def _light_queues(self, message: Message) -> list[tuple[str, QueueHandle | None]]:
-        """The queues that the message is multi-dispatched to, with handles for those that count their own offsets."""
+    def _light_queues(self, message: Message) -> list[tuple[str, QueueHandle | None]] | PutStatus:
+        """The queues that the message is multi-dispatched to, with handles for those that count their own offsets; or
+        why it cannot be.
+        """
         enabled = self._config.enable_lmq and self._config.enable_multi_dispatch
         if not enabled or not may_multi_dispatch(message.topic):
             return []
         names = message.properties.get(INNER_MULTI_DISPATCH, "")
         if not names:
             return []
-        # Empty names keep their place: dispatch pairs names and offsets by it.
-        return [(name, self.queue(name, 0) if is_light_queue(name) else None) for name in names.split(",")]
+        listed = names.split(",", LIGHT_QUEUES_MAX)
+        if len(listed) > LIGHT_QUEUES_MAX:
+            return PutStatus.MESSAGE_ILLEGAL
+        found: list[tuple[str, QueueHandle | None]] = []
+        for name in listed:  # Empty names stay in the list: dispatch pairs names and offsets by it.
+            is_light = is_light_queue(name)
+            if is_light and self.bind(name, 0) is PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED:
+                return PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED
+            found.append((name, self.queue(name, 0) if is_light else None))
+        return found
 
-    # Room
+    # Space
 
     def _make_room(self, record_bytes: int) -> PutStatus:
         """Reserve blocks for a record of that size, rolling to the next file when the active one cannot hold it."""
         needed = record_bytes + BLANK_BYTES
         if needed > self.files.file_size:
-            # The original burns a whole file on such a message and then says PUT_OK.
+            # The original wastes a whole file on such a message and then returns PUT_OK.
             return PutStatus.MESSAGE_ILLEGAL
         if not self._room.acquire(timeout=self._config.os_page_cache_busy_time_out_mills / 1000):
             return PutStatus.OS_PAGE_CACHE_BUSY
@@ -261,10 +285,10 @@ class CommitLog:
             self._room.release()
 
     def _reserve_or_roll(self, needed: int) -> PutStatus:
-        if self.appender.gate:
+        if self.appender.closed:
             return PutStatus.SERVICE_NOT_AVAILABLE
         active = self.files.last()
-        end = 0 if active is None else active.wrote_position + needed  # Looked at once: others go on appending.
+        end = 0 if active is None else active.wrote_position + needed  # Read once: other threads keep appending.
         if active is not None and not active.is_full and end <= active.size:
             try:
                 active.reserve(end)

@@ -1,4 +1,4 @@
-"""DispatchRequest: one record of the commit log, as dispatchers see it."""
+"""DispatchRequest: one record of the commit log, as queues, index and dispatchers see it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 
 from tiermq.config import StoreConfig
 from tiermq.errors import CorruptRecord
-from tiermq.index.index_request import index_keys
-from tiermq.kernel import Tail
-from tiermq.message.inner_batch import inner_span
+from tiermq.kernel import WriteCursor
+from tiermq.message.client_batch import inner_span
 from tiermq.message.java_hash import tags_code
-from tiermq.message.properties import DELAY, KEYS, TAGS, UNIQ_KEY, decode_properties
+from tiermq.message.properties import DELAY, KEYS, TAGS, UNIQ_KEY, decode_properties, index_keys
 from tiermq.message.record_head import HeadKind, RecordHead, read_head
 from tiermq.message.topic_name import SCHEDULE_TOPIC
 
@@ -19,27 +18,27 @@ UNKNOWN_LEVEL_DELAY_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class DispatchRequest:
-    """What a dispatcher may want to know. `queue_offset` is the first of `batch_size` positions."""
+    """Fields of a record for queues, index and dispatchers. `queue_offset` is the first of `batch_size` positions."""
 
-    topic: str
-    queue_id: int
     physical_offset: int
     size: int
     tags_code: int
-    store_timestamp_ms: int
     queue_offset: int
-    sys_flag: int
-    prepared_transaction_offset: int
-    batch_size: int
-    properties: dict[str, str] = field(repr=False)
+    store_timestamp_ms: int
+    batch_size: int = 1
+    topic: str = ""
+    queue_id: int = 0
+    sys_flag: int = 0
+    prepared_transaction_offset: int = 0
+    properties: dict[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def keys(self) -> tuple[str, ...]:
         return index_keys(self.properties.get(UNIQ_KEY), self.properties.get(KEYS))
 
 
-def request_at(view: Tail, position: int, config: StoreConfig) -> DispatchRequest:
-    """The record that lies at `position` of a file. Raises CorruptRecord when none does."""
+def request_at(view: WriteCursor, position: int, config: StoreConfig) -> DispatchRequest:
+    """The record at `position` of a file. Raises CorruptRecord when there is none."""
     prefix = view.read(position, 4)
     size = int.from_bytes(prefix, "big", signed=True) if prefix is not None else -1
     record = view.read(position, size) if size > 0 else None
@@ -67,7 +66,7 @@ def request_at(view: Tail, position: int, config: StoreConfig) -> DispatchReques
 
 
 def _span(encoded: bytes, queue_offset: int) -> tuple[int, int]:
-    """First queue offset and number of messages of a record. Nonsense in its properties is the client's own text."""
+    """First queue offset and number of messages of a record. Invalid properties are client text, and are ignored."""
     try:
         base, count = inner_span(encoded, queue_offset)
     except CorruptRecord:

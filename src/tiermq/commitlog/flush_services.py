@@ -1,34 +1,189 @@
-"""Who makes the commit log durable, and when.
+"""Flush services: make the commit log durable.
 
-    GroupCommit      SYNC_FLUSH: a producer that needs durability flushes for everybody who wrote before it
-    RealTimeFlush    ASYNC_FLUSH: every interval, when enough pages are dirty; everything once in a while
+    GroupCommit      SYNC_FLUSH: a waiting producer flushes for all producers that wrote before it
+    RealTimeFlush    ASYNC_FLUSH: every interval, when enough pages are dirty; everything at a longer interval
     RealTimeCommit   with the transient pool: copies the pool's bytes to the file
 
 Invariants: `flushed_where` only grows and bytes below it survive a power cut; a failed flush is final, because the
 kernel may have dropped the pages that it could not write: the log stops accepting messages (`on_failure`) and every
-waiting producer is told. The original only logs it.
-Threads: one flush at a time, under `_flush_lock`; the flush itself (fdatasync) holds no interpreter lock.
+waiting producer is notified. The original only logs it.
+Threads: one flush at a time, under `_flush_lock`; fdatasync holds no interpreter lock.
 """
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from time import monotonic
 
 from tiermq.clock import Clock
 from tiermq.commitlog.commit_log import CommitLog
-from tiermq.commitlog.flush_group import FlushGroup
 from tiermq.config import StoreConfig
 from tiermq.errors import StoreError
+from tiermq.files.mapped_file_queue import MappedFileQueue
 from tiermq.service import Service
 from tiermq.status import PutStatus
+
+PATIENCE = 1.0
+"""The longest gathering of a leader, in multiples of the last flush's duration."""
+PATIENCE_S_MAX = 0.001
+SKIPS_MAX = 64
+ROWS = 2
+"""How many followers are woken at once: one active, one waking up."""
+
+
+class _Follower:
+    __slots__ = ("behind", "leads", "offset", "turn")
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        self.leads = False
+        self.behind: _Follower | None = None  # The follower that it wakes next.
+        self.turn = threading.Lock()
+        self.turn.acquire()
+
+
+class FlushGroup:
+    """Producers that wait for one flush together.
+
+    One producer leads: it gathers followers for a moment, flushes, and releases every producer that the flush
+    covers. Producers that came too late follow the next leader, or become the next leader.
+
+    Why gather: of producers that put again as soon as they are released, half would otherwise come just too late for
+    each flush, and two halves would alternate for ever, each with a separate flush. A leader therefore expects all
+    producers that the previous flush released or left waiting, and waits for them at most as long as a flush takes.
+    If no producer comes meanwhile, the next leaders do not wait, with an increasing back-off.
+
+    Why followers are released in a chain: woken all at once, all but one would block again on the interpreter lock.
+    So a leader wakes the first two, and a woken follower first wakes the next one.
+
+    Invariants: at most one leader; a follower is released once, because its bytes are durable, flushing failed, or it
+    is the leader now; a released follower releases the next one, however it leaves; no follower waits without a
+    leader.
+
+    `flush(offset, deadline)` makes everything below the offset durable, or gives up; `flushed_where()` is the
+    flushed offset, `has_failed()` whether flushing failed for good.
+    """
+
+    def __init__(
+        self,
+        flush: Callable[[int, float], None],
+        flushed_where: Callable[[], int],
+        has_failed: Callable[[], bool],
+        now: Callable[[], float] = monotonic,
+    ) -> None:
+        self._flush = flush
+        self._flushed_where = flushed_where
+        self._has_failed = has_failed
+        self._now = now
+        self._lock = threading.Lock()
+        self._led = False
+        self._followers: list[_Follower] = []
+        self._expected = 1
+        self._complete: threading.Lock | None = None  # What a gathering leader waits for.
+        self._flush_s = 0.0
+        self._misses = 0
+        self._skips = 0
+
+    @property
+    def expected(self) -> int:
+        """How many producers the next leader expects, including the leader."""
+        return self._expected
+
+    def wait(self, offset: int, timeout_s: float) -> bool:
+        """True once everything below `offset` is durable; False on timeout, or when flushing failed."""
+        deadline = self._now() + timeout_s
+        follower = self._join(offset)
+        if follower is not None and not self._follow(follower, timeout_s):
+            return self._flushed_where() >= offset
+        try:
+            self._gather()
+            begun = self._now()
+            self._flush(offset, deadline)
+            self._flush_s = self._now() - begun
+        finally:
+            self._hand_over()
+        return self._flushed_where() >= offset
+
+    def _join(self, offset: int) -> _Follower | None:
+        """Queue the caller as a follower; None when it leads."""
+        with self._lock:
+            if not self._led:
+                self._led = True
+                return None
+            follower = _Follower(offset)
+            self._followers.append(follower)
+            if self._complete is not None and len(self._followers) + 1 >= self._expected:
+                self._complete.release()
+                self._complete = None
+            return follower
+
+    def _follow(self, follower: _Follower, timeout_s: float) -> bool:
+        """Wait for the release; True for a follower that leads now."""
+        try:
+            if not follower.turn.acquire(timeout=timeout_s):
+                self._leave(follower)
+            return follower.leads
+        except BaseException:  # From a signal, in the main thread: followers must not wait for a producer that left.
+            if not self._leave(follower) and follower.leads:
+                self._hand_over()
+            raise
+        finally:
+            if follower.behind is not None:
+                follower.behind.turn.release()
+
+    def _leave(self, follower: _Follower) -> bool:
+        """Leave after a timeout; False when the follower was released at the last moment."""
+        with self._lock:
+            if follower not in self._followers:
+                return False
+            self._followers.remove(follower)
+            return True
+
+    def _gather(self) -> None:
+        with self._lock:
+            if len(self._followers) + 1 >= self._expected:
+                return
+            if self._skips > 0:
+                self._skips -= 1
+                return
+            before = len(self._followers)
+            complete = self._complete = threading.Lock()
+            complete.acquire()
+        all_came = complete.acquire(timeout=min(self._flush_s * PATIENCE, PATIENCE_S_MAX))
+        with self._lock:
+            self._complete = None
+            came = all_came or len(self._followers) > before
+            self._misses = 0 if came else self._misses + 1
+            self._skips = 0 if came else min(2**self._misses, SKIPS_MAX)
+
+    def _hand_over(self) -> None:
+        """Release every served producer, and make a waiting one the leader."""
+        failed = self._has_failed()
+        with self._lock:
+            where = self._flushed_where()
+            served = [each for each in self._followers if failed or each.offset <= where]
+            waiting = [each for each in self._followers if not (failed or each.offset <= where)]
+            self._followers = waiting[1:]
+            self._expected = 1 + len(served) + len(waiting)
+            self._led = bool(waiting)
+            if waiting:
+                waiting[0].leads = True  # Under the lock, so that a follower that times out sees it, too.
+            for each, behind in zip(served, served[ROWS:], strict=False):
+                each.behind = behind
+        if waiting:
+            waiting[0].turn.release()
+        for each in served[:ROWS]:
+            each.turn.release()
+
 
 SHUTDOWN_TRIES_MAX = 10
 
 
 class Flusher:
-    """The one place that flushes the commit log and tells the checkpoint what is durable."""
+    """Flushes the commit log and updates the checkpoint."""
 
     def __init__(
         self,
@@ -64,14 +219,14 @@ class Flusher:
                 return
 
     def flush(self, least_pages: int) -> bool:
-        """Flush one file's worth; True when nothing moved."""
+        """Flush within one file; True when nothing moved."""
         with self._flush_lock:
             return self._flush(least_pages)
 
     def flush_to(self, offset: int, timeout_s: float) -> bool:
-        """Return True once everything below `offset` is durable: flush, or ride along with whoever is flushing.
+        """Return True once everything below `offset` is durable: flush, or wait for another thread's flush.
 
-        False when the wait is over or flushing failed; whether the bytes are durable is then unknown.
+        False on timeout or when flushing failed; whether the bytes are durable is then unknown.
         """
         return self.flushed_where >= offset or self._group.wait(offset, timeout_s)
 
@@ -89,14 +244,14 @@ class Flusher:
         if self.failure is not None:
             return True
         files, appender = self._log.files, self._log.appender
-        newest_ms = appender.last_store_timestamp_ms  # Before the flush: what comes during it may not be durable.
-        # After the time, so that its record lies below; not the last file's, which may not be listed yet.
+        newest_ms = appender.last_store_timestamp_ms  # Before the flush: later puts may not be durable.
+        # Read after the time, so that its record is below; not from the last file, which may not be listed yet.
         tail = appender.tail
         wrote = files.max_wrote_offset if tail is None else tail.base + tail.position
         try:
             self.commit(least_pages)
             unmoved = files.flush(least_pages)
-        except (OSError, StoreError) as error:  # A StoreError is an OSError with a name: no room, read-only.
+        except (OSError, StoreError) as error:  # A StoreError is a translated OSError: disk full, read-only.
             self.failure = error
             self._on_failure(error)
             return True
@@ -116,7 +271,7 @@ class Flusher:
 
 
 class GroupCommit(Service):
-    """SYNC_FLUSH. Producers flush for themselves and each other; the thread serves those who do not wait."""
+    """SYNC_FLUSH. Waiting producers flush for each other; the thread serves producers that do not wait."""
 
     def __init__(self, config: StoreConfig, flusher: Flusher) -> None:
         super().__init__("flush-commitlog")
@@ -151,7 +306,7 @@ class GroupCommit(Service):
 
 
 class RealTimeFlush(Service):
-    """ASYNC_FLUSH: a flush each interval when enough is dirty, and a thorough one now and then."""
+    """ASYNC_FLUSH: a flush each interval when enough is dirty, and a full one at a longer interval."""
 
     def __init__(self, config: StoreConfig, flusher: Flusher, clock: Clock) -> None:
         super().__init__("flush-commitlog")
@@ -201,3 +356,58 @@ class RealTimeCommit(Service):
         for _ in range(SHUTDOWN_TRIES_MAX):
             if self._flusher.commit(0):
                 return
+
+
+KEPT_BYTES = 8 << 20
+WHOLE_TURNS = 10
+_STATM = Path("/proc/self/statm")
+
+
+def resident_file_bytes() -> int:
+    """Resident pages of files that this process maps; 0 where the system does not report it."""
+    try:
+        return int(_STATM.read_text(encoding="ascii").split()[2]) * mmap.PAGESIZE
+    except FileNotFoundError:
+        return 0
+
+
+class PageRelease:
+    """Releases pages of the mapped log that are unlikely to be read soon.
+
+    Pages written or read through a map count as resident memory of the process until the kernel reclaims them, so a
+    broker seems to grow with its log. The bytes stay in the page cache either way; touching a released page costs a
+    fault, which maps its neighbours, too.
+
+    When more than `residentLogBytesMax` of all mapped files is resident, the log is released up to its flushed and
+    dispatched offset, except the last pages, which consumers at the end of their queues read. Pages written since
+    the last round are released at once, pages read again with every tenth round: a consumer that reads eight queues
+    in rotation needs each page of a range eight times. Threads: `run` is called by the housekeeping thread alone.
+    """
+
+    def __init__(
+        self,
+        files: MappedFileQueue,
+        resident_bytes_max: int,
+        dispatched_where: Callable[[], int],
+        resident: Callable[[], int] = resident_file_bytes,
+    ) -> None:
+        """`resident_bytes_max` of 0 releases nothing."""
+        self._files = files
+        self._dispatched_where = dispatched_where
+        self._resident_bytes_max = resident_bytes_max
+        self._resident = resident
+        self._released_where = 0
+        self.release_count = 0
+
+    def run(self) -> None:
+        """Check the resident size, and release pages if it is too large."""
+        if not 0 < self._resident_bytes_max < self._resident():
+            return
+        end = min(self._files.flushed_where, self._dispatched_where()) - KEPT_BYTES
+        start = 0 if self.release_count % WHOLE_TURNS == 0 else self._released_where
+        for file in self._files.files:
+            first, last = max(0, start - file.from_offset), min(file.size, end - file.from_offset)
+            if first < last:
+                file.release_pages(first, last)
+        self._released_where = max(0, end)
+        self.release_count += 1

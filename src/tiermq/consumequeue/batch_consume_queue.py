@@ -1,12 +1,12 @@
 """BatchConsumeQueue: the inner batches of one queue of a topic whose `queue.type` is BatchCQ, as 46-byte units.
 
 A unit covers as many queue offsets as its batch has messages, so queue offsets are found by binary search over the base
-offsets: units lie end to end without blanks, number n at byte 46 * n of the queue.
+offsets: units are contiguous, without blanks, number n at byte 46 * n of the queue.
 
-Method names are those of `ConsumeQueue` where the thing is the same. What differs: `iterate_from` also gives the batch
-size, and times come from the units themselves. Bounds are those of a simple queue, also where RocketMQ's batch queue
+Method names are those of `ConsumeQueue` where the meaning is the same. Differences: `iterate_from` also gives the batch
+size, and times come from the units. Bounds are those of a simple queue, also where RocketMQ's batch queue
 has its own: `max_physical_offset` is the *end* of the newest record (RocketMQ: its start), `min_offset` of an empty
-queue is 0 (RocketMQ: -1), `roll_next_file` leads forward (RocketMQ: to 0).
+queue is 0 (RocketMQ: -1), `roll_next_file` moves forward (RocketMQ: to 0).
 
 Threads: as in `ConsumeQueue`. `queue_tail.tail` stays None: the kernel's fast path does not write batch units.
 """
@@ -17,20 +17,22 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 
 from tiermq.clock import Clock
+from tiermq.commitlog.dispatch_request import DispatchRequest
 from tiermq.consumequeue.batch_unit import BATCH_UNIT, BATCH_UNIT_BYTES, BatchUnit, decode, encode, is_valid
-from tiermq.consumequeue.boundary import Boundary
-from tiermq.consumequeue.estimate import estimate_matches
-from tiermq.consumequeue.queue_units import has_data_behind, readable
-from tiermq.consumequeue.unit_request import AppendOutcome, UnitRequest
-from tiermq.consumequeue.unit_scan import PHYSICAL_END_MAX
+from tiermq.consumequeue.queue_units import (
+    PHYSICAL_END_MAX,
+    RECOVER_FILES,
+    RESERVE_BYTES,
+    AppendOutcome,
+    Boundary,
+    has_data_behind,
+    readable,
+)
 from tiermq.errors import BadConfig
 from tiermq.files.file_access import FileAccess
 from tiermq.files.mapped_file import MappedFile
 from tiermq.files.mapped_file_queue import MappedFileQueue
 from tiermq.kernel import QueueTail
-
-RESERVE_BYTES = 1 << 16
-_RECOVER_FILES = 3
 
 
 class BatchConsumeQueue:
@@ -76,8 +78,8 @@ class BatchConsumeQueue:
 
     # Appending
 
-    def append(self, request: UnitRequest) -> AppendOutcome:
-        """Give a batch its unit. Readable on return, durable after a flush. Raises DiskFull, with nothing written."""
+    def append(self, request: DispatchRequest) -> AppendOutcome:
+        """Append a batch's unit. Readable on return, durable after a flush. Raises DiskFull, with nothing written."""
         unit = BatchUnit(
             request.physical_offset,
             request.size,
@@ -132,14 +134,14 @@ class BatchConsumeQueue:
         self,
         timestamp_ms: int,
         boundary: Boundary,
-        store_time_of: Callable[[int, int], int] | None = None,  # noqa: ARG002 - the units know their times.
+        store_time_of: Callable[[int, int], int] | None = None,  # noqa: ARG002 - units contain their times.
         min_physical_offset: int = 0,
     ) -> int:
         """The base offset of the batch that belongs to a time, as RocketMQ answers.
 
         Of batches stored exactly then the first (LOWER) or the last (UPPER); else the first stored later; else the
-        newest. 0 for an empty queue. (RocketMQ looks into one file: for a time between the last batch of a file and the
-        first of the next it answers with the earlier one.)
+        newest. 0 for an empty queue. (RocketMQ searches one file: for a time between the last batch of a file and the
+        first of the next it returns the earlier one.)
         """
         end = self._end_number
         low = bisect_left(range(end), min_physical_offset, lo=self._first_number, key=self._physical_offset)
@@ -151,23 +153,6 @@ class BatchConsumeQueue:
             number = behind - 1
         unit = self._unit(min(number, end - 1))
         return 0 if unit is None else unit.base_offset
-
-    def estimate_count(
-        self, from_offset: int, to_offset: int, matches: Callable[[int], bool] | None, max_scan: int, threshold: int
-    ) -> int:
-        """About how many messages of from_offset..to_offset-1 match a filter on tags codes (see `estimate`)."""
-        if matches is None:
-            return max(0, to_offset - from_offset)
-        codes = self._tags_codes(max(from_offset, self.min_offset), min(to_offset, self.max_offset))
-        return estimate_matches(codes, to_offset - from_offset, matches, max_scan, threshold)
-
-    def _tags_codes(self, low: int, high: int) -> Iterator[int]:
-        """The tags code of each message: all of a batch have the same."""
-        while low < high:
-            for _, _, tags_code, base_offset, batch_size in self.iterate_from(low) or ():
-                for _ in range(max(low, base_offset), min(high, base_offset + batch_size)):
-                    yield tags_code
-            low = max(low + 1, self.roll_next_file(low))
 
     # Units by number
 
@@ -223,7 +208,7 @@ class BatchConsumeQueue:
 
         Their records must be dispatched again, from `max_physical_offset` on.
         """
-        files = self.files.files[-_RECOVER_FILES:]
+        files = self.files.files[-RECOVER_FILES:]
         end = 0
         previous: BatchUnit | None = None
         for file in files:
@@ -251,14 +236,14 @@ class BatchConsumeQueue:
         self._settle()
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
-        """Let the queue begin at the first batch whose record is at or behind `min_physical_offset`."""
+        """Move the queue's min offset to the first batch whose record is at or behind `min_physical_offset`."""
         end = self._end_number
         number = bisect_left(range(end), min_physical_offset, lo=self._first_number, key=self._physical_offset)
         unit = self._unit(number)
         self.min_offset = max(self.min_offset, self.max_offset if unit is None else unit.base_offset)
 
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Remove the leading files whose records are all gone, never the last one, and correct the beginning."""
+        """Remove the leading files whose records are all deleted, never the last one, and correct the min offset."""
         count = self.files.delete_expired_by_offset(min_physical_offset, BATCH_UNIT_BYTES, _last_physical_offset)
         self.correct_min_offset(min_physical_offset)
         return count
@@ -288,7 +273,7 @@ class BatchConsumeQueue:
             last.zero_from(last.wrote_position)
 
     def _settle(self) -> None:
-        """Learn from the units what the queue knows beyond its bytes, after they were cut."""
+        """Recompute the queue's state from its units after a truncation."""
         first, last = self._unit(self._first_number), self.last_unit()
         if first is None or last is None:
             self.min_offset = 0

@@ -1,4 +1,4 @@
-"""Batch unit: where one inner batch of a queue lies in the commit log, and which queue offsets it covers.
+"""Batch unit: the commit log offset of one inner batch of a queue, and the queue offsets it covers.
 
     0                 8      12          20           28            36           38                 42        46
     +-----------------+------+-----------+------------+-------------+------------+------------------+----------+
@@ -7,8 +7,8 @@
       i64               i32    i64         i64          i64           i16          i32 (-1)           i32 (0)
 
 All big-endian. Invariants: physical offsets, store times and base offsets of a queue never decrease; a unit covers the
-queue offsets base_offset .. base_offset + batch_size - 1. Unlike a simple unit, its place says nothing about its
-queue offset.
+queue offsets base_offset .. base_offset + batch_size - 1. Unlike a simple unit, its position does not determine
+its queue offset.
 """
 
 from __future__ import annotations
@@ -30,10 +30,7 @@ BATCH_UNIT = struct.Struct(
     "i"  # reserved            0
 )
 BATCH_UNIT_BYTES = BATCH_UNIT.size
-BATCH_SIZE_MAX = 0x7FFF
 NOT_COMPACTED = -1
-BASE_OFFSET_AT = 28
-STORE_TIMESTAMP_AT = 20
 assert BATCH_UNIT_BYTES == 46
 
 
@@ -69,7 +66,7 @@ def encode(unit: BatchUnit) -> bytes:
 
 
 def decode(data: bytes | bytearray | memoryview, position: int = 0) -> BatchUnit:
-    """The batch unit at `position`. Raises CorruptRecord when 46 bytes are not there or are not valid."""
+    """The batch unit at `position`. Raises CorruptRecord when 46 bytes are missing or invalid."""
     if position < 0 or position + BATCH_UNIT_BYTES > len(data):
         raise CorruptRecord(
             f"expected a {BATCH_UNIT_BYTES}-byte batch unit at byte {position}, found {len(data)} bytes in all"
@@ -83,5 +80,5 @@ def decode(data: bytes | bytearray | memoryview, position: int = 0) -> BatchUnit
 
 
 def is_valid(unit: BatchUnit) -> bool:
-    """Whether a recovery scan goes on past this unit."""
+    """Whether a recovery scan continues past this unit."""
     return unit.physical_offset >= 0 and unit.size > 0 and unit.base_offset >= 0 and unit.batch_size > 0

@@ -8,18 +8,18 @@
 
 Invariants:
 
-* The unit of the message with queue offset k is at byte 20 * k, or nowhere. A place without a message holds a pre-blank
-  unit. (RocketMQ appends at the end whatever the queue offset says, when it is 0 or too large.)
+* The unit of the message with queue offset k is at byte 20 * k, or nowhere. An offset without a message has a pre-blank
+  unit. (RocketMQ appends at the end when the queue offset is 0 or too large.)
 * Physical offsets of real units ascend, and records do not overlap.
-* `queue_tail.max_physical_offset` is the end of the newest record that has a unit, -1 when none has. Pre-blank units
+* `queue_tail.max_physical_offset` is the end of the newest record that has a unit, -1 without one. Pre-blank units
   do not count. (In RocketMQ they make it 2 GiB, and everything below is then taken for a duplicate.)
-* Bytes behind the end are zero. Truncation erases them, since the position itself is on no disk: after a crash, remains
-  behind the next new units would be taken for units. Between `rewind` and `end_rewind` old units lie there.
+* Bytes behind the end are zero. Truncation erases them, since the end position is not stored: after a crash, old
+  bytes behind new units would be taken for units. Between `rewind` and `end_rewind` old units remain there.
 
 Threads: `append` and the kernel's fast path, which writes through `queue_tail.tail`, belong to the dispatching thread;
 `load`, `recover`, `rewind` and `truncate_dirty` to the thread that starts the store; `delete_expired` and
-`correct_min_offset` to the cleaning thread. Anyone may read. A queue with ext units has no `queue_tail.tail`: each unit
-comes here.
+`correct_min_offset` to the cleaning thread. Any thread may read. A queue with ext units has no `queue_tail.tail`: each
+unit is appended here.
 """
 
 from __future__ import annotations
@@ -27,40 +27,37 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tiermq.clock import Clock
-from tiermq.consumequeue.boundary import Boundary
+from tiermq.commitlog.dispatch_request import DispatchRequest
 from tiermq.consumequeue.consume_queue_ext import ConsumeQueueExt
-from tiermq.consumequeue.estimate import estimate_matches
 from tiermq.consumequeue.ext_unit import ExtUnit
-from tiermq.consumequeue.hole_search import first_not_below
-from tiermq.consumequeue.queue_units import QueueUnits, has_data_behind, readable
-from tiermq.consumequeue.unit import (
-    PRE_BLANK,
-    UNIT_BYTES,
-    Unit,
-    encode,
-    is_ext_address,
-    whole_units_bytes,
+from tiermq.consumequeue.queue_units import (
+    RECOVER_FILES,
+    RESERVE_BYTES,
+    AppendOutcome,
+    Boundary,
+    QueueUnits,
+    first_not_below,
+    has_data_behind,
+    readable,
+    real_units,
+    real_units_backwards,
+    scan_units,
 )
-from tiermq.consumequeue.unit_request import AppendOutcome, UnitRequest
-from tiermq.consumequeue.unit_scan import real_units, real_units_backwards, scan_units
+from tiermq.consumequeue.unit import PRE_BLANK, Unit, encode, is_ext_address, whole_units_bytes
 from tiermq.errors import IllegalMessage, IllegalTransition
-from tiermq.files.file_access import FileAccess
+from tiermq.files.file_access import DirectorySync, FileAccess
 from tiermq.files.mapped_file import MappedFile
 from tiermq.files.mapped_file_queue import MappedFileQueue
-from tiermq.files.new_names import NewNames
 from tiermq.kernel import QueueTail
+from tiermq.message.layout import UNIT_BYTES
 from tiermq.message.topic_name import is_light_queue
 
-RESERVE_BYTES = 1 << 16
-"""Disk blocks are taken in such steps: a store has thousands of queues, most of them small."""
-
 GAP_UNITS_MAX = 10_000_000
-"""A wider gap (200 MB of pre-blank units) is not filled: it is far likelier that a record is damaged."""
+"""A wider gap (200 MB of pre-blank units) is not filled: more likely a record is damaged."""
 
 PLACE_MAX = (1 << 63) - 1 - (1 << 40)
-"""No unit lies beyond: offsets of files are i64, and a file is smaller than the difference."""
+"""No unit is beyond: offsets of files are i64, and a file is smaller than the difference."""
 
-_RECOVER_FILES = 3
 _BLANK_RUN = PRE_BLANK * 4096
 
 StoreTimeOf = Callable[[int, int], int]
@@ -92,11 +89,11 @@ class ConsumeQueue:
         file_size: int,
         clock: Clock,
         ext: ConsumeQueueExt | None = None,
-        names: NewNames | None = None,
+        names: DirectorySync | None = None,
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
-        # What every record of the queue says its queue is; -1 where units lead to records of other topics.
+        # Queue id in every record of the queue; -1 where units point to records of other topics.
         self.own_id = -1 if is_light_queue(topic) else queue_id
         self.ext = ext
         self.files = MappedFileQueue(
@@ -105,7 +102,7 @@ class ConsumeQueue:
             whole_units_bytes(file_size),
             clock=clock,
             reserve_bytes=RESERVE_BYTES,
-            keep_descriptors=False,  # A store may have ten thousand queues, and only so many descriptors.
+            keep_descriptors=False,  # A store may have ten thousand queues, and fewer descriptors.
             names=names,
         )
         self._units = QueueUnits(self.files)
@@ -123,7 +120,7 @@ class ConsumeQueue:
 
     @property
     def min_offset(self) -> int:
-        """The queue offset of the oldest message whose record is still there."""
+        """The queue offset of the oldest message whose record still exists."""
         return self.min_logic_offset // UNIT_BYTES
 
     @property
@@ -142,10 +139,10 @@ class ConsumeQueue:
 
     # Appending
 
-    def append(self, request: UnitRequest) -> AppendOutcome:
-        """Give a record its unit. Readable on return, durable after a flush.
+    def append(self, request: DispatchRequest) -> AppendOutcome:
+        """Append the unit of a record. Readable on return, durable after a flush.
 
-        Raises DiskFull when there is no room: the unit is not written then, and the same request may be repeated.
+        Raises DiskFull with nothing written: the same request may be repeated.
         """
         data = encode(request.physical_offset, request.size, request.tags_code)
         if request.queue_offset < 0:
@@ -170,7 +167,7 @@ class ConsumeQueue:
         return outcome
 
     def initialize_with_offset(self, offset: int) -> None:
-        """Let an empty queue begin at `offset`: its next message has that queue offset. Raises DiskFull."""
+        """Start an empty queue at `offset`: its next message has that queue offset. Raises DiskFull."""
         if self.queue_tail.max_physical_offset >= 0 or self.max_logic_offset > offset * UNIT_BYTES:
             raise IllegalTransition(
                 f"{self}: expected an empty queue to begin at {offset}, found it up to {self.max_offset}"
@@ -189,7 +186,7 @@ class ConsumeQueue:
         if missing > GAP_UNITS_MAX * UNIT_BYTES:
             return False
         if missing > 0:
-            # Remembered until the unit is written: the disk may be full in between, and the gap is still to be told.
+            # Kept until the unit is written: the disk may be full in between, and the gap must still be reported.
             self._gap_before = place
             self._fill_blank(place)
         return True
@@ -198,7 +195,7 @@ class ConsumeQueue:
         """Make `place` the end of a queue that holds no message, with blanks before it in its file."""
         last = self.files.last()
         if last is not None and place > last.from_offset + last.size:
-            while self.files.delete_last():  # Blank files; the queue begins anew in the file of `place`.
+            while self.files.delete_last():  # Blank files; the queue restarts in the file of `place`.
                 pass
             last = None
         if last is None:
@@ -213,10 +210,10 @@ class ConsumeQueue:
             file = self.files.last_or_create()
             file.append(_BLANK_RUN[: min(missing, file.size - file.wrote_position, len(_BLANK_RUN))])
 
-    def _with_ext_unit(self, request: UnitRequest, data: bytes) -> bytes:
-        """The unit with the address of an ext unit as its tags code; as it is when no ext unit can hold the bit map."""
+    def _with_ext_unit(self, request: DispatchRequest, data: bytes) -> bytes:
+        """The unit with the address of an ext unit as its tags code; unchanged when the bit map is too long."""
         assert self.ext is not None
-        address = self.ext.put(ExtUnit(request.tags_code, request.store_timestamp_ms, request.bit_map))
+        address = self.ext.put(ExtUnit(request.tags_code, request.store_timestamp_ms))
         return data if address is None else encode(request.physical_offset, request.size, address)
 
     def _point_tail(self) -> None:
@@ -228,7 +225,7 @@ class ConsumeQueue:
     def iterate_from(self, offset: int) -> Iterator[tuple[int, int, int, int]] | None:
         """(physical offset, size, tags code, queue offset) of the units from `offset` to the end of its file.
 
-        None when `offset` is before the oldest message or behind the newest. Places without a message are passed over.
+        None when `offset` is before the oldest message or behind the newest. Offsets without a message are skipped.
         """
         if offset * UNIT_BYTES < self.min_logic_offset:
             return None
@@ -240,7 +237,7 @@ class ConsumeQueue:
         return None if offset * UNIT_BYTES < self.min_logic_offset else self._units.at(offset)
 
     def ext_unit_of(self, tags_code: int) -> ExtUnit | None:
-        """The ext unit that a unit's tags code refers to; None when it is no address or the ext unit is gone."""
+        """The ext unit that a unit's tags code refers to; None when it is not an address or the ext unit is deleted."""
         return None if self.ext is None else self.ext.get(tags_code)
 
     def last_unit(self) -> Unit | None:
@@ -274,20 +271,6 @@ class ConsumeQueue:
                 return offset
         return low
 
-    def estimate_count(
-        self, from_offset: int, to_offset: int, matches: Callable[[int], bool] | None, max_scan: int, threshold: int
-    ) -> int:
-        """About how many messages of from_offset..to_offset-1 match a filter on tags codes (see `estimate`)."""
-        if matches is None:
-            return max(0, to_offset - from_offset)
-        low, high = max(from_offset, self.min_offset), min(to_offset, self.max_offset)
-        codes = (self._real_tags_code(unit.tags_code) for unit in self._units.between(low, high))
-        return estimate_matches(codes, to_offset - from_offset, matches, max_scan, threshold)
-
-    def _real_tags_code(self, tags_code: int) -> int:
-        ext = self.ext_unit_of(tags_code) if is_ext_address(tags_code) else None
-        return tags_code if ext is None else ext.tags_code
-
     # Starting, truncating, cleaning
 
     def load(self) -> None:
@@ -297,12 +280,12 @@ class ConsumeQueue:
             self.ext.load()
 
     def recover(self, last_exit_ok: bool = False) -> bool:
-        """Find the end of the queue in its last three files; everything behind the first invalid unit goes.
+        """Find the end of the queue in its last three files; everything behind the first invalid unit is dropped.
 
         True when that dropped anything: units behind a hole that a power cut left. Their records must be dispatched
-        again, from `max_physical_offset` on. After a clean stop nobody looks for such remains.
+        again, from `max_physical_offset` on. Not checked after a clean stop.
         """
-        files = self.files.files[-_RECOVER_FILES:]
+        files = self.files.files[-RECOVER_FILES:]
         if self.ext is not None:
             self.ext.recover()
         end = physical_end = 0
@@ -322,7 +305,7 @@ class ConsumeQueue:
         return dropped
 
     def resume(self, min_offset: int, max_offset: int) -> None:
-        """Go on where a clean stop noted that the queue ended, without reading it."""
+        """Resume at the end that a clean stop recorded, without reading the queue."""
         self._cut(max_offset * UNIT_BYTES, erase=False)
         self.files.flushed_where = self.files.committed_where = max_offset * UNIT_BYTES
         self.min_logic_offset = min_offset * UNIT_BYTES
@@ -336,11 +319,11 @@ class ConsumeQueue:
         self._settle_after_cut()
 
     def rewind(self, physical_offset: int) -> None:
-        """Drop the same units before a walk over the log that gives most of them again; `end_rewind` comes after it.
+        """Drop the same units before a scan of the log that rebuilds most of them; `end_rewind` follows the scan.
 
-        The file stays with its map and its blocks, and old units behind the end stay until they are written over, so
-        that the kernel appends at once. A crash in between leaves what the crash before it left, or units that the
-        log gave: the next start rewinds as far, since nothing vouches for them yet. Raises DiskFull.
+        The file keeps its map and its blocks, and old units behind the end stay until they are overwritten, so that
+        the kernel can append at once. A crash in between leaves old units, or units rebuilt from the log: the next
+        start rewinds as far, since no checkpoint covers them yet. Raises DiskFull.
         """
         if self.ext is not None:
             self.truncate_dirty(physical_offset)
@@ -357,7 +340,7 @@ class ConsumeQueue:
         self._settle_after_cut()
 
     def end_rewind(self) -> None:
-        """Erase, durably, what the walk since `rewind` did not write over; nothing is left to do for most queues."""
+        """Erase, durably, what the scan since `rewind` did not overwrite; for most queues that is nothing."""
         end, before = self.max_logic_offset, self._rewound_from
         self._rewound_from = -1
         last = self.files.last()
@@ -381,12 +364,12 @@ class ConsumeQueue:
         self.min_logic_offset = min(self.min_logic_offset, self.max_logic_offset)
         self._settle()
         if self.queue_tail.max_physical_offset < 0:
-            self.files.doubt_names()  # Nothing in it was ever flushed, as far as anybody knows.
+            self.files.doubt_names()  # Possibly nothing in it was ever flushed.
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
-        """Let the queue begin at the first message whose record is at or behind `min_physical_offset`.
+        """Move the queue's min offset to the first message whose record is at or behind `min_physical_offset`.
 
-        When all records are gone it is empty and begins at its end. The beginning never moves back.
+        When all records are deleted it is empty: min offset = max offset. The min offset never decreases.
         """
         first = self.files.first()
         if first is None or self.min_logic_offset >= self.max_logic_offset:
@@ -401,7 +384,7 @@ class ConsumeQueue:
             self.ext.truncate_by_min(unit.tags_code)
 
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Remove the leading files whose records are all gone, never the last one, and correct the beginning."""
+        """Remove the leading files whose records are all deleted, never the last one, and correct the min offset."""
         count = self.files.delete_expired_by_offset(min_physical_offset, UNIT_BYTES, _last_physical_offset)
         self.correct_min_offset(min_physical_offset)
         return count
@@ -429,7 +412,7 @@ class ConsumeQueue:
             self.ext.close()
 
     def _has_remains(self, end: int, last_exit_ok: bool) -> bool:
-        """Whether anything but zeros lies behind `end`. After a clean stop only the next unit is looked at."""
+        """Whether anything but zeros follows `end`. After a clean stop only the next unit is checked."""
         for file in self.files.files:
             if file.from_offset + file.size <= end:
                 continue
@@ -439,9 +422,9 @@ class ConsumeQueue:
         return False
 
     def _cut(self, end: int, erase: bool) -> None:
-        """End the queue at byte `end`; later files go, and a file that would be empty too.
+        """End the queue at byte `end`; later files are deleted, and a file that would be empty.
 
-        Only an empty first file that does not begin at 0 stays: it is all that still knows where the numbering was.
+        Only an empty first file that does not begin at 0 stays: its name keeps the numbering.
         """
         self.files.truncate_dirty(end)
         last = self.files.last()
@@ -453,7 +436,7 @@ class ConsumeQueue:
             last.zero_from(last.wrote_position)
 
     def _settle(self) -> None:
-        """Learn from the units what the queue knows beyond its bytes, after they were cut."""
+        """Recompute the queue's state from its units after a truncation."""
         last_unit = self.last_unit()
         self.queue_tail.max_physical_offset = -1 if last_unit is None else last_unit.physical_offset + last_unit.size
         self._gap_before = -1
@@ -471,6 +454,6 @@ class ConsumeQueue:
 
 
 def _last_physical_offset(file: MappedFile) -> int:
-    """Where the record of a file's last real unit begins; 0 when it holds only blanks, which nobody misses."""
+    """Where the record of a file's last real unit begins; 0 when it has only blanks, which may be deleted."""
     unit = next(real_units_backwards(readable(file)), None)
     return 0 if unit is None else unit.physical_offset

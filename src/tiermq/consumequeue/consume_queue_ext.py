@@ -1,11 +1,11 @@
-"""ConsumeQueueExt: the ext units of one consume queue, in files of their own.
+"""ConsumeQueueExt: the ext units of one consume queue, in separate files.
 
-A unit of the consume queue refers to an ext unit by its address (see `unit.py`), which stands in place of the tags
-code. An address is given once: after damage the queue goes on behind every address that is already out, so that no unit
-ever finds the ext unit of another message.
+A unit of the consume queue refers to an ext unit by its address (see `unit.py`), which replaces the tags code. An
+address is used once: after damage the queue continues behind every address that was used, so that no unit ever refers
+to the ext unit of another message.
 
 Threads: `put` belongs to the dispatching thread, recovery and truncation to the thread that starts the store, cleaning
-(`truncate_by_min`) to the cleaning thread. Anyone may `get`.
+(`truncate_by_min`) to the cleaning thread. Any thread may `get`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ from __future__ import annotations
 from tiermq.clock import Clock
 from tiermq.consumequeue import ext_unit
 from tiermq.consumequeue.ext_unit import END_BYTES, END_OF_FILE, ExtUnit
-from tiermq.consumequeue.queue_units import readable
+from tiermq.consumequeue.queue_units import RESERVE_BYTES, readable
 from tiermq.consumequeue.unit import EXT_OFFSET_MAX, ext_address, ext_offset, is_ext_address
 from tiermq.errors import BadConfig, CorruptRecord
 from tiermq.files.file_access import FileAccess
 from tiermq.files.mapped_file import MappedFile
 from tiermq.files.mapped_file_queue import MappedFileQueue
-
-RESERVE_BYTES = 1 << 16
 
 
 class ConsumeQueueExt:
@@ -51,20 +49,10 @@ class ConsumeQueueExt:
                 return
             self.files.delete_last()
 
-    @property
-    def min_address(self) -> int:
-        """The address of the oldest ext unit that is kept."""
-        return ext_address(max(0, self.files.min_offset))
-
-    @property
-    def max_address(self) -> int:
-        """The address that the next ext unit gets, if it fits into the newest file."""
-        return ext_address(self.files.max_offset)
-
     def put(self, unit: ExtUnit) -> int | None:
-        """Append a unit and give its address; None, and nothing written, when no ext unit can hold it.
+        """Append a unit and return its address; None, and nothing written, when no ext unit can hold it.
 
-        Raises DiskFull, with no unit written, when there is no room.
+        Raises DiskFull, with no unit written.
         """
         if not ext_unit.fits(unit) or unit.size > self.files.file_size - END_BYTES:
             return None
@@ -79,9 +67,9 @@ class ConsumeQueueExt:
         return ext_address(offset)
 
     def get(self, address: int) -> ExtUnit | None:
-        """The unit at an address; None when the address is none, or the unit is gone or damaged.
+        """The unit at an address; None when the address is invalid, or the unit is deleted or damaged.
 
-        A message without its ext unit is not lost: whoever filters reads its record instead.
+        A message without its ext unit is not lost: filters read its record instead.
         """
         if not is_ext_address(address):
             return None
@@ -95,7 +83,7 @@ class ConsumeQueueExt:
             return None
 
     def truncate_by_min(self, address: int) -> int:
-        """Remove the leading files that end before the unit at `address`; how many went."""
+        """Remove the leading files that end before the unit at `address`; how many."""
         if not is_ext_address(address):
             return 0
         return self.files.delete_expired_by_offset(
@@ -103,7 +91,7 @@ class ConsumeQueueExt:
         )
 
     def truncate_by_max(self, address: int) -> None:
-        """Forget everything behind the unit at `address`, the newest that the consume queue still refers to."""
+        """Drop everything behind the unit at `address`, the newest that the consume queue still refers to."""
         if not is_ext_address(address):
             return
         unit = self.get(address)
@@ -113,7 +101,7 @@ class ConsumeQueueExt:
             self._cut(ext_offset(address) + unit.size)
 
     def truncate_all(self) -> None:
-        """Forget everything: the consume queue refers to nothing."""
+        """Drop everything: the consume queue refers to no ext unit."""
         while self.files.delete_last():
             pass
         self.files.flushed_where = self.files.committed_where = 0
@@ -131,7 +119,7 @@ class ConsumeQueueExt:
         self.files.close()
 
     def _cut(self, offset: int) -> None:
-        """End the data at `offset`, and erase what lies behind it: old bytes would be taken for units one day."""
+        """End the data at `offset`, and erase what follows: old bytes could be taken for units later."""
         self.files.truncate_dirty(offset)
         file = self.files.find(offset)
         if file is not None:
@@ -141,18 +129,18 @@ class ConsumeQueueExt:
     def _continue_behind(self, offset: int) -> None:
         """Make sure that no unit gets the address of `offset`, where the consume queue expects one that is lost."""
         if offset < self.files.max_offset or offset > EXT_OFFSET_MAX - 2 * self.files.file_size:
-            return  # Never given again; or no address that was ever given, but a damaged tags code.
+            return  # Never used again; or not an address, but a damaged tags code.
         last = self.files.last()
         next_start = (offset // self.files.file_size + 1) * self.files.file_size
         if last is None or last.from_offset + last.size < next_start:
-            self.truncate_all()  # Files lie end to end, so those before the hole cannot stay.
+            self.truncate_all()  # Files are contiguous, so those before the hole cannot stay.
         elif not last.is_full:
             _end_file(last)
         self.files.create_next(next_start)
 
 
 def _end_of_units(data: memoryview) -> int:
-    """Where the run of whole ext units at the start of `data` ends."""
+    """The end of the leading whole ext units of `data`."""
     position = 0
     try:
         while position + ext_unit.EXT_SIZE.size <= len(data) and (size := ext_unit.size_at(data, position)) != 0:
@@ -165,5 +153,5 @@ def _end_of_units(data: memoryview) -> int:
 
 
 def _end_file(file: MappedFile) -> None:
-    """Say that the rest of the file is empty, and fill it, so that it counts as full and is flushed to its end."""
+    """Mark the rest of the file as empty, and fill it, so that it counts as full and is flushed to its end."""
     file.append(END_OF_FILE + bytes(file.size - file.wrote_position - len(END_OF_FILE)))

@@ -1,4 +1,4 @@
-"""Ext unit: what a consume-queue unit has no room for (filter bit map, store time).
+"""Ext unit: fields that do not fit a consume-queue unit (filter bit map, store time).
 
     0      2           10               18             20
     +------+-----------+----------------+--------------+---------- - -
@@ -6,9 +6,9 @@
     +------+-----------+----------------+--------------+---------- - -
       i16    i64         i64              i16            bytes            big-endian
 
-Invariants: size = EXT_UNIT_BYTES_MIN + bit map size, at most 32767. A size of -1 (END_OF_FILE) says that the rest of
+Invariants: size = EXT_UNIT_BYTES_MIN + bit map size, at most 32767. A size of -1 (END_OF_FILE) means that the rest of
 the file is empty and the next unit is at the beginning of the next file; a size of 0 is the end of the data. At least
-END_BYTES stay free at a file's end, so there is always room for END_OF_FILE.
+END_BYTES stay free at a file's end, so that END_OF_FILE always fits.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def encode(unit: ExtUnit) -> bytes:
 def size_at(data: bytes | bytearray | memoryview, position: int) -> int:
     """The size field at `position`: > 0 a unit, 0 the end of the data, -1 the end of the file.
 
-    Raises CorruptRecord for any other value, and for a unit that contradicts itself or passes the end of `data`.
+    Raises CorruptRecord for any other value, and for a unit that is inconsistent or passes the end of `data`.
     """
     if position < 0 or position + EXT_SIZE.size > len(data):
         raise CorruptRecord(f"expected an ext unit at byte {position}, found {len(data)} bytes in all")

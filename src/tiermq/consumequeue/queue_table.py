@@ -4,10 +4,10 @@
     <root>/consumequeue_ext/<topic>/<queue id>/    ext units, when they are enabled
     <root>/batchconsumequeue/<topic>/<queue id>/   46-byte units, topics whose `queue.type` is BatchCQ
 
-A queue exists once a record was dispatched to it. Asking for one does not make it: in RocketMQ a read of any name
-leaves a queue behind, and "no such queue" can never be answered.
+A queue exists once a record was dispatched to it. A lookup does not create one. (In RocketMQ a read of any name creates
+a queue, so that "no such queue" is never returned.)
 
-Threads: any; `_lock` guards the table. What the queues allow is said in `ConsumeQueue`.
+Threads: any; `_lock` guards the table. For the queues see `ConsumeQueue`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,103 @@ import os
 import threading
 from collections.abc import Callable
 
-from tiermq.clock import Clock
+from tiermq.clock import LINE_INTERVAL_S, Clock
 from tiermq.consumequeue.batch_consume_queue import BatchConsumeQueue
 from tiermq.consumequeue.consume_queue import ConsumeQueue
 from tiermq.consumequeue.consume_queue_ext import ConsumeQueueExt
 from tiermq.errors import IllegalMessage, StoreDamaged
-from tiermq.files.file_access import FileAccess
-from tiermq.files.new_names import NewNames
+from tiermq.files.file_access import DirectorySync, FileAccess
+from tiermq.message.topic_name import QueueName, is_light_queue
+
+_log = logging.getLogger(__name__)
+
+OWN_MAPS = 1024
+"""Maps of the process: libraries, stacks and buffers."""
+COUNT_EVERY = 1024
+"""Maximum new queues between two counts of files."""
+COUNT_INTERVAL_S = 1.0
+
+
+class MapBudget:
+    """May another queue begin, or would the next start find no memory map for it?
+
+    Each file of a queue is a memory map while the store is open, and a process has only so many
+    (`vm.max_map_count`, 65,530 by default). A store that took messages for one queue too many could not be opened
+    again. So new queues are refused before that, and existing ones continue:
+
+        0 ──────────────── maps in use ───────────── 7/8 ──────────── 15/16 ──────── all
+          every queue may begin                       │ none of clients │ none at all  │ files of queues that grow, the
+          (sends, light queues)                       │ (delayed ones   │              │ process' own maps
+                                                      │ still arrive)   │
+
+    Threads: any. Files are counted from time to time, since that reads the list of every queue; in between what began
+    is added.
+
+    `maps_max` is the limit of the process, None where there is none; `count_files` counts maps.
+    """
+
+    def __init__(self, maps_max: int | None, clock: Clock, count_files: Callable[[], int]) -> None:
+        self.refused_count = 0
+        self._maps_max = maps_max
+        self._clock = clock
+        self._count_files = count_files
+        self._lock = threading.Lock()
+        self._begun: set[QueueName] = set()
+        """Admitted, and without a file so far."""
+        self._files = 0
+        self._left = 0
+        self._counted_s = 0.0
+        self._logged_s: float | None = None
+
+    def admit(self, name: QueueName, *, for_client: bool) -> bool:
+        """Whether a queue that has no file yet may begin; from then on it counts."""
+        if self._maps_max is None:
+            return True
+        limit = self._maps_max * (14 if for_client else 15) // 16 - OWN_MAPS
+        with self._lock:
+            if name in self._begun:
+                return True
+            if self._left <= 0 or (self._files + len(self._begun) >= limit and self._may_count()):
+                self._count()
+            if self._files + len(self._begun) < limit:
+                self._begun.add(name)
+                self._left -= 1
+                return True
+            self.refused_count += 1
+        self._log_refusal(name, limit)
+        return False
+
+    def made(self, name: QueueName) -> None:
+        """A queue has come to the table: its file is counted from now on."""
+        with self._lock:
+            self._begun.discard(name)
+            self._files += 1
+
+    def forget(self, names: list[QueueName]) -> None:
+        """These queues are deleted."""
+        with self._lock:
+            self._begun.difference_update(names)
+            self._files -= len(names)
+
+    def _may_count(self) -> bool:
+        return self._clock.monotonic() - self._counted_s >= COUNT_INTERVAL_S
+
+    def _count(self) -> None:
+        self._files = self._count_files()
+        self._left = COUNT_EVERY
+        self._counted_s = self._clock.monotonic()
+
+    def _log_refusal(self, name: QueueName, limit: int) -> None:
+        now_s = self._clock.monotonic()
+        if self._logged_s is not None and now_s - self._logged_s < LINE_INTERVAL_S:
+            return
+        self._logged_s = now_s
+        _log.warning(
+            "queue %s-%d is not begun (%d refused): %d files are mapped or about to be, of %d "
+            "(vm.max_map_count is %d); raise it, or delete topics that are not used",
+            *name, self.refused_count, self._files + len(self._begun), limit, self._maps_max,
+        )  # fmt: skip
+
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +153,10 @@ class QueueTable:
         ext_file_size: int = EXT_FILE_SIZE,
         batch_file_size: int = BATCH_FILE_SIZE,
         enable_ext: bool = False,
+        maps_max: int | None = None,
+        other_maps: Callable[[], int] = lambda: 0,
     ) -> None:
+        """`maps_max`: memory maps that the process may have; `other_maps`: those of the store's other files."""
         self._access = access
         self._root = root
         self._clock = clock
@@ -72,14 +165,16 @@ class QueueTable:
         self._ext_file_size = ext_file_size
         self._batch_file_size = batch_file_size
         self._enable_ext = enable_ext
-        self._names = NewNames(access, root)
+        self._names = DirectorySync(access, root)
         self._lock = threading.Lock()
         self._topics: dict[str, dict[int, Queue]] = {}
+        self._other_maps = other_maps
+        self.budget = MapBudget(maps_max, clock, self._count_maps)
 
     # Finding
 
     def find(self, topic: str, queue_id: int) -> Queue | None:
-        """The queue, or None. Never makes one."""
+        """The queue, or None. Never creates one."""
         queues = self._topics.get(topic)
         return None if queues is None else queues.get(queue_id)
 
@@ -91,9 +186,30 @@ class QueueTable:
         _check_name(topic, queue_id)
         with self._lock:
             queues = self._topics.setdefault(topic, {})
-            if queue_id not in queues:
+            is_new = queue_id not in queues
+            if is_new:
                 queues[queue_id] = self._make(self._queue_type_of(topic), topic, queue_id)
-            return queues[queue_id]
+            found = queues[queue_id]
+        if is_new:
+            self.budget.made((topic, queue_id))
+        return found
+
+    def may_begin(self, topic: str, queue_id: int, *, for_client: bool = False) -> bool:
+        """Whether messages for a queue may be stored: it is there, or there is a memory map for it at the next start.
+
+        Clients are refused earlier than what the store's owner delivers to queues.
+        """
+        if self.find(topic, queue_id) is not None:
+            return True
+        return self.budget.admit((topic, queue_id), for_client=for_client or is_light_queue(topic))
+
+    def _count_maps(self) -> int:
+        with self._lock:
+            queues = [queue for queues in self._topics.values() for queue in queues.values()]
+        exts = (queue.ext for queue in queues if isinstance(queue, ConsumeQueue) and queue.ext is not None)
+        # A queue that has no file yet will have one.
+        own = sum(max(1, len(queue.files.files)) for queue in queues) + sum(len(ext.files.files) for ext in exts)
+        return own + self._other_maps()
 
     def topics(self) -> list[str]:
         """The topics that have queues, sorted."""
@@ -115,7 +231,7 @@ class QueueTable:
     def load(self) -> None:
         """Map the files of every queue in the store directory. Follow with `recover_all`.
 
-        Raises StoreDamaged when a topic's files are of another type than its attribute says, or a file is foreign.
+        Raises StoreDamaged when a topic's files are not of the type of its attribute, or a file is foreign.
         """
         loaded: dict[str, dict[int, Queue]] = {}
         try:
@@ -139,7 +255,7 @@ class QueueTable:
                 expected = self._queue_type_of(topic)
                 if expected is not queue_type:
                     raise StoreDamaged(
-                        f"topic {topic}: expected queues of type {expected.value}, as its queue.type attribute says, "
+                        f"topic {topic}: expected queues of type {expected.value}, by its queue.type attribute, "
                         f"found {os.path.join(base, topic, name)}, which holds {queue_type.value}. The attribute of a "
                         "topic that has messages cannot change; set it back, or delete the topic's queues."
                     )
@@ -160,8 +276,8 @@ class QueueTable:
     def recover_all(self, last_exit_ok: bool = False) -> int | None:
         """Find the end of every queue. Returns from which physical offset on records must be dispatched again.
 
-        None: no queue lost units to a hole. Otherwise the least of the places where one did; the largest offset that
-        *some* queue knows, from which RocketMQ goes on, says nothing about those.
+        None: no queue lost units to a hole. Otherwise the smallest offset where one did. (RocketMQ continues at the
+        largest offset that *some* queue has, which misses those.)
         """
         lossy = [queue for queue in self.all_queues() if queue.recover(last_exit_ok)]
         for queue in lossy:
@@ -169,7 +285,7 @@ class QueueTable:
         return min((max(0, queue.max_physical_offset) for queue in lossy), default=None)
 
     def truncate_dirty_all(self, physical_offset: int) -> None:
-        """Drop the units of records that end behind `physical_offset`, in every queue that may have such."""
+        """Drop the units of records that end behind `physical_offset`, in every queue that may have some."""
         for queue in self.all_queues():
             if queue.max_physical_offset > physical_offset:
                 queue.truncate_dirty(physical_offset)
@@ -181,17 +297,12 @@ class QueueTable:
         return max((queue.max_physical_offset for queue in self.all_queues()), default=-1)
 
     def min_physical_offset(self) -> int:
-        """Where the oldest record begins that any queue still offers; -1 when there is none."""
+        """Physical offset of the oldest record that any queue still has; -1 when there is none."""
         oldest = (queue.unit_at(queue.min_offset) for queue in self.all_queues())
         return min((unit.physical_offset for unit in oldest if unit is not None), default=-1)
 
-    def correct_min_offset_all(self, min_physical_offset: int) -> None:
-        """Let every queue begin at its first message whose record is still there."""
-        for queue in self.all_queues():
-            queue.correct_min_offset(min_physical_offset)
-
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Remove the files of every queue whose records are all gone; how many went."""
+        """Remove the files of every queue whose records are all deleted; how many."""
         return sum(queue.delete_expired(min_physical_offset) for queue in self.all_queues())
 
     # Removing
@@ -205,6 +316,7 @@ class QueueTable:
                 self._topics.pop(topic, None)
         if queue is None:
             return False
+        self.budget.forget([(topic, queue_id)])
         queue.destroy()
         self._remove_empty_directories(topic)
         return True
@@ -217,6 +329,7 @@ class QueueTable:
         _check_name(topic, 0)
         with self._lock:
             queues = self._topics.pop(topic, {})
+        self.budget.forget([(topic, queue_id) for queue_id in queues])
         for queue in queues.values():
             queue.destroy()
         self._remove_empty_directories(topic)

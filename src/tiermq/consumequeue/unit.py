@@ -1,4 +1,4 @@
-"""Consume-queue unit: where one message of a queue lies in the commit log.
+"""Consume-queue unit: where one message of a queue is stored in the commit log.
 
     0                 8        12                20
     +-----------------+--------+------------------+
@@ -8,12 +8,12 @@
 Invariants: unit k of a queue is at byte k * UNIT_BYTES of that queue; the physical offsets of real units never
 decrease. A real unit has physical offset >= 0 and 0 < size < PRE_BLANK_SIZE.
 
-A *pre-blank* unit (physical offset 0, size 0x7FFFFFFF, tags code 0) holds a place for which there is no message:
+A *pre-blank* unit (physical offset 0, size 0x7FFFFFFF, tags code 0) fills an offset without a message:
 before the first message of a queue that does not start at a file's beginning, and in a gap of the numbering.
 It is valid when a queue is recovered, and is never a message: no record is 2 GiB long.
 
 The tags code is the Java hash of the tag (a sign-extended i32) or the delivery time of a delayed message. A value below
--2**31 can be neither: it is an *ext address*, the place of an ext unit (`ext_unit.py`), moved down by 2**63.
+-2**31 can be neither: it is an *ext address*, the offset of an ext unit (`ext_unit.py`) minus 2**63.
 """
 
 from __future__ import annotations
@@ -22,17 +22,10 @@ import struct
 from typing import NamedTuple
 
 from tiermq.errors import CorruptRecord, IllegalMessage
+from tiermq.message.layout import PRE_BLANK_SIZE as PRE_BLANK_SIZE
+from tiermq.message.layout import UNIT as UNIT
+from tiermq.message.layout import UNIT_BYTES as UNIT_BYTES
 
-UNIT = struct.Struct(
-    ">"
-    "q"  # physical_offset  absolute byte position of the record in the commit log
-    "i"  # size             bytes of the whole record
-    "q"  # tags_code        Java hash of the tag, delivery time, or ext address
-)
-UNIT_BYTES = UNIT.size
-assert UNIT_BYTES == 20
-
-PRE_BLANK_SIZE = 0x7FFFFFFF
 PRE_BLANK = UNIT.pack(0, PRE_BLANK_SIZE, 0)
 
 EXT_ADDRESS_BASE = -(1 << 63)
@@ -65,7 +58,7 @@ def encode(physical_offset: int, size: int, tags_code: int) -> bytes:
 
 
 def decode(data: bytes | bytearray | memoryview, position: int = 0) -> Unit:
-    """The unit at `position`. Raises CorruptRecord when 20 bytes are not there or form no valid unit."""
+    """The unit at `position`. Raises CorruptRecord when 20 bytes are missing or invalid."""
     if position < 0 or position + UNIT_BYTES > len(data):
         raise CorruptRecord(f"expected a {UNIT_BYTES}-byte unit at byte {position}, found {len(data)} bytes in all")
     unit = Unit._make(UNIT.unpack_from(data, position))
@@ -78,12 +71,12 @@ def decode(data: bytes | bytearray | memoryview, position: int = 0) -> Unit:
 
 
 def is_valid(physical_offset: int, size: int) -> bool:
-    """Whether a recovery scan goes on past this unit: real units and pre-blank ones."""
+    """Whether a recovery scan continues past this unit: real units and pre-blank ones."""
     return physical_offset >= 0 and size > 0
 
 
 def is_real(physical_offset: int, size: int) -> bool:
-    """Whether the unit stands for a message."""
+    """Whether the unit is a message's."""
     return physical_offset >= 0 and 0 < size < PRE_BLANK_SIZE
 
 
@@ -95,7 +88,7 @@ def is_ext_address(tags_code: int) -> bool:
 def ext_address(offset: int) -> int:
     """The tags code that stands for the ext unit at `offset` of the ext queue."""
     if not 0 <= offset <= EXT_OFFSET_MAX:
-        raise IllegalMessage(f"an ext offset lies in 0..{EXT_OFFSET_MAX}, found {offset}")
+        raise IllegalMessage(f"an ext offset is in 0..{EXT_OFFSET_MAX}, found {offset}")
     return offset + EXT_ADDRESS_BASE
 
 

@@ -4,13 +4,13 @@
                                                     └ delayOffset.json            in the order in which they were stored
 
 A message is due when its level's delay has passed since it was stored; one that claims to be stored in the future (the
-clock was set back) is due now. It goes to REAL_TOPIC and REAL_QID with all its properties, as RocketMQ stores it.
+clock was set back) is due now. It is put to REAL_TOPIC and REAL_QID with all its properties, as RocketMQ stores it.
 
 Invariants: each message is delivered at least once, in the order of its level, also over restarts and power cuts: an
 offset is written to disk only when what was delivered below it is. A put that fails for a while (full disk) is tried
 again and holds its level back; a message that can never be delivered (unreadable, without a topic, too large) is
-passed over, logged and counted. After a stop everything that became due meanwhile is delivered at once.
-Threads: `run_once` is the service's own; `waiting` may be asked by any.
+skipped, logged and counted. After a stop everything that became due meanwhile is delivered at once.
+Threads: `run_once` is the service's own; `waiting` may be called by any.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ import os
 
 from tiermq.clock import Clock
 from tiermq.config import StoreConfig
-from tiermq.delivery.put_again import NEVER, STORED, QueueFor, as_named, redirected
-from tiermq.delivery.skipped_records import SkippedRecords
+from tiermq.delivery.redeliver import NEVER, STORED, QueueFor, SkippedRecords, as_named, redirected
 from tiermq.errors import CorruptRecord, IllegalMessage
 from tiermq.files.file_access import FileAccess
 from tiermq.files.os_file_access import OsFileAccess
@@ -35,10 +34,10 @@ from tiermq.store.local_store import LocalStore
 
 _log = logging.getLogger(__name__)
 
-REST_S = 0.1
-BATCH = 256
+LEVELS_REST_S = 0.1
+LEVEL_PAGE = 256
 PAGES_MAX = 8
-"""Pages of one level before the others get their turn."""
+"""Pages of one level before the next level."""
 
 
 class DelayLevels(Service):
@@ -53,7 +52,7 @@ class DelayLevels(Service):
         access: FileAccess | None = None,
         queue_for: QueueFor = as_named,
     ) -> None:
-        """`directory` is where delayOffset.json lies. Raises StoreDamaged when it cannot be read."""
+        """`directory` holds delayOffset.json. Raises StoreDamaged when it cannot be read."""
         super().__init__("delay-levels")
         self.path = os.path.join(directory, FILE)
         self.delays_ms = store.config.delay_levels_ms
@@ -97,7 +96,7 @@ class DelayLevels(Service):
     # Rounds.
 
     def run_once(self) -> float:
-        """Deliver what is due; say how long to rest."""
+        """Deliver what is due; returns the time until the next."""
         more = False
         for level in range(1, len(self.delays_ms) + 1):
             if self._next_due_ms.get(level, 0) <= self._clock.now_ms():
@@ -108,14 +107,14 @@ class DelayLevels(Service):
         if more:
             return 0.0
         next_ms = min(self._next_due_ms.values(), default=now_ms + 1000)
-        return min(REST_S, max(0.001, (next_ms - now_ms) / 1000))
+        return min(LEVELS_REST_S, max(0.001, (next_ms - now_ms) / 1000))
 
     def finish(self) -> None:
         if self._changed:
             self.flush()
 
     def flush(self) -> None:
-        """Write down how far each level was delivered, after making sure of what was. Raises OSError, StoreError."""
+        """Write the delivered offset of each level, after its deliveries are durable. Raises OSError, StoreError."""
         offsets = dict(self._offsets)
         self._changed = False
         try:
@@ -137,19 +136,19 @@ class DelayLevels(Service):
                 return False
             offset = self._offset(level)
             if offset >= self._store.max_offset(SCHEDULE_TOPIC, level - 1):
-                return False  # Not asked for, or the store's statistics would count it as a get that found nothing.
-            page = self._store.get(SCHEDULE_TOPIC, level - 1, offset, BATCH)
+                return False  # No get: the store's statistics would count it as one that found nothing.
+            page = self._store.get(SCHEDULE_TOPIC, level - 1, offset, LEVEL_PAGE)
             if page.count == 0:
                 if page.next_offset <= offset or page.next_offset > page.max_offset:
                     return False
-                self._advance(level, page.next_offset)  # Messages that are gone, or places without one.
+                self._advance(level, page.next_offset)  # Deleted messages, or offsets without one.
                 continue
             if not self._deliver_page(level, offset, page):
                 return False
         return True
 
     def _offset(self, level: int) -> int:
-        """Where to go on: the offset that is known, if the queue has it; else where the queue begins or ends."""
+        """The next offset: the stored one, if the queue has it; else the nearest end of the queue."""
         low = self._store.min_offset(SCHEDULE_TOPIC, level - 1)
         high = self._store.max_offset(SCHEDULE_TOPIC, level - 1)
         known = self._offsets.get(level, 0)
@@ -177,14 +176,14 @@ class DelayLevels(Service):
                 self._next_due_ms[level] = due_ms
                 return False
             if not self._deliver(level, message):
-                self._next_due_ms[level] = self._clock.now_ms() + int(REST_S * 1000)
+                self._next_due_ms[level] = self._clock.now_ms() + int(LEVELS_REST_S * 1000)
                 return False
             self._advance(level, message.queue_offset + 1)
         self._advance(level, max(readable.next_offset, self._offsets.get(level, 0)))
         return True
 
     def _readable(self, level: int, offset: int, page: GetPage) -> GetPage | None:
-        """The page, or its first message alone where others are damaged; None when that was, and was passed over."""
+        """The page, or its first message alone if others are damaged; None if that was damaged, and was skipped."""
         try:
             _ = page.messages
         except CorruptRecord as error:

@@ -20,12 +20,12 @@ from tiermq.clock import SystemClock
 from tiermq.config import StoreConfig
 from tiermq.delivery.timer.timer_checkpoint import FILE as CHECKPOINT_FILE
 from tiermq.delivery.timer.timer_checkpoint import TimerProgress, decode_progress
+from tiermq.delivery.timer.timer_destination import TIMER_QUEUE
 from tiermq.delivery.timer.timer_listing import WaitingTimer, described, described_level, readable, waiting_timers
 from tiermq.delivery.timer.timer_log import DIRECTORY, TimerLog
-from tiermq.delivery.timer.timer_metrics import FILE as METRICS_FILE
-from tiermq.delivery.timer.timer_metrics import TimerMetrics, decode_timer_metrics
-from tiermq.delivery.timer.timer_place import TIMER_QUEUE
 from tiermq.delivery.timer.timer_record import read_timer
+from tiermq.delivery.timer.timer_state import FILE as METRICS_FILE
+from tiermq.delivery.timer.timer_state import TimerMetrics, decode_timer_metrics
 from tiermq.delivery.timer.timer_wheel import FILE as WHEEL_FILE
 from tiermq.delivery.timer.timer_wheel import SLOT_BYTES, TimerWheel
 from tiermq.errors import CorruptRecord, StoreDamaged
@@ -35,7 +35,7 @@ from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import SCHEDULE_TOPIC, TIMER_TOPIC
 from tiermq.store.delay_offsets import FILE as OFFSETS_FILE
 from tiermq.store.delay_offsets import decode_delay_offsets, stored_delays_ms
-from tiermq.store.read_only_store import ReadOnlyStore
+from tiermq.store.readonly.store import ReadOnlyStore
 
 DEFAULT_PRECISION_MS = 1_000
 
@@ -126,7 +126,7 @@ class WaitingView:
     # What waits
 
     def timers(self) -> Iterator[WaitingTimer]:
-        """Those of the wheel in the order of their slots, then those that were not taken in yet."""
+        """Those of the wheel in the order of their slots, then those that were not enqueued yet."""
         if self._wheel is not None and self._log is not None:
             yield from waiting_timers(
                 self._wheel, self._log, self._message_at, self.progress.read_time_ms, self.precision_ms

@@ -1,5 +1,5 @@
-"""Files: the file-access seam, mapped files, queues of mapped files, pre-allocation, the transient pool.
+"""Files: the file-access interface, mapped files, queues of mapped files, pre-allocation, the transient pool.
 
-May import `tiermq.kernel` and the modules that stand alone. Must never know messages: here a file is a run of
-bytes with positions, and who writes what into it is the business of the rooms above.
+May import `tiermq.kernel` and the top-level modules. Must not depend on messages: here a file is a range of bytes with
+positions; the packages above define its content.
 """

@@ -1,17 +1,18 @@
-"""FileAllocator: makes the next file before it is needed, on a thread of its own.
+"""FileAllocator: creates the next file before it is needed, on a background thread; TransientPool: its buffers.
 
-`take(path, next_path, size)` hands out `path`, which an earlier call usually had made in advance, and has `next_path`
-made for the call after that. So a live directory has one file more than it has data.
+`take(path, next_path, size)` returns `path`, usually created in advance by an earlier call, and starts creating
+`next_path` for the next call. So a live directory has one file more than it has data.
 
-Rules: files are made in the order of their offsets and a failure cancels what was to come after it, so that a power cut
-never leaves a hole. A failure is raised to the taker who waits for that file; for a file made in advance nobody waits
-yet, so `take` tries once more then and raises what that attempt raises. One allocator serves one queue. With
-`threaded=False` there is no thread: `take` makes both files itself, so that a test meets them in a fixed order.
+Rules: files are created in the order of their offsets and a failure cancels the requests after it, so that a power cut
+never leaves a hole. A failure is raised to the taker that waits for that file; after a failure in advance `take` tries
+once more and raises what that attempt raises. One allocator serves one queue. With `threaded=False` there is no thread:
+`take` creates both files, so that a test sees them in a fixed order.
 """
 
 from __future__ import annotations
 
 import logging
+import mmap
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -21,9 +22,59 @@ from typing import Self
 
 from tiermq.clock import Clock
 from tiermq.errors import StoreClosed, StoreError
+from tiermq.files import system_calls
 from tiermq.files.file_access import FileAccess
 from tiermq.files.mapped_file import RESERVE_BYTES, MappedFile
-from tiermq.files.transient_pool import TransientPool
+
+
+class TransientPool:
+    """Memory buffers for puts to new commit-log files, instead of their maps.
+
+    Appends then never wait for the page cache's write-back; the price is that bytes which were not committed yet
+    are lost with the process. Buffers are as large as a file, allocated once, and locked in memory when the system
+    permits it.
+
+    A fixed number of buffers. Any thread may borrow and return them.
+    """
+
+    __slots__ = ("_closed", "_free", "_lock", "count", "size")
+
+    def __init__(self, count: int, size: int, *, lock_memory: bool = True) -> None:
+        self.count = count
+        self.size = size
+        self._lock = threading.Lock()
+        self._closed = False
+        self._free: deque[mmap.mmap] = deque(mmap.mmap(-1, size) for _ in range(count))
+        if lock_memory:
+            for buffer in self._free:
+                system_calls.lock_pages(buffer, size)
+
+    @property
+    def available(self) -> int:
+        """How many buffers can be borrowed now."""
+        return len(self._free)
+
+    def borrow(self) -> mmap.mmap | None:
+        """A buffer with its old content; None when all are in use."""
+        with self._lock:
+            return self._free.popleft() if self._free else None
+
+    def give_back(self, buffer: mmap.mmap) -> None:
+        """Return a borrowed buffer. No view of it may exist."""
+        with self._lock:
+            if not self._closed:
+                self._free.append(buffer)
+                return
+        buffer.close()
+
+    def close(self) -> None:
+        """Free the memory; buffers in use are freed when they are returned."""
+        with self._lock:
+            self._closed = True
+            free, self._free = self._free, deque()
+        for buffer in free:
+            buffer.close()
+
 
 WAIT_MS = 5000
 
@@ -35,8 +86,8 @@ class Preparation:
     """What is done to a file in advance, beyond creating it and reserving its first chunk."""
 
     warm: bool = False  # Touch every page and lock the file in memory (RocketMQ's warmMapedFileEnable).
-    pages_per_sync: int = 0  # While warming, sync after so many pages; 0 for never.
-    populate_bytes: int = 0  # Reserve and populate so many bytes at the front; a cheaper form of warming.
+    pages_per_sync: int = 0  # While warming, sync after this many pages; 0 for never.
+    populate_bytes: int = 0  # Reserve and populate this many leading bytes; a cheaper form of warming.
     lock_memory: bool = False
 
 
@@ -44,7 +95,7 @@ PLAIN = Preparation()
 
 
 class FileAllocator:
-    """`_changed` guards every field. `take` belongs to the queue's writer, making to the `allocate` thread."""
+    """`_changed` guards every field. `take` belongs to the queue's writer, creation to the `allocate` thread."""
 
     def __init__(
         self,
@@ -80,7 +131,7 @@ class FileAllocator:
         self._thread.start()
 
     def shutdown(self) -> None:
-        """Stop the thread and delete what was made in advance and never used."""
+        """Stop the thread and delete unused files."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -97,17 +148,11 @@ class FileAllocator:
     ) -> None:
         self.shutdown()
 
-    @property
-    def unused(self) -> tuple[str, ...]:
-        """Paths of the files that are made and not taken."""
-        with self._changed:
-            return tuple(self._ready)
-
     def take(self, path: str, next_path: str, size: int) -> MappedFile:
         """The file at `path`, durable in its directory, its first chunk reserved; `next_path` is made afterwards.
 
-        Raises what its creation raised (DiskFull, ReadOnlyStore, ...), or StoreError when the wait is over or, with
-        fast fail, when the transient pool is empty. A file that comes too late is kept for the next attempt.
+        Raises what its creation raised (DiskFull, ReadOnlyStore, ...), or StoreError on timeout or, with fast fail,
+        when the transient pool is empty. A file that is ready too late is kept for the next attempt.
         """
         self._discard(lambda ready: ready not in (path, next_path))
         if not self._threaded:
@@ -141,7 +186,7 @@ class FileAllocator:
         return file
 
     def discard_unused(self) -> int:
-        """Delete, durably, the files that nobody took; how many. Waits for one that is being made."""
+        """Delete, durably, the files that were not taken; how many. Waits for one in creation."""
         return self._discard(lambda _: True)
 
     def _is_settled(self, path: str) -> Callable[[], bool]:
@@ -203,7 +248,7 @@ class FileAllocator:
                     self._changed.notify_all()
 
     def _settle_failure(self, path: str, error: Exception) -> None:
-        """The thread's edge: whatever went wrong is kept for the taker, and nothing is made behind the missing file."""
+        """The thread's edge: the error is kept for the taker, and no file is created behind the missing one."""
         with self._changed:
             if self._awaited != path:
                 _log.warning("could not make %s in advance, will try again when it is needed: %s", path, error)

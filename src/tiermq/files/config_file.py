@@ -1,20 +1,22 @@
 """Configuration files with one generation of backup, as RocketMQ's ConfigManager keeps them.
 
-`<name>` is the newest state, `<name>.bak` the one before it. We write the new state to `<name>.tmp` and sync it before
-the old one is renamed away, so that a power cut leaves a whole main file or a whole backup, never only a torn one.
+`<name>` is the newest state, `<name>.bak` the previous one. The new state is written to `<name>.tmp` and synced before
+the old one is renamed, so that a power cut leaves a whole main file or a whole backup, never only a torn one.
 
-A file that went bad, as its seal tells (`file_seal`), counts as undecodable. An undecodable main file is told of in the
-log, and like an empty one deleted once the backup proved readable, so that the next write does not move the damaged
-file over the good backup.
+A file that does not match its seal (`seal_file`) counts as undecodable. An undecodable main file is logged, and like an
+empty one deleted once the backup proved readable, so that the next write does not move the damaged file over the good
+backup.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
+import re
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tiermq.errors import StoreDamaged, TierMQError
 
@@ -57,9 +59,9 @@ def read_config(
 ) -> Decoded | None:
     """What the main file or else its backup decodes to; None when there is no state at all.
 
-    `is_broken(path, data)` says that bytes are not those that were written, `decode` says "undecodable" by ValueError,
-    a TierMQError, LookupError, TypeError or AttributeError. Raises StoreDamaged when there are bytes and neither file
-    decodes; both are then left for a human to look at.
+    `is_broken(path, data)` returns whether the bytes changed since they were written; `decode` raises ValueError, a
+    TierMQError, LookupError, TypeError or AttributeError for invalid bytes. Raises StoreDamaged when there are bytes
+    and neither file decodes; both are then left for an operator.
     """
     main, main_problem = _try(access, path, decode, is_broken)
     if main is not None:
@@ -72,7 +74,7 @@ def read_config(
             "Restore one of the two, or remove both to start from nothing."
         )
     if main_problem:
-        _log.error("%s holds %s: the state before it is used, of %s beside it", path, main_problem, BACKUP_SUFFIX)
+        _log.error("%s has %s: the previous version, %s, is used", path, main_problem, BACKUP_SUFFIX)
     if access.exists(path):
         access.remove(path)
         access.sync_directory(os.path.dirname(path) or ".")
@@ -86,7 +88,7 @@ def _try(
     try:
         data = access.read_bytes(path)
         if is_broken(path, data):
-            return None, "other bytes than were written, though nobody wrote to it since: the disk went bad"
+            return None, "other bytes than were written, and no later change: the disk is damaged"
         return (decode(data), "") if data else (None, "")
     except FileNotFoundError:
         return None, ""
@@ -96,3 +98,28 @@ def _try(
         if error.errno != errno.EIO:
             raise
         return None, f"an unreadable file ({error})"
+
+
+# A string is matched first and kept unchanged, so that text inside it which looks like a key stays text. An
+# unterminated string reaches to the end of the text, or every quote in it would be tried as the beginning of another.
+_STRING_OR_KEY = re.compile(r'"(?:[^"\\]|(?s:\\.))*(?:"|\\?\Z)|(?P<before>[{,]\s*)(?P<key>-?[0-9]+)(?=\s*:)')
+
+
+def decode_lenient_json(data: bytes, name: str) -> Any:
+    """JSON as RocketMQ's brokers write it: the keys of a map may be integers without quotes. Raises StoreDamaged.
+
+        {"offsetTable":{"orders@group":{0:7,1:9}}}
+
+    `consumerOffset.json` and `delayOffset.json` look like that. Quoted and unquoted keys read the same; everything else
+    is strict JSON, so a torn or foreign file is refused as a whole.
+    """
+
+    def quoted(match: re.Match[str]) -> str:
+        return match[0] if match["key"] is None else f'{match["before"]}"{match["key"]}"'
+
+    try:
+        return json.loads(_STRING_OR_KEY.sub(quoted, data.decode("utf-8")))
+    except (ValueError, RecursionError) as error:  # Also what a wrong encoding raises.
+        raise StoreDamaged(
+            f"{name}: expected JSON, found {len(data)} bytes that are none ({error}); its .bak has the version before"
+        ) from error

@@ -1,31 +1,33 @@
-"""The seam between the store and the disk: everything that touches a file goes through these contracts.
+"""FileAccess: the interface between the store and the disk. All file access goes through it, also DirectorySync's.
 
-`OsFileAccess` is the real one. Tests put a simulated one in its place, fill its disk, break its calls and cut its
-power. Both pass the same conformance suite (`tests/files/test_file_access.py`).
+`OsFileAccess` is the real implementation. Tests use a simulated one, to simulate full disks, failing calls and power
+cuts. Both pass the same conformance suite (`tests/files/test_file_access.py`).
 
 What is durable when:
 
 * `create`, `make_directories`, `write_bytes`, `write_config`: on return.
 * what `create_unsynced` made: its length when a later `sync` of the region returns, its name when a later
-  `sync_directory` of its directory does, and of every directory above that was not there before.
+  `sync_directory` of its directory returns, and of every new directory above.
 * bytes written to a region (through its buffer or by `write`): when a later `sync` returns.
 * `remove`, `rename`: when a later `sync_directory` of the parent returns; until then a power cut may undo them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 Decoded = TypeVar("Decoded")
 
-PAGE_BYTES = 4096  # RocketMQ counts pages of this size whatever the operating system's page is.
+PAGE_BYTES = 4096  # RocketMQ counts pages of this size on every operating system.
 
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """What a directory listing says about one file."""
+    """A file's entry in a directory listing."""
 
     name: str
     size: int
@@ -35,8 +37,8 @@ class FileInfo:
 class Region(Protocol):
     """One open file of a fixed size, mapped into memory.
 
-    `buffer` is a writable buffer; nobody writes to that of a file opened read-only. A store into the buffer where the
-    file has no disk block kills the process when the disk is full, therefore `reserve` comes first. Any thread may
+    `buffer` is a writable buffer; do not write to that of a file opened read-only. A store into the buffer where the
+    file has no disk block kills the process when the disk is full: call `reserve` first. Any thread may
     call any method.
     """
 
@@ -45,23 +47,23 @@ class Region(Protocol):
     buffer: Any
 
     def reserve(self, start: int, length: int) -> None:
-        """Give disk blocks to `length` bytes at `start`, without changing content or file length.
+        """Reserve disk blocks for `length` bytes at `start`, without changing content or file length.
 
-        Raises DiskFull when there is no room; content and length are unchanged then.
+        Raises DiskFull; content and length are unchanged then.
         """
 
     def sync(self) -> None:
         """Make durable every byte that was in the file or in its buffer when the call began.
 
         A failed sync is final: the kernel may have dropped the pages that it could not write, so every later sync of
-        this region fails too, until the store is opened again and recovery has looked at what is really there.
+        this region fails too, until the store is opened again and recovery has checked the file.
         """
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
         """Write all of `data` at `position`, or raise. Visible in `buffer` on return, durable after `sync`."""
 
     def zero(self, start: int, length: int) -> None:
-        """Make `length` bytes at `start` read as zero. Blocks may be gone afterwards: reserve again before writing."""
+        """Make `length` bytes at `start` read as zero. Blocks may be freed: reserve again before writing."""
 
     def populate(self, start: int, length: int) -> bool:
         """Bring reserved pages into memory, writable. False, and nothing touched, when the kernel cannot."""
@@ -73,23 +75,23 @@ class Region(Protocol):
         """Undo `lock_memory`; False when the system refuses."""
 
     def advise_will_need(self) -> bool:
-        """Tell the kernel to read the file ahead; False when it does not listen."""
+        """Advise the kernel to read the file ahead; False when it refuses."""
 
     def release_pages(self, start: int, length: int) -> bool:
-        """Let go of the whole pages within a range: they no longer count as this process' memory.
+        """Release the whole pages within a range: they no longer count as this process' memory.
 
-        Nothing is lost, flushed or not: the bytes are the kernel's as before, and come back when they are touched.
+        Nothing is lost, flushed or not: the bytes stay in the page cache, and are mapped again when they are touched.
         False when the kernel keeps them, as it does with pages that are locked, or when the file is read-only.
         """
 
     def data_ranges(self) -> list[tuple[int, int]]:
-        """[start, end) of what may hold other bytes than zeros, in order: all of the file, or less if it has holes."""
+        """[start, end) of the ranges that may be non-zero, in order: the whole file, or less if it has holes."""
 
     def close_descriptor(self) -> None:
-        """Give the file descriptor back while the map stays; a later call that needs one opens the path again."""
+        """Close the file descriptor and keep the map; a later call that needs one opens the path again."""
 
     def close(self) -> None:
-        """Unmap, now or when the last reader lets go of its view of the buffer. Says nothing about durability."""
+        """Unmap, now or when the last reader releases its view of the buffer. Does not make anything durable."""
 
 
 class FileLock(Protocol):
@@ -98,11 +100,11 @@ class FileLock(Protocol):
     path: str
 
     def release(self) -> None:
-        """Let others have the store. Calling it again changes nothing."""
+        """Unlock the store. Idempotent."""
 
 
 class FileAccess(Protocol):
-    """One file system. Paths are strings; a path is never interpreted relative to anything but the process."""
+    """One file system. Paths are strings; relative paths are relative to the working directory."""
 
     def create(self, path: str, size: int) -> Region:
         """A new sparse file of `size` bytes, its name and length durable; parents are made when missing.
@@ -117,7 +119,7 @@ class FileAccess(Protocol):
         """Map an existing file. Raises StoreDamaged when it is missing or has another size."""
 
     def list_files(self, directory: str) -> list[FileInfo]:
-        """Everything in `directory` that is no directory, by name; [] when it does not exist."""
+        """Everything in `directory` that is not a directory, by name; [] when it does not exist."""
 
     def list_directories(self, directory: str) -> list[str]:
         """Names of the sub-directories, sorted; [] when `directory` does not exist."""
@@ -126,7 +128,7 @@ class FileAccess(Protocol):
         """The same facts about one file; None when it does not exist or is a directory."""
 
     def remove(self, path: str) -> None:
-        """Unlink. A file that is gone already is no error."""
+        """Unlink. A missing file is not an error."""
 
     def remove_directory_if_empty(self, path: str) -> bool:
         """True when the directory does not exist afterwards."""
@@ -146,7 +148,7 @@ class FileAccess(Protocol):
         """The whole file. Raises FileNotFoundError when it does not exist."""
 
     def write_bytes(self, path: str, data: bytes) -> None:
-        """Replace the whole file: after a power cut it holds the old bytes or the new ones, nothing in between."""
+        """Replace the whole file: after a power cut it has either the old bytes or the new ones."""
 
     def write_config(self, path: str, data: bytes) -> None:
         """Replace a configuration file and keep its predecessor as `<path>.bak` (see `config_file`)."""
@@ -155,13 +157,74 @@ class FileAccess(Protocol):
         """Decode a configuration file, or its `.bak` when it is missing or damaged (see `config_file`)."""
 
     def disk_usage_ratio(self, path: str) -> float:
-        """Used share of the file system, RocketMQ's rounding (see `disk_space`); -1.0 when `path` is missing."""
+        """Used share of the file system, rounded as RocketMQ does (`usage_ratio`); -1.0 when `path` is missing."""
 
     def free_bytes(self, path: str) -> int:
         """Bytes this process may still allocate on the file system of `path`; -1 when `path` is missing."""
 
-    def touch_modified_ms(self, path: str, modified_ms: int) -> None:
-        """Set the modification time, by which files expire."""
-
     def lock(self, path: str) -> FileLock:
-        """Create `path` holding the four bytes `lock` and lock its byte 0. Raises StoreLocked when someone has it."""
+        """Create `path` holding the four bytes `lock` and lock its byte 0. Raises StoreLocked when it is held."""
+
+
+class DirectorySync:
+    """Syncs the names of new files later, in batches, instead of one by one at creation.
+
+    A store may get a thousand queues at once. Each is a file in its own directory: syncing each name at creation
+    would cost three waits for the disk, on the dispatching thread. This is safe, since no byte of a file counts as
+    durable before `sync` made its name durable.
+
+    Invariant: when `sync(path)` returns, every directory entry from `root` down to the file is durable.
+    Threads: any.
+
+    `root` exists, and its own name is durable.
+    """
+
+    def __init__(self, access: FileAccess, root: str) -> None:
+        self._access = access
+        self._root = os.path.abspath(root)
+        self._changed: set[str] = set()
+        self._lock = threading.Lock()
+        self._sync_lock = threading.Lock()
+
+    @property
+    def changed(self) -> frozenset[str]:
+        """Directories with names that may not be durable."""
+        with self._lock:
+            return frozenset(self._changed)
+
+    def create(self, path: str, size: int) -> Region:
+        """A new file below `root`; see `FileAccess.create_unsynced`."""
+        region = self._access.create_unsynced(path, size)
+        self.doubt(path)
+        return region
+
+    def doubt(self, path: str) -> None:
+        """The name of a file may not be durable: the next `sync` of it makes it so."""
+        with self._lock:
+            self._changed.update(self._directories(path))
+
+    def sync(self, path: str) -> None:
+        """Make the name of a file durable. Its region must sync bytes and length before."""
+        with self._sync_lock:  # A caller that finds a directory unchanged relies on a finished sync.
+            for directory in self._directories(path):
+                with self._lock:
+                    if directory not in self._changed:
+                        continue
+                    self._changed.discard(directory)  # Before the sync: later changes are not covered.
+                try:
+                    self._access.sync_directory(directory)
+                except FileNotFoundError:
+                    continue  # It was removed with its names.
+                except BaseException:
+                    with self._lock:
+                        self._changed.add(directory)
+                    raise
+
+    def _directories(self, path: str) -> Iterator[str]:
+        directory = os.path.dirname(os.path.abspath(path))
+        while directory.startswith(self._root):
+            yield directory
+            parent = os.path.dirname(directory)
+            if parent == directory:
+                return
+            directory = parent

@@ -5,30 +5,169 @@
     |  durable    |  in the file  | transient     | blocks, free | no blocks yet  |
     +-------------+---------------+---------------+--------------+----------------+
 
-flushed <= committed <= wrote <= limit <= size, except that a loaded file has limit 0 until somebody writes again.
+flushed <= committed <= wrote <= limit <= size, except that a loaded file has limit 0 until the next write.
 Without a transient buffer committed == wrote, and `tail` and `view` are one object. With one, writers fill the buffer
 through `tail`, `commit` copies it into the file and moves `view.position`, and readers see committed bytes only.
 
 Threads: one writer appends; one committer commits; any thread flushes, reads, holds and releases; positions are set
-only while nobody writes. A destroyed file is unlinked but never unmapped under a reader: the map goes away with the
-last reference to it, be it a SelectedBuffer, or a `Segments` snapshot that still lists the view.
+only while there is no writer. A destroyed file is unlinked but never unmapped under a reader: the map is freed with the
+last reference to it, a SelectedBuffer or a `Segments` snapshot that still lists the view.
 """
 
 from __future__ import annotations
 
+import enum
 import os
 import threading
-from typing import Any, Self
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from tiermq.clock import Clock
-from tiermq.errors import DiskFull, StoreClosed
-from tiermq.files.file_access import PAGE_BYTES, FileAccess, Region
-from tiermq.files.file_names import offset_of_path
-from tiermq.files.new_names import NewNames
-from tiermq.files.references import References, ReferenceState
-from tiermq.files.selected_buffer import SelectedBuffer
-from tiermq.files.transient_pool import TransientPool
-from tiermq.kernel import Tail
+from tiermq.errors import DiskFull, IllegalTransition, StoreClosed, StoreDamaged
+from tiermq.files.file_access import PAGE_BYTES, DirectorySync, FileAccess, Region
+from tiermq.kernel import WriteCursor
+from tiermq.settings import LONG_MAX
+
+if TYPE_CHECKING:
+    from tiermq.files.allocator import TransientPool
+
+
+class ReferenceState(enum.Enum):
+    AVAILABLE = "available"
+    DRAINING = "draining"
+    FORCED = "forced"
+    DRAINED = "drained"
+
+
+class References:
+    """The reference count and shutdown state of a mapped file.
+
+        AVAILABLE --shutdown--> DRAINING --last release--> DRAINED
+            |                      |
+            |                      +--shutdown after the interval--> FORCED --last release--> DRAINED
+            +--shutdown with no other holder-----------------------------------------------> DRAINED
+
+    The count starts at one, the owner's reference, which the first shutdown drops. FORCED means that the owner no
+    longer waits: the file is unlinked now, while its bytes stay mapped for the remaining holders.
+
+    Any thread may call anything; `_lock` guards count and state.
+    """
+
+    __slots__ = ("_count", "_lock", "_shut_down_at_ms", "state")
+
+    def __init__(self) -> None:
+        self.state = ReferenceState.AVAILABLE
+        self._count = 1
+        self._shut_down_at_ms = 0
+        self._lock = threading.Lock()
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    def hold(self) -> bool:
+        """Take a reference; False once the file is in shutdown."""
+        with self._lock:
+            if self.state is not ReferenceState.AVAILABLE:
+                return False
+            self._count += 1
+            return True
+
+    def pin(self) -> bool:
+        """Take a reference for the owner's work (flush, commit), also in shutdown; False when drained."""
+        with self._lock:
+            if self.state is ReferenceState.DRAINED:
+                return False
+            self._count += 1
+            return True
+
+    def release(self) -> bool:
+        """Drop a reference; True when it was the last one. Raises IllegalTransition for one too many."""
+        with self._lock:
+            if self._count <= (1 if self.state is ReferenceState.AVAILABLE else 0):
+                raise IllegalTransition(
+                    f"expected a reference to release, found none held ({self.state.value}, count {self._count}). "
+                    "Each hold or select is released exactly once."
+                )
+            return self._drop_one()
+
+    def shutdown(self, now_ms: int, interval_ms: int) -> bool:
+        """Start or continue the shutdown; True when the owner's reference was the last one.
+
+        Only a call `interval_ms` or more after the first one stops waiting for holders.
+        """
+        with self._lock:
+            if self.state is ReferenceState.AVAILABLE:
+                self.state = ReferenceState.DRAINING
+                self._shut_down_at_ms = now_ms
+                return self._drop_one()
+            if self.state is ReferenceState.DRAINING and now_ms - self._shut_down_at_ms >= interval_ms:
+                self.state = ReferenceState.FORCED
+            return False
+
+    def _drop_one(self) -> bool:
+        self._count -= 1
+        if self._count == 0:
+            self.state = ReferenceState.DRAINED
+            return True
+        return False
+
+
+class SelectedBuffer:
+    """`data` is a read-only view of `size` bytes at absolute offset `start_offset` of their queue.
+
+    Belongs to the thread that selected it. Release it when the bytes are no longer needed; `release` is idempotent.
+    """
+
+    __slots__ = ("_on_release", "data", "size", "start_offset")
+
+    def __init__(self, start_offset: int, data: memoryview, on_release: Callable[[], None]) -> None:
+        self.start_offset = start_offset
+        self.data = data
+        self.size = len(data)
+        self._on_release: Callable[[], None] | None = on_release
+
+    def release(self) -> None:
+        """Release the bytes. `data` cannot be used afterwards."""
+        on_release, self._on_release = self._on_release, None
+        if on_release is not None:
+            self.data.release()
+            on_release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+NAME_DIGITS = 20
+OFFSET_MAX = LONG_MAX  # Offsets are i64 on disk and on the wire.
+
+
+def name_of_offset(offset: int) -> str:
+    """The name of the file whose first byte is `offset`: twenty decimal ASCII digits.
+
+    Java formats them with the JVM's locale; TierMQ writes and accepts ASCII digits only.
+    """
+    if not 0 <= offset <= OFFSET_MAX:
+        raise ValueError(f"expected an offset between 0 and {OFFSET_MAX}, found {offset}")
+    return f"{offset:0{NAME_DIGITS}d}"
+
+
+def offset_of_path(path: str) -> int:
+    """The first offset of the file at `path`. Raises StoreDamaged for an invalid name."""
+    name = os.path.basename(path)
+    if len(name) == NAME_DIGITS and name.isascii() and name.isdigit() and int(name) <= OFFSET_MAX:
+        return int(name)
+    raise StoreDamaged(
+        f"{path}: expected a file name of {NAME_DIGITS} digits (the offset of its first byte), found {name!r}. "
+        "Move the foreign file out of the store directory."
+    )
+
 
 RESERVE_BYTES = 1 << 20
 _WARM_STEP_BYTES = 16 << 20
@@ -52,19 +191,19 @@ class MappedFile:
         "_clock",
         "_commit_lock",
         "_doomed",
-        "_flushed",
         "_keep_descriptor",
         "_names",
         "_pool",
-        "_references",
         "_region",
         "_reserve_bytes",
         "_transient",
         "_unlink_lock",
         "_unlinked",
+        "flushed_position",
         "from_offset",
         "name_is_due",
         "path",
+        "references",
         "size",
         "store_timestamp_ms",
         "tail",
@@ -80,9 +219,9 @@ class MappedFile:
         reserve_bytes: int = RESERVE_BYTES,
         keep_descriptor: bool = True,
         loaded: bool = False,
-        names: NewNames | None = None,
+        names: DirectorySync | None = None,
     ) -> None:
-        """`names`: who makes the file's name durable when it is due."""
+        """`names`: makes the file's name durable at its first flush."""
         self._access = access
         self._region = region
         self._clock = clock
@@ -90,22 +229,22 @@ class MappedFile:
         self._keep_descriptor = keep_descriptor
         self._names = names
         self.name_is_due = names is not None and not loaded
-        self._references = References()
+        self.references = References()
         self._commit_lock = threading.RLock()  # Re-entered when a commit's release is the last one.
         self._unlink_lock = threading.Lock()
         self._doomed = False
         self._unlinked = False
         self._transient: Any = None
         self._pool: TransientPool | None = None
-        self._flushed = 0
+        self.flushed_position = 0
         self.path = region.path
         self.size = region.size
         self.from_offset = offset_of_path(region.path)
         self.store_timestamp_ms = 0
-        self.view = Tail(region.buffer, self.from_offset, self.size)
+        self.view = WriteCursor(region.buffer, self.from_offset, self.size)
         self.tail = self.view
         if loaded:
-            self.view.position = self._flushed = self.size
+            self.view.position = self.flushed_position = self.size
         if loaded or not keep_descriptor:
             region.close_descriptor()
 
@@ -119,9 +258,9 @@ class MappedFile:
         clock: Clock,
         reserve_bytes: int = RESERVE_BYTES,
         keep_descriptor: bool = True,
-        names: NewNames | None = None,
+        names: DirectorySync | None = None,
     ) -> Self:
-        """A new file, empty, durable in its directory; with `names` it is so after the first flush."""
+        """A new empty file, durable in its directory; with `names` only after the first flush."""
         offset_of_path(path)  # Refuse a wrong name before anything is created.
         region = access.create(path, size) if names is None else names.create(path, size)
         return cls(
@@ -139,7 +278,7 @@ class MappedFile:
         reserve_bytes: int = RESERVE_BYTES,
         keep_descriptor: bool = True,
         writable: bool = True,
-        names: NewNames | None = None,
+        names: DirectorySync | None = None,
     ) -> Self:
         """An existing file. It counts as full, committed and flushed until recovery sets its positions."""
         offset_of_path(path)
@@ -161,14 +300,6 @@ class MappedFile:
         return self.tail.position
 
     @property
-    def committed_position(self) -> int:
-        return self.view.position
-
-    @property
-    def flushed_position(self) -> int:
-        return self._flushed
-
-    @property
     def read_position(self) -> int:
         """Readers may read below: committed bytes, which without a transient buffer are all the bytes."""
         return self.view.position
@@ -179,14 +310,14 @@ class MappedFile:
 
     @property
     def last_modified_ms(self) -> int:
-        """Modification time of the file, 0 when it is gone."""
+        """Modification time of the file, 0 when it is deleted."""
         info = self._access.file_info(self.path)
         return 0 if info is None else info.modified_ms
 
     def set_positions(self, position: int) -> None:
-        """wrote = committed = flushed = `position`, after recovery or truncation, while nobody writes.
+        """wrote = committed = flushed = `position`, after recovery or truncation, without a writer.
 
-        A transient buffer is committed and given back first. Blocks are reserved anew by the next append.
+        A transient buffer is committed and returned first. The next append reserves blocks again.
         """
         if not 0 <= position <= self.size:
             raise ValueError(f"{self.path}: expected a position between 0 and {self.size}, found {position}")
@@ -195,14 +326,14 @@ class MappedFile:
             self._give_back_transient()
             self.view.limit = 0
             self.view.position = position
-            self._flushed = position
+            self.flushed_position = position
 
     # Writing
 
     def append(self, data: bytes | bytearray | memoryview) -> bool:
-        """Write `data` at the wrote position and publish it; False, and nothing written, when the file has no room.
+        """Write `data` at the wrote position and publish it; False, and nothing written, when the file is full.
 
-        Raises DiskFull, and writes nothing, when the file has room but the disk has not.
+        Raises DiskFull, and writes nothing, when the disk is full.
         """
         if self.tail.append(data):
             return True
@@ -215,8 +346,8 @@ class MappedFile:
     def reserve(self, up_to: int) -> None:
         """Make sure that bytes below `up_to` have disk blocks, and move `tail.limit`; a no-op when they have.
 
-        Reserves whole chunks, or just the pages needed when the disk has no room for a chunk. The blocks are the
-        file's also when a transient buffer is in between, so that a commit never meets a full disk.
+        Reserves whole chunks, or just the pages needed when the disk has no space for a chunk. With a transient
+        buffer the file's blocks are reserved, too, so that a commit never finds the disk full.
         """
         tail = self.tail
         if up_to <= tail.limit:
@@ -244,13 +375,13 @@ class MappedFile:
         return end
 
     def _spare_descriptor(self) -> None:
-        """Small files are many, and none of them needs its descriptor often enough to keep it."""
+        """Small files are many and rarely need a descriptor."""
         if not self._keep_descriptor:
             self._region.close_descriptor()
 
     def zero_from(self, position: int) -> None:
-        """Make every byte from `position` to the end of the file zero, durably. Only while nobody writes."""
-        self.tail.limit = 0  # The blocks may be gone; the next append reserves them again.
+        """Make every byte from `position` to the end of the file zero, durably. Only without a writer."""
+        self.tail.limit = 0  # The blocks may be freed; the next append reserves them again.
         self._region.zero(position, self.size - position)
         self._region.sync()
         self._spare_descriptor()
@@ -258,11 +389,11 @@ class MappedFile:
     # Transient buffer, commit, flush
 
     def attach_transient(self, buffer: Any, pool: TransientPool) -> None:
-        """Let writers write into `buffer`, borrowed from `pool`; it goes back when the whole file is committed."""
+        """Let writers write into `buffer`, borrowed from `pool`; it is returned when the whole file is committed."""
         with self._commit_lock:
             if self._transient is not None:
                 raise ValueError(f"{self.path}: expected no transient buffer, found one attached already.")
-            tail = Tail(buffer, self.from_offset, self.size)
+            tail = WriteCursor(buffer, self.from_offset, self.size)
             tail.position = self.view.position
             tail.limit, self.view.limit = self.view.limit, 0
             self._transient, self._pool, self.tail = buffer, pool, tail
@@ -270,10 +401,10 @@ class MappedFile:
     def commit(self, least_pages: int) -> int:
         """Copy what is due from the transient buffer to the file; the committed position afterwards.
 
-        Committed bytes survive the process but not a power cut: that is `flush`.
+        Committed bytes survive the death of the process; only flushed bytes survive a power cut.
         """
         with self._commit_lock:
-            if self._transient is None or not self._references.pin():
+            if self._transient is None or not self.references.pin():
                 return self.wrote_position
             try:
                 start, end = self.view.position, self.tail.position
@@ -291,29 +422,29 @@ class MappedFile:
     def flush(self, least_pages: int) -> int:
         """Make what is due durable; the flushed position afterwards. Bytes below it survive a power cut.
 
-        A file that is being removed is still synced while it has a name; without one there is nothing left to keep.
+        A file that is being removed is still synced until it is unlinked.
         """
-        if self._unlinked or not self._references.pin():
-            self._flushed = self.read_position
-            return self._flushed
+        if self._unlinked or not self.references.pin():
+            self.flushed_position = self.read_position
+            return self.flushed_position
         try:
             end = self.read_position
-            if is_due(self._flushed, end, least_pages, full=end == self.size) or (
+            if is_due(self.flushed_position, end, least_pages, full=end == self.size) or (
                 self.name_is_due and least_pages <= 0
             ):
                 self._sync()
-                self._flushed = max(self._flushed, end)
-                if self._flushed == self.size:
+                self.flushed_position = max(self.flushed_position, end)
+                if self.flushed_position == self.size:
                     self._region.close_descriptor()
                 self._spare_descriptor()
-            return self._flushed
+            return self.flushed_position
         finally:
             self.release()
 
     def sync_whole(self) -> None:
-        """Make the whole file durable, also bytes that a process which died left in the page cache.
+        """Make the whole file durable, also bytes that a killed process left in the page cache.
 
-        A loaded file counts as flushed, and this is what makes it true.
+        A loaded file counts as flushed; this call makes that true.
         """
         self._sync()
         if self.tail.limit == 0:
@@ -326,7 +457,7 @@ class MappedFile:
             self.name_is_due = False
 
     def doubt_name(self) -> None:
-        """A process that died may have left the file without a durable name: the next flush makes it so."""
+        """A killed process may have left the file without a durable name: the next flush makes it durable."""
         if self._names is not None:
             self._names.doubt(self.path)
             self.name_is_due = True
@@ -338,19 +469,19 @@ class MappedFile:
         return self.view.read(position, length)
 
     def select(self, position: int, length: int | None = None) -> SelectedBuffer | None:
-        """The bytes at `position`, `length` of them or all that can be read; None when they are not there.
+        """The bytes at `position`, `length` of them or all that can be read; None when they are not readable.
 
         Holds the file until the buffer is released.
         """
         end = self.read_position if length is None else position + length
         inside = 0 <= position < end if length is None else 0 <= position <= end and length >= 0
-        if not inside or end > self.read_position or not self._references.hold():
+        if not inside or end > self.read_position or not self.references.hold():
             return None
         with memoryview(self._region.buffer) as whole, whole[position:end] as part:
             return SelectedBuffer(self.from_offset + position, part.toreadonly(), self.release)
 
     def data_ranges(self) -> list[tuple[int, int]]:
-        """[start, end) of what may hold other bytes than zeros: a file may have holes."""
+        """[start, end) of the ranges that may be non-zero: a file may have holes."""
         found = self._region.data_ranges()
         self._spare_descriptor()
         return found
@@ -358,7 +489,7 @@ class MappedFile:
     # Memory
 
     def warm(self, pages_per_sync: int = 0) -> None:
-        """Bring the whole file into memory before anybody writes to it: blocks, pages, memory lock, read-ahead.
+        """Bring the whole file into memory before the first write: blocks, pages, memory lock, read-ahead.
 
         Syncs after every `pages_per_sync` pages when that is positive. Raises DiskFull before anything is touched.
         """
@@ -378,7 +509,7 @@ class MappedFile:
         return self._region.populate(0, min(up_to, self.tail.limit))
 
     def release_pages(self, start: int, end: int) -> bool:
-        """Let go of the pages in [start, end), whose bytes stay as they are; False when the kernel keeps them."""
+        """Release the pages in [start, end), whose bytes are unchanged; False when the kernel keeps them."""
         return self._region.release_pages(start, end - start)
 
     def lock_memory(self) -> bool:
@@ -387,57 +518,53 @@ class MappedFile:
     def unlock_memory(self) -> bool:
         return self._region.unlock_memory()
 
-    # References and the way out
+    # References and deletion
 
     @property
     def available(self) -> bool:
-        return self._references.state is ReferenceState.AVAILABLE
-
-    @property
-    def reference_count(self) -> int:
-        return self._references.count
+        return self.references.state is ReferenceState.AVAILABLE
 
     def hold(self) -> bool:
         """Keep the file from being unmapped; False once it is on its way out. Pair it with `release`."""
-        return self._references.hold()
+        return self.references.hold()
 
     def release(self) -> None:
-        """Give back what `hold` took. The last release of a file on its way out unmaps it, and unlinks it if doomed."""
-        if self._references.release():
+        """Release a reference of `hold`. The last one after a shutdown unmaps the file, and unlinks it if doomed."""
+        if self.references.release():
             self._unmap()
             if self._doomed:
                 self._unlink()
 
     def shutdown(self, interval_ms: int) -> None:
-        """Refuse new holders and writers; unmap once nobody holds the file. The file on disk stays."""
-        last = self._references.shutdown(self._clock.now_ms(), interval_ms)
+        """Refuse new holders and writers; unmap once there are no holders. The file on disk stays."""
+        last = self.references.shutdown(self._clock.now_ms(), interval_ms)
         self.tail.limit = 0  # Fast-path writers that still have the tail stop here.
         if last:
             self._unmap()
 
     def destroy(self, interval_ms: int) -> bool:
-        """Shut down and unlink, durably; True when the file's name is gone.
+        """Shut down and unlink, durably; True when the file is unlinked.
 
-        False while somebody holds the file: its last release unlinks it, or else a call that comes `interval_ms` or
-        more after the first one. Holders keep reading valid bytes in both cases.
+        False while the file is held: its last release unlinks it, or a call `interval_ms` or more after the first one.
+        Holders keep reading valid bytes in both cases.
         """
         self._doomed = True
         self.shutdown(interval_ms)
-        if self._references.state in (ReferenceState.DRAINED, ReferenceState.FORCED):
+        if self.references.state in (ReferenceState.DRAINED, ReferenceState.FORCED):
             self._unlink()
         return self._unlinked
 
     def close(self) -> None:
-        """Commit, then unmap and give every handle back; deletes and flushes nothing. No other thread uses it."""
+        """Commit, then unmap and close every handle; deletes and flushes nothing. No other thread may use the file."""
         try:
             self.commit(0)
         finally:
-            self._references.shutdown(self._clock.now_ms(), 0)
+            self.references.shutdown(self._clock.now_ms(), 0)
             self._unmap(detach=True)
 
     def _unlink(self) -> None:
         with self._unlink_lock:
-            if not self._unlinked:  # Once only: a new file may have the name by the time the last holder leaves.
+            if not self._unlinked:  # Once only: a new file may have the name when the last holder releases.
                 self._access.remove(self.path)
                 self._access.sync_directory(os.path.dirname(self.path) or ".")
                 self._unlinked = True
@@ -446,14 +573,14 @@ class MappedFile:
         with self._commit_lock:
             self._give_back_transient()
             view = self.view
-            gone = Tail(bytearray(), self.from_offset, 0)
+            gone = WriteCursor(bytearray(), self.from_offset, 0)
             gone.detach()
             gone.position = view.position
             self.view = self.tail = gone
             view.limit = 0
             if detach:
                 view.detach()
-            del view  # The map can be closed only when this, usually the last reference to it, is gone.
+            del view  # The map can be closed only after this reference, usually the last one.
             self._region.close()
 
     def _give_back_transient(self) -> None:

@@ -1,10 +1,10 @@
-"""MappedFileQueue: equally sized files, end to end, that together are one endless run of bytes.
+"""MappedFileQueue: contiguous files of equal size that form one unbounded sequence of bytes.
 
     first.from_offset                                       last.from_offset + read_position
     |  00000000000000000000  |  00000000000000001024  |  00000000000000002048  ...|
     min_offset                                                          max_offset
 
-Invariants: file n+1 begins where file n ends; only the last file is written; files leave at the front (expiry) or at
+Invariants: file n+1 begins where file n ends; only the last file is written; files are removed at the front (expiry) or
 the back (truncation), each removal durable before the next one, so that a power cut never leaves a hole.
 
 Threads: one writer creates files; the owner's cleaning thread deletes them; any thread reads `files` and `segments`,
@@ -16,20 +16,61 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 
 from tiermq.clock import Clock
-from tiermq.errors import IllegalTransition, StoreDamaged
+from tiermq.errors import BadConfig, IllegalTransition, ReadOnlyStore, StoreDamaged
 from tiermq.files.allocator import FileAllocator
-from tiermq.files.expiry import Sleep, expired_by_offset, expired_by_time, sleep_seconds
-from tiermq.files.file_access import FileAccess, FileInfo
-from tiermq.files.file_names import name_of_offset, offset_of_path
-from tiermq.files.mapped_file import RESERVE_BYTES, MappedFile
-from tiermq.files.new_names import NewNames
+from tiermq.files.file_access import DirectorySync, FileAccess, FileInfo
+from tiermq.files.mapped_file import RESERVE_BYTES, MappedFile, name_of_offset, offset_of_path
 from tiermq.kernel import Segments
 
-RESET_BACK_FILES_MAX = 2  # RocketMQ refuses to throw away more than this many files of data by a reset.
+Sleep = Callable[[float], None]
+
+
+def sleep_seconds(seconds: float) -> None:
+    """The pause between two deletions, so that unlinking large files does not starve other disk I/O."""
+    time.sleep(seconds)
+
+
+def expired_by_time(
+    files: Sequence[MappedFile],
+    clock: Clock,
+    expired_ms: int,
+    immediately: bool,
+    veto: Callable[[MappedFile], bool] | None,
+) -> Iterator[MappedFile]:
+    """The leading `files` that may be deleted now; decided one file at a time while the caller deletes.
+
+    Oldest first, never the last file, while `now >= modified + reserved` or cleaning is immediate; the first file that
+    must stay ends the iteration, also when later files look older. Age is the file's modification time, as in RocketMQ:
+    copying a store makes its files young again, and a clock that jumps forward makes all of them old. A veto
+    (for instance because the copy in the tier is not verified) ends the iteration at any age.
+    """
+    for file in files:
+        old = clock.now_ms() >= file.last_modified_ms + expired_ms
+        if not (old or immediately) or (veto is not None and veto(file)):
+            return
+        yield file
+
+
+def expired_by_offset(
+    files: Sequence[MappedFile],
+    min_physical_offset: int,
+    unit_size: int,
+    last_unit_physical_offset: Callable[[MappedFile], int],
+) -> Iterator[MappedFile]:
+    """The leading `files` that have nothing at or above `min_physical_offset`, or are being deleted."""
+    for file in files:
+        if file.available:
+            if file.size < unit_size or file.read_position < file.size:
+                return
+            newest = last_unit_physical_offset(file)
+            if not 0 <= newest < min_physical_offset:
+                return
+        yield file
 
 
 class MappedFileQueue:
@@ -47,9 +88,9 @@ class MappedFileQueue:
         keep_descriptors: bool = True,
         writable: bool = True,
         sleep: Sleep = sleep_seconds,
-        names: NewNames | None = None,
+        names: DirectorySync | None = None,
     ) -> None:
-        """With `names` the first file is durable in its directory when it is flushed, not when it is made."""
+        """With `names` the first file is durable in its directory when it is flushed, not at creation."""
         if file_size <= 0:
             raise ValueError(f"{directory}: expected a positive file size, found {file_size}")
         self.directory = directory
@@ -69,14 +110,14 @@ class MappedFileQueue:
         self._files: tuple[MappedFile, ...] = ()
         self._segments = Segments((), file_size)
 
-    # Loading and placing files; the multi-path queue has its own answers to these three questions.
+    # Loading and placing files; the multi-path queue overrides these three methods.
 
     def _listed(self) -> list[tuple[str, FileInfo]]:
         """Every file of the queue as (directory, info)."""
         return [(self.directory, info) for info in self._access.list_files(self.directory)]
 
     def _path_of(self, offset: int) -> str:
-        """Where the file that begins at `offset` is created."""
+        """The path of the file that begins at `offset`."""
         return os.path.join(self.directory, name_of_offset(offset))
 
     def _directories(self) -> Iterable[str]:
@@ -141,7 +182,7 @@ class MappedFileQueue:
 
     @property
     def segments(self) -> Segments:
-        """Views of the files that are not on their way out."""
+        """Views of the files that are not being deleted."""
         return self._segments
 
     def _publish(self, files: Iterable[MappedFile]) -> None:
@@ -150,7 +191,7 @@ class MappedFileQueue:
         self._segments = Segments([file.view for file in self._files if file.available], self.file_size)
 
     def _drop(self, gone: Iterable[MappedFile]) -> None:
-        """Take files out of the snapshots, and refresh which of the others are available."""
+        """Take files out of the snapshots, and refresh which remaining files are available."""
         names = set(map(id, gone))
         with self._lock:
             self._publish(file for file in self._files if id(file) not in names)
@@ -164,7 +205,7 @@ class MappedFileQueue:
         return files[-1] if files else None
 
     def find(self, offset: int, return_first: bool = False) -> MappedFile | None:
-        """The file that covers `offset`; the first file instead when there is none and `return_first` says so."""
+        """The file that covers `offset`; with `return_first` the first file when there is none."""
         files = self._files
         if not files:
             return None
@@ -178,7 +219,7 @@ class MappedFileQueue:
 
     @property
     def min_offset(self) -> int:
-        """Where readable bytes begin: a file that is on its way out no longer counts. -1 for an empty queue."""
+        """The start of readable bytes, without files that are being deleted. -1 for an empty queue."""
         files = self._files
         for file in files:
             if file.available:
@@ -187,13 +228,13 @@ class MappedFileQueue:
 
     @property
     def max_offset(self) -> int:
-        """Where readable bytes end; 0 for an empty queue."""
+        """The end of readable bytes; 0 for an empty queue."""
         last = self.last()
         return 0 if last is None else last.from_offset + last.read_position
 
     @property
     def max_wrote_offset(self) -> int:
-        """Where written bytes end, committed or not; 0 for an empty queue."""
+        """The end of written bytes, committed or not; 0 for an empty queue."""
         last = self.last()
         return 0 if last is None else last.from_offset + last.wrote_position
 
@@ -206,7 +247,7 @@ class MappedFileQueue:
     def create_next(self, start_offset: int = 0) -> MappedFile:
         """The file after the last one, which must be full; in an empty queue the one that covers `start_offset`.
 
-        Durable in its directory on return, but for the first one with `names`. Raises DiskFull, or StoreError when
+        Durable in its directory on return, except the first one with `names`. Raises DiskFull, or StoreError when
         the allocator takes too long.
         """
         last = self.last()
@@ -227,13 +268,13 @@ class MappedFileQueue:
     def make_next(self) -> MappedFile:
         """The file that will follow the last one, made but not yet part of the queue: `add` it once the last is full.
 
-        For a writer that must know that it has room before it ends the last file.
+        For a writer that needs the next file before it ends the last one.
         """
         last = self.last()
         return self._make(0 if last is None else last.from_offset + self.file_size)
 
     def add(self, file: MappedFile) -> None:
-        """Let a file from `make_next` be the last of the queue."""
+        """Append a file from `make_next` to the queue."""
         with self._lock:
             self._publish((*self._files, file))
 
@@ -243,7 +284,7 @@ class MappedFileQueue:
             return self._allocator.take(path, self._path_of(offset + self.file_size), self.file_size)
         last = self.last()
         if last is not None and last.name_is_due:
-            last.sync_whole()  # Or a power cut could take it, and leave the one behind it.
+            last.sync_whole()  # Otherwise a power cut could lose it, and keep the file behind it.
         return MappedFile.create(
             self._access,
             path,
@@ -255,7 +296,7 @@ class MappedFileQueue:
         )
 
     def doubt_names(self) -> None:
-        """A process that died may have left the files without durable names: the next flush makes them so."""
+        """A killed process may have left the files without durable names: the next flush makes them durable."""
         for file in self._files:
             file.doubt_name()
 
@@ -271,7 +312,7 @@ class MappedFileQueue:
         file = self._file_at(self.flushed_where)
         if file is None:
             return True
-        timestamp_ms = file.store_timestamp_ms  # Before the flush: a message that arrives during it may not be durable.
+        timestamp_ms = file.store_timestamp_ms  # Before the flush: later messages may not be durable.
         where = file.from_offset + file.flush(least_pages)
         unmoved = where == self.flushed_where
         self.flushed_where = where
@@ -290,14 +331,14 @@ class MappedFileQueue:
         return unmoved
 
     def _file_at(self, where: int) -> MappedFile | None:
-        """The file to work on. When cleaning overtook us, the first one, or we would never move again."""
+        """The file that covers `where`, or the first one when cleaning has passed it, to avoid a stuck position."""
         first = self.first()
         return self.find(where, return_first=first is not None and where < first.from_offset)
 
     # Shrinking at the back
 
     def truncate_dirty(self, offset: int) -> None:
-        """Forget everything from `offset` on: positions are set in its file, later files are removed. No writer runs.
+        """Drop everything from `offset` on: positions are set in its file, later files are removed. No writer may run.
 
         Bytes beyond `offset` stay in that file; `MappedFile.zero_from` erases them.
         """
@@ -306,19 +347,6 @@ class MappedFileQueue:
         if file is not None:
             file.set_positions(offset - file.from_offset)
         self._clamp(offset)
-
-    def reset_offset(self, offset: int) -> bool:
-        """Like `truncate_dirty`, but refuses, and changes nothing, beyond the last file or more than two files back."""
-        last = self.last()
-        if last is None:
-            return True
-        back = last.from_offset + last.wrote_position - offset
-        if back > self.file_size * RESET_BACK_FILES_MAX or offset > last.from_offset + last.size:
-            return False
-        self.truncate_dirty(offset)
-        if offset == last.from_offset + last.size:
-            last.set_positions(last.size)
-        return True
 
     def delete_last(self) -> bool:
         """Remove the last file; False when there is none."""
@@ -330,11 +358,11 @@ class MappedFileQueue:
         return True
 
     def _remove_newest(self, files: list[MappedFile]) -> None:
-        """Remove files at the back, newest first: whatever a power cut leaves is contiguous."""
+        """Remove files at the back, newest first: what a power cut leaves is contiguous."""
         if not files:
             return
         if self._allocator is not None:
-            self._allocator.discard_unused()  # They lie behind the files that go.
+            self._allocator.discard_unused()  # They follow the files that are removed.
         for file in reversed(files):
             _destroy_now(file)
             self._drop((file,))
@@ -354,7 +382,7 @@ class MappedFileQueue:
         batch_max: int,
         veto: Callable[[MappedFile], bool] | None = None,
     ) -> int:
-        """Delete the leading files that are old enough (see `expiry.expired_by_time`); how many went."""
+        """Delete the leading files that are old enough (see `expired_by_time`); how many."""
         if batch_max < 1:
             raise ValueError(f"{self.directory}: expected to delete at least one file per run, found {batch_max}")
         candidates = expired_by_time(self._files[:-1], self._clock, expired_ms, immediately, veto)
@@ -376,9 +404,9 @@ class MappedFileQueue:
         last_unit_physical_offset: Callable[[MappedFile], int],
         destroy_interval_ms: int = 60_000,
     ) -> int:
-        """Delete the leading files whose last unit points below `min_physical_offset`; how many went.
+        """Delete the leading files whose last unit points below `min_physical_offset`; how many.
 
-        `last_unit_physical_offset` reads the last `unit_size` bytes of a file; negative means that it cannot tell.
+        `last_unit_physical_offset` reads the last `unit_size` bytes of a file; negative when it is unknown.
         """
         count = 0
         for file in expired_by_offset(self._files[:-1], min_physical_offset, unit_size, last_unit_physical_offset):
@@ -388,9 +416,9 @@ class MappedFileQueue:
         return count
 
     def retry_delete_first(self, interval_ms: int) -> bool:
-        """Destroy again the files at the front that an earlier run could not remove; True when one went.
+        """Destroy again the files at the front that an earlier round could not remove; True when one was removed.
 
-        RocketMQ looks at the very first file only, so a second hanging one waits for another round.
+        RocketMQ retries the first file only, so a second one waits for another round.
         """
         removed = False
         while (first := self.first()) is not None and not first.available:
@@ -404,7 +432,7 @@ class MappedFileQueue:
         self._drop((file,) if gone else ())
         return gone
 
-    # The end
+    # Closing
 
     def shutdown(self, interval_ms: int = 1000) -> None:
         """Refuse new readers and writers of every file; files on disk stay."""
@@ -413,11 +441,11 @@ class MappedFileQueue:
         self._drop(())
 
     def close(self) -> None:
-        """Unmap everything, delete nothing. Call it when every thread that uses the queue has stopped."""
+        """Unmap everything, delete nothing. No other thread may use the queue."""
         with self._lock:
             files = self._files
             self._publish(())
-        with ExitStack() as let_go:  # Every file is let go, also when one cannot commit.
+        with ExitStack() as let_go:  # Every file is closed, also when one cannot commit.
             for file in files:
                 let_go.callback(file.close)
 
@@ -437,3 +465,77 @@ def _destroy_now(file: MappedFile) -> None:
     """Unlink without waiting for readers (they keep their bytes): the name may be needed again at once."""
     if not file.destroy(0):
         file.destroy(0)  # The first call never forces; the second one, 0 ms later, does.
+
+
+def choose_path(
+    paths: Collection[str], read_only_paths: Collection[str], full_paths: Collection[str], file_number: int
+) -> str:
+    """The directory of file `file_number`. Raises BadConfig when every path is read-only."""
+    writable = set(paths) - set(read_only_paths)
+    candidates = sorted(writable - set(full_paths)) or sorted(writable)
+    if not candidates:
+        raise BadConfig(
+            f"expected a commit-log path that may be written, found paths {sorted(paths)} all read-only. "
+            "Add a path that is not in readOnlyCommitLogStorePaths."
+        )
+    return candidates[file_number % len(candidates)]
+
+
+class MultiPathMappedFileQueue(MappedFileQueue):
+    """One queue whose files are spread over several directories, usually one per disk.
+
+    File number i = offset / file_size goes to candidates[i % len(candidates)], where the candidates are the configured
+    paths without the read-only and the full ones, sorted; when all are full, without the read-only ones only. Loading
+    reads all paths. The sets may change while the store is open; each new file uses the current sets.
+
+    `paths` and `read_only_paths` may be assigned at any time; `full_paths` is called at each creation.
+    """
+
+    def __init__(
+        self,
+        access: FileAccess,
+        paths: Iterable[str],
+        file_size: int,
+        *,
+        clock: Clock,
+        read_only_paths: Iterable[str] = (),
+        full_paths: Callable[[], Collection[str]] = tuple,
+        allocator: FileAllocator | None = None,
+        reserve_bytes: int = RESERVE_BYTES,
+        writable: bool = True,
+        sleep: Sleep = sleep_seconds,
+    ) -> None:
+        self.paths = tuple(paths)
+        self.read_only_paths = tuple(read_only_paths)
+        self.full_paths = full_paths
+        if not self.paths:
+            raise BadConfig("expected at least one commit-log path, found none.")
+        super().__init__(
+            access,
+            self.paths[0],
+            file_size,
+            clock=clock,
+            allocator=allocator,
+            reserve_bytes=reserve_bytes,
+            writable=writable,
+            sleep=sleep,
+        )
+
+    def _directories(self) -> Iterable[str]:
+        return sorted({*self.paths, *self.read_only_paths})
+
+    def _listed(self) -> list[tuple[str, FileInfo]]:
+        return [(path, info) for path in self._directories() for info in self._access.list_files(path)]
+
+    def _path_of(self, offset: int) -> str:
+        directory = choose_path(self.paths, self.read_only_paths, self.full_paths(), offset // self.file_size)
+        return os.path.join(directory, name_of_offset(offset))
+
+    def _load_file(self, path: str) -> MappedFile:
+        try:
+            return super()._load_file(path)
+        except ReadOnlyStore:
+            # "Read-only" in RocketMQ means no new files; the disk behind it may or may not be writable.
+            if os.path.dirname(path) not in self.read_only_paths:
+                raise
+            return MappedFile.load(self._access, path, self.file_size, clock=self._clock, writable=False)

@@ -1,4 +1,4 @@
-"""Operating-system errors, said in the words of our own error tree."""
+"""Translation of operating-system errors to TierMQ's error tree."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _FILES_MAX = "/proc/sys/fs/file-max"
 
 @contextmanager
 def translated(action: str, path: str) -> Iterator[None]:
-    """No room becomes DiskFull, no permission ReadOnlyStore, a limit that is reached TooManyOpenFiles.
+    """ENOSPC becomes DiskFull, no permission ReadOnlyStore, a reached limit TooManyOpenFiles.
 
-    Anything else stays the OSError it is.
+    Other errors stay OSError.
     """
     try:
         yield
@@ -50,10 +50,10 @@ def _named(error: OSError, action: str, path: str) -> StoreError | None:
 
 
 def limit_reached(number: int | None) -> str | None:
-    """Which limit an error number stands for, how much of it is in use, and what raises it. None for other errors."""
+    """The limit of an error number, how much of it is in use, and how to raise it. None for other errors."""
     if number == errno.EMFILE:
-        # The kernel says this only when every number below the limit is taken, so the limit is also the count; to
-        # count them would take a descriptor.
+        # The kernel returns this only when every number below the limit is in use, so the limit is also the count;
+        # counting would need a descriptor.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         return (
             f"a free file descriptor, found all {soft} of this process open (hard limit {hard}). "
@@ -74,11 +74,17 @@ def limit_reached(number: int | None) -> str | None:
     return None
 
 
+def maps_max() -> int | None:
+    """How many memory maps a process may have; None where that is not known."""
+    text = _number_in(_MAPS_MAX)
+    return int(text) if text.isdigit() else None
+
+
 def _number_in(path: str) -> str:
     try:
         with open(path) as file:
             return file.read().strip()
-    except OSError:  # There may be no descriptor left to look with, or no /proc.
+    except OSError:  # There may be no descriptor left, or no /proc.
         return "an unknown number"
 
 

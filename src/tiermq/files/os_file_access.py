@@ -1,19 +1,297 @@
-"""OsFileAccess: the real file system (Linux), with every durability step spelled out."""
+"""OsFileAccess and OsRegion: the real file system (Linux), with explicit durability steps; seals of small files.
+
+    user.tiermq.seal    CRC-32 of a file's bytes as 8 hex digits, a space, its modification time in nanoseconds
+
+A seal is an extended attribute with the checksum of a small file. RocketMQ's configuration files are JSON without a
+checksum: a bad bit in the name of a group makes it another group. A file whose bytes do not match its seal, and whose
+time is the same, was not edited: it is corrupt. An edit changes the time, and a copy by most programs drops the
+attribute; then there is nothing to compare, and the file is trusted. The attribute stays with the file when it is
+renamed, and is durable when the file is synced.
+"""
 
 from __future__ import annotations
 
 import errno
+import mmap
 import os
-from collections.abc import Callable
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
-from tiermq.errors import StoreDamaged
-from tiermq.files import config_file, file_seal, system_calls
-from tiermq.files.disk_space import UNKNOWN_RATIO, usage_ratio
+from tiermq.errors import ReadOnlyStore, StoreClosed, StoreDamaged, StoreError
+from tiermq.files import config_file, system_calls
 from tiermq.files.file_access import FileInfo
 from tiermq.files.os_errors import translated
-from tiermq.files.os_region import OsRegion
 from tiermq.files.store_lock import StoreLock
+
+SEAL_ATTRIBUTE = "user.tiermq.seal"
+
+
+def seal_file(descriptor: int, data: bytes) -> bool:
+    """Seal an open file that holds `data`; sync it afterwards. False where the file system keeps no such attributes."""
+    text = f"{zlib.crc32(data):08x} {os.fstat(descriptor).st_mtime_ns}"
+    try:
+        os.setxattr(descriptor, SEAL_ATTRIBUTE, text.encode())
+    except OSError:  # Not supported, not permitted, or no space for it: a file without a seal is trusted.
+        return False
+    return True
+
+
+def is_seal_broken(path: str, data: bytes) -> bool:
+    """Whether `data`, just read from the file, is not what was sealed, though the file was not written since."""
+    try:
+        crc, modified_ns = os.getxattr(path, SEAL_ATTRIBUTE).decode().split(" ")
+        return int(modified_ns) == os.stat(path).st_mtime_ns and int(crc, 16) != zlib.crc32(data)
+    except (OSError, ValueError):  # No seal, or a foreign one.
+        return False
+
+
+_ZEROS = bytes(1 << 20)
+_NO_DESCRIPTOR = -1
+
+
+class OsRegion:
+    """One mapped file of the real file system.
+
+    A file has two handles: the map, and a descriptor for the calls that need one. A store with ten thousand files
+    needs ten thousand maps but no descriptors: the map keeps none, a sync without a descriptor uses the map, and
+    the owner closes the descriptor when it is rarely needed; a call that needs one then opens the path again. The
+    user count ensures that a descriptor is never closed (and its number reused by the kernel for another file)
+    while another thread uses it.
+
+    See `file_access.Region`. `_lock` guards the descriptor and its count of users.
+    """
+
+    __slots__ = (
+        "_closed",
+        "_descriptor",
+        "_descriptor_unwanted",
+        "_identity",
+        "_lock",
+        "_sync_failure",
+        "_users",
+        "_writable",
+        "buffer",
+        "path",
+        "size",
+    )
+
+    def __init__(self, path: str, descriptor: int, size: int, writable: bool) -> None:
+        """Takes ownership of `descriptor`, also when it raises."""
+        self.path = path
+        self.size = size
+        self._writable = writable
+        self._descriptor = descriptor
+        self._descriptor_unwanted = False
+        self._users = 0
+        self._closed = False
+        self._lock = threading.Lock()
+        self._sync_failure: OSError | None = None
+        try:
+            self._identity = _identity_of(os.fstat(descriptor))
+            # The compiled kernel accepts writable buffers only. A private map is one, and accidental writes to it never
+            # reach the file.
+            self.buffer: mmap.mmap | None = system_calls.map_file(descriptor, size, shared=writable)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def reserve(self, start: int, length: int) -> None:
+        self._check_range(start, length)
+        if length == 0:
+            return
+        with self._descriptor_for("reserve disk blocks", writing=True) as descriptor:
+            os.posix_fallocate(descriptor, start, length)
+
+    def sync(self) -> None:
+        if self._sync_failure is not None:
+            raise StoreError(
+                f"{self.path}: an earlier sync failed ({self._sync_failure}), so the kernel may have dropped bytes "
+                "that it could not write. Nothing in this file can be promised; check the disk and reopen the store."
+            ) from self._sync_failure
+        if self._writable and self._descriptor == _NO_DESCRIPTOR:
+            self._sync_through_map()
+            return
+        with self._descriptor_for("sync", writing=False) as descriptor:
+            try:
+                os.fdatasync(descriptor)
+            except OSError as error:
+                self._sync_failure = error
+                raise
+
+    def _sync_through_map(self) -> None:
+        """The same without a descriptor, so that a store at its descriptor limit can still sync."""
+        with translated("sync", self.path):
+            buffer = self.buffer
+            if buffer is None:
+                raise StoreClosed(f"{self.path}: expected an open file to sync, found it closed.")
+            self._check_identity(os.stat(self.path))
+            try:
+                system_calls.sync_pages(buffer, self.size)
+            except ValueError as error:
+                raise StoreClosed(f"{self.path}: expected an open file to sync, found it closed.") from error
+            except OSError as error:
+                self._sync_failure = error
+                raise
+
+    def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
+        with memoryview(data) as whole, whole.cast("B") as left:
+            self._check_range(position, len(left))
+            with self._descriptor_for("write", writing=True) as descriptor:
+                done = 0
+                while done < len(left):
+                    with left[done:] as rest:
+                        done += os.pwrite(descriptor, rest, position + done)
+
+    def zero(self, start: int, length: int) -> None:
+        self._check_range(start, length)
+        if length == 0:
+            return
+        with self._descriptor_for("zero", writing=True) as descriptor:
+            if not system_calls.punch_hole(descriptor, start, length):
+                _overwrite_data(descriptor, start, start + length)
+
+    def populate(self, start: int, length: int) -> bool:
+        self._check_range(start, length)
+        if not self._writable:  # Write-populating a private map would copy the whole file.
+            return False
+        return length == 0 or system_calls.advise(self.buffer, start, length, system_calls.MADV_POPULATE_WRITE)
+
+    def lock_memory(self) -> bool:
+        return self._writable and system_calls.lock_pages(self.buffer, self.size)
+
+    def unlock_memory(self) -> bool:
+        return system_calls.unlock_pages(self.buffer, self.size)
+
+    def advise_will_need(self) -> bool:
+        return system_calls.advise(self.buffer, 0, self.size, system_calls.MADV_WILLNEED)
+
+    def release_pages(self, start: int, length: int) -> bool:
+        self._check_range(start, length)
+        if not self._writable:  # In a private map that would discard changes.
+            return False
+        first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+        end = start + length
+        if end < self.size:
+            end -= end % mmap.PAGESIZE
+        return first >= end or system_calls.advise(self.buffer, first, end - first, system_calls.MADV_DONTNEED)
+
+    def data_ranges(self) -> list[tuple[int, int]]:
+        with self._descriptor_for("look for data", writing=False) as descriptor:
+            return _data_ranges(descriptor, 0, self.size)
+
+    def close_descriptor(self) -> None:
+        with self._lock:
+            self._descriptor_unwanted = True
+            self._close_descriptor_when_idle()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._descriptor_unwanted = True
+            self._close_descriptor_when_idle()
+            buffer, self.buffer = self.buffer, None
+        if buffer is not None:
+            try:
+                buffer.close()
+            except BufferError:
+                # A reader still has a view of the map. Unmapping would kill the process; the map is freed with that
+                # reader's view.
+                return
+
+    @contextmanager
+    def _descriptor_for(self, action: str, writing: bool) -> Iterator[int]:
+        if writing and not self._writable:
+            raise ReadOnlyStore(f"{self.path}: expected a file opened for writing to {action}, found it read-only.")
+        with translated(action, self.path):
+            with self._lock:
+                if self._closed:
+                    raise StoreClosed(f"{self.path}: expected an open file to {action}, found it closed.")
+                if self._descriptor == _NO_DESCRIPTOR:
+                    self._descriptor = self._reopen()
+                self._descriptor_unwanted = False
+                self._users += 1
+                descriptor = self._descriptor
+            try:
+                yield descriptor
+            finally:
+                with self._lock:
+                    self._users -= 1
+                    self._close_descriptor_when_idle()
+
+    def _reopen(self) -> int:
+        descriptor = os.open(self.path, (os.O_RDWR if self._writable else os.O_RDONLY) | os.O_CLOEXEC)
+        try:
+            self._check_identity(os.fstat(descriptor))
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _check_identity(self, found: os.stat_result) -> None:
+        if _identity_of(found) != self._identity:
+            raise StoreDamaged(
+                f"{self.path}: expected the file that this process has mapped, found another one under its name. "
+                "It was replaced while the store was running; close the store and check the directory."
+            )
+
+    def _close_descriptor_when_idle(self) -> None:
+        if self._descriptor_unwanted and self._users == 0 and self._descriptor != _NO_DESCRIPTOR:
+            os.close(self._descriptor)
+            self._descriptor = _NO_DESCRIPTOR
+
+    def _check_range(self, start: int, length: int) -> None:
+        if start < 0 or length < 0 or start + length > self.size:
+            raise ValueError(
+                f"{self.path}: expected a range within {self.size} bytes, found {length} bytes at {start}."
+            )
+
+
+def _identity_of(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _overwrite_data(descriptor: int, start: int, end: int) -> None:
+    """Overwrite the data in [start, end) with zeros, without filling holes. For file systems that cannot punch."""
+    for position, stop in _data_ranges(descriptor, start, end):
+        while position < stop:
+            position += os.pwrite(descriptor, _ZEROS[: stop - position], position)
+
+
+def _data_ranges(descriptor: int, start: int, end: int) -> list[tuple[int, int]]:
+    """The ranges of [start, end) that are not holes; all of it where the file system does not report holes."""
+    found: list[tuple[int, int]] = []
+    position = start
+    while position < end:
+        try:
+            position = max(position, os.lseek(descriptor, position, os.SEEK_DATA))
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # No data from here to the end of the file.
+                return found
+            return [*found, (position, end)]
+        stop = min(end, os.lseek(descriptor, position, os.SEEK_HOLE))
+        if position < stop:
+            found.append((position, stop))
+        position = stop
+    return found
+
+
+UNKNOWN_RATIO = -1.0
+
+
+def usage_ratio(total_bytes: int, free_bytes: int, usable_bytes: int) -> float:
+    """How full a disk is, by RocketMQ's arithmetic; UNKNOWN_RATIO for a file system without a size.
+
+    ceil(100 * used / (used + usable)) / 100, where usable excludes blocks reserved for root.
+    """
+    used_bytes = total_bytes - free_bytes
+    entire_bytes = used_bytes + usable_bytes
+    if total_bytes <= 0 or entire_bytes <= 0:
+        return UNKNOWN_RATIO
+    return -(-100 * used_bytes // entire_bytes) / 100
+
 
 Decoded = TypeVar("Decoded")
 
@@ -21,7 +299,7 @@ _FILE_MODE = 0o644
 
 
 class OsFileAccess:
-    """See `file_access.FileAccess`. Has no state, so any number of threads may share one."""
+    """See `file_access.FileAccess`. Stateless: threads may share one."""
 
     __slots__ = ()
 
@@ -35,9 +313,9 @@ class OsFileAccess:
             with translated("make a directory", directory):
                 os.makedirs(directory, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
-            self.make_directories(directory)  # Which tells what is in the way.
+            self.make_directories(directory)  # Raises the cause.
         region = self._create(path, size, durable=False)
-        # The first store to a new page would read ahead, megabytes of nothing: milliseconds for each of many files.
+        # Else the first store to a new page would read megabytes of zeros ahead: milliseconds for each file.
         system_calls.advise(region.buffer, 0, size, system_calls.MADV_RANDOM)
         return region
 
@@ -109,7 +387,7 @@ class OsFileAccess:
             try:
                 os.unlink(path)
             except FileNotFoundError:
-                return  # Gone is what was asked for.
+                return  # Already removed.
 
     def remove_directory_if_empty(self, path: str) -> bool:
         with translated("remove a directory", path):
@@ -166,7 +444,7 @@ class OsFileAccess:
                 with open(temporary, "wb") as file:
                     file.write(data)
                     file.flush()
-                    file_seal.seal(file.fileno(), data)
+                    seal_file(file.fileno(), data)
                     os.fsync(file.fileno())
                 os.replace(temporary, path)
             except BaseException:
@@ -178,7 +456,7 @@ class OsFileAccess:
         config_file.write_config(self, path, data)
 
     def read_config(self, path: str, decode: Callable[[bytes], Decoded]) -> Decoded | None:
-        return config_file.read_config(self, path, decode, file_seal.is_broken)
+        return config_file.read_config(self, path, decode, is_seal_broken)
 
     def disk_usage_ratio(self, path: str) -> float:
         try:
@@ -194,17 +472,13 @@ class OsFileAccess:
             return -1
         return status.f_bavail * status.f_frsize
 
-    def touch_modified_ms(self, path: str, modified_ms: int) -> None:
-        with translated("set the modification time", path):
-            os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
-
     def lock(self, path: str) -> StoreLock:
         self.make_directories(_parent(path))
         return StoreLock(path)
 
 
 def _refuse_deadly_holes(descriptor: int) -> None:
-    """On a full tmpfs a read of a hole kills the process, and recovery reads behind the end of data: say it instead."""
+    """On a full tmpfs a read of a hole kills the process, and recovery reads behind the end of data: raise instead."""
     status = os.fstat(descriptor)
     holes = status.st_size - status.st_blocks * 512
     if holes > 0 and system_calls.is_tmpfs(descriptor):

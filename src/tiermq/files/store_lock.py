@@ -4,8 +4,8 @@ The file holds the four bytes `lock`; the lock is an exclusive POSIX record lock
 Java's `FileChannel.tryLock(0, 1, false)` takes. Two properties of POSIX locks need care:
 
 * they do not exclude a second holder in the same process, so a table of this process's locks does;
-* closing *any* descriptor of the file drops the lock, so a second attempt must not even open the file, and nobody
-  else in the process may read the lock file while the store is open.
+* closing *any* descriptor of the file drops the lock, so a second attempt must not even open the file, and no
+  other code in the process may read the lock file while the store is open.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class StoreLock:
 
 
 def is_held_here(path: str) -> bool:
-    """Whether this very process holds the lock; the file is not opened for that."""
+    """Whether this process holds the lock. Does not open the file."""
     with _table_lock:
         return _held.get(_identity_of_path(path)) == os.getpid()
 
@@ -77,7 +77,7 @@ def _identity_of_path(path: str) -> tuple[int, int]:
 def _lock_or_raise(descriptor: int, path: str) -> None:
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, LOCKED_BYTES, 0, os.SEEK_SET)
-    except (BlockingIOError, PermissionError) as error:  # POSIX allows EAGAIN and EACCES for "held by someone".
+    except (BlockingIOError, PermissionError) as error:  # POSIX allows EAGAIN and EACCES for a held lock.
         raise StoreLocked(
             f"{path}: expected a free store, found its lock held by another process. "
             "Stop that broker or store, or choose another directory; the lock goes away with the process."

@@ -1,8 +1,8 @@
 """Memory and file calls that Python lacks, or has only in a form that holds the interpreter lock.
 
 `mmap.madvise` and `mmap.flush` stall every thread of the process while the kernel works; the same calls through
-ctypes do not. A function that returns a bool is an acceleration, or its caller has another way: True when the kernel
-did it, and `errno` of a refusal interests nobody. The others raise OSError.
+ctypes do not. A function that returns a bool is an optimization, or its caller has a fallback: True when the kernel did
+it; `errno` is ignored. All other functions raise OSError.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _function(name: str, *argument_types: Any, result: Any = ctypes.c_int) -> Any:
-    """A C function that returns int, or what `result` says; None where the C library lacks it."""
+    """A C function that returns int, or `result`; None where the C library lacks it."""
     function = getattr(_libc, name, None)
     if function is not None:
         function.argtypes = argument_types
@@ -87,9 +87,9 @@ def unlock_pages(buffer: Any, length: int) -> bool:
 def map_file(descriptor: int, size: int, *, shared: bool) -> mmap.mmap:
     """A writable map of a file that keeps no descriptor; what is written reaches the file only when it is `shared`.
 
-    Python before 3.13 duplicates the descriptor of every map and has no word against it. So it makes a map of nothing,
-    which has none, and the kernel then puts the file's pages in that place; closing and the count of views stay
-    Python's. A refusal leaves the map of nothing as it was: the kernel checks its limits before it replaces.
+    Python before 3.13 always duplicates the descriptor of a map. So Python creates an anonymous map, which has none,
+    and mmap with MAP_FIXED replaces it by the file's pages; closing and the count of views stay Python's. A failure
+    leaves the anonymous map unchanged: the kernel checks its limits before it replaces.
     """
     if sys.version_info >= (3, 13):
         access = mmap.ACCESS_WRITE if shared else mmap.ACCESS_COPY
@@ -106,9 +106,9 @@ def map_file(descriptor: int, size: int, *, shared: bool) -> mmap.mmap:
 
 
 def sync_pages(buffer: Any, size: int) -> None:
-    """Do what fdatasync does to the file behind a shared map, without a descriptor. Raises what the kernel found.
+    """fdatasync of the file behind a shared map, without a descriptor. Raises the kernel's error.
 
-    The map remembers the file as it was opened, so an error of an earlier write-back is reported here too.
+    The map refers to the file as it was opened, so an error of an earlier write-back is reported here too.
     """
     pinned = ctypes.c_char.from_buffer(buffer)
     if _msync(ctypes.addressof(pinned), size, _MS_SYNC) != 0:
@@ -117,7 +117,7 @@ def sync_pages(buffer: Any, size: int) -> None:
 
 
 def is_tmpfs(descriptor: int) -> bool:
-    """Whether a file lies in memory, where even reading a hole through a map takes a block."""
+    """Whether a file is on tmpfs, where even reading a hole through a map allocates a block."""
     facts = ctypes.create_string_buffer(_STATFS_BYTES)
     if _fstatfs is None or _fstatfs(descriptor, ctypes.addressof(facts)) != 0:
         return False
@@ -125,7 +125,7 @@ def is_tmpfs(descriptor: int) -> bool:
 
 
 def punch_hole(descriptor: int, start: int, length: int) -> bool:
-    """Give the blocks back, the bytes read as zero. False where the file system has no holes; raises other errors."""
+    """Free the blocks; the bytes read as zero. False where the file system has no holes; raises other errors."""
     if _fallocate is None:
         return False
     if _fallocate(descriptor, _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE, start, length) == 0:

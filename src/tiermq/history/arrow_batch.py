@@ -1,8 +1,8 @@
 """Runs of records to Arrow batches. The kernel writes the buffers of columns; here they become arrays, uncopied.
 
 Invariants: a batch has exactly the schema of `arrow_schema(columns)`; rows come in the order of the run; a damaged
-record is a row that says so in `_corrupt`, or a CorruptRecord error, as told, but never passes for a message and is
-never left out. A batch holds at most `max_rows` rows and, beyond its first row, about `max_bytes` bytes, so that
+record is a row with the reason in `_corrupt`, or a CorruptRecord error, by option, but never passes for a message and
+is never left out. A batch holds at most `max_rows` rows and, beyond its first row, about `max_bytes` bytes, so that
 offsets of 32 bits always suffice.
 """
 
@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 from tiermq.config import StoreConfig
 from tiermq.errors import CorruptRecord
 from tiermq.history.arrow_schema import ALIASES, COLUMNS, arrow_schema
-from tiermq.history.row_filter import RowFilter
-from tiermq.history.scan_values import HistoryPlace, RecordRun, ScanRequest, ScanTask, Side
+from tiermq.history.scan_values import HistoryPlace, RecordRun, RowFilter, ScanRequest, ScanTask, Side
 from tiermq.kernel import COLUMN_SHAPES, Check, ColumnRequest, DecodedColumns, Shape, decode_columns
+from tiermq.message.layout import BODY_CRC_AT
 from tiermq.tier.names import QueueKey
 
 MAX_BYTES = 64 << 20
@@ -37,20 +37,19 @@ LOG_APPEND_TIME = 1
 DELAYS_MS = StoreConfig().delay_levels_ms
 """RocketMQ's default delay levels: a record holds the number of its level only. A request may have the broker's."""
 _MADE_OF = {"recordId": ("queueOffset",), "msgId": ("uniqKey", "queueOffset")}
-"""Columns that are made here of columns of the kernel."""
+"""Columns computed here from columns of the kernel."""
 _SAME_AS = {"value": "body", "offset": "queueOffset", "timestamp": "storeTimestamp", "headers": "properties"}
 """Kafka's names for columns of the kernel."""
 
 
-BODY_CRC_AT = 8  # In a record: behind its size and its magic.
 _CRC_MASK = b"\xa5\x3c\x96\x69"
 """All four bytes, so that the mark never undoes the damage of one of them."""
 
 
 class OnCorrupt(enum.Enum):
-    """What becomes of a record that is damaged."""
+    """How to treat a damaged record."""
 
-    ROW = "row"  # A row with its place and the reason in `_corrupt`.
+    ROW = "row"  # A row with its offset and the reason in `_corrupt`.
     RAISE = "raise"
 
 
@@ -99,7 +98,7 @@ def decode_run(
 ) -> Iterator[pa.RecordBatch]:
     """The messages of `run` that `request` wants, as batches; no batch is empty.
 
-    Raises UnknownColumn at once for a column that does not exist, and CorruptRecord for a damaged record if told so.
+    Raises UnknownColumn at once for a column that does not exist, and CorruptRecord for a damaged record if configured.
     Without `request.include_body`, `body` (and `value`) is null; where bodies were not read, no checksum is looked at.
     """
     schema = arrow_schema(columns)
@@ -128,7 +127,7 @@ def is_known(columns: Sequence[str], task: ScanTask) -> bool:
 
 
 def known_rows(task: ScanTask, columns: Sequence[str], max_rows: int = KNOWN_ROWS_MAX) -> Iterator[pa.RecordBatch]:
-    """The rows of such a task, without a read: manifests and queues say which messages there are."""
+    """The rows of such a task, without a read: manifests and queues give the offsets."""
     schema = arrow_schema(columns)
     constants = Constants.of_queue(task.queue, task.side)
     for begin in range(task.from_offset, task.to_offset, max_rows):
@@ -166,7 +165,7 @@ def _batches(
                 f"{decoded.corrupt[0][2]}; verify the history, or let damaged records pass as rows with `_corrupt`"
             )
         if decoded.next_index <= index:
-            raise ValueError(f"a batch needs room for one row: max_rows is {max_rows}, max_bytes is {max_bytes}")
+            raise ValueError(f"a batch must hold one row: max_rows is {max_rows}, max_bytes is {max_bytes}")
         index = decoded.next_index
         if decoded.rows:
             yield _batch(decoded, schema, constants)
@@ -184,7 +183,7 @@ def _refused(run: RecordRun) -> Any:
 
 
 def _batch(decoded: DecodedColumns, schema: pa.Schema, constants: Constants) -> pa.RecordBatch:
-    if not schema.names:  # Arrays tell how many rows there are; without any, only this does.
+    if not schema.names:  # Arrays give the row count; without any, only this does.
         rows = pa.Array.from_buffers(pa.struct([]), decoded.rows, [None])
         return pa.RecordBatch.from_struct_array(rows)
     return pa.RecordBatch.from_arrays([_array(field, decoded, constants) for field in schema], schema=schema)
@@ -197,7 +196,7 @@ def _kernel_columns(names: Sequence[str], *, include_body: bool) -> tuple[str, .
 
 
 def _check_of(side: Side, *, check_crc: bool) -> Check:
-    """In a tier offsets were rewritten, so there the CRC property of a whole record says nothing any more."""
+    """In a tier offsets were rewritten, so there the CRC property of a whole record is not valid any more."""
     if not check_crc:
         return Check.NOTHING
     return Check.BODY_AND_PROPERTY if side is Side.HOT else Check.BODY
@@ -223,7 +222,7 @@ def _array(field: pa.Field, decoded: DecodedColumns, constants: Constants) -> pa
         return pc.coalesce(_array(pa.field("uniqKey", pa.string()), decoded, constants), ids)
     kernel_name = _SAME_AS.get(name, name)
     buffers = decoded.buffers.get(kernel_name)
-    if buffers is None:  # Bodies that nobody wants.
+    if buffers is None:  # Bodies are not wanted.
         return constant(None, field.type, rows)
     return _WRAPPERS[COLUMN_SHAPES[kernel_name]](
         field.type, rows, [None if b is None else pa.py_buffer(b) for b in buffers]
@@ -266,7 +265,7 @@ def _wrap_list(kind: pa.DataType, rows: int, buffers: list[pa.Buffer | None]) ->
 
 
 def _wrap_map(kind: pa.DataType, rows: int, buffers: list[pa.Buffer | None]) -> pa.Array:
-    """A map, or the same as a list of structs: both lie alike in memory."""
+    """A map, or the same as a list of structs: both have the same memory layout."""
     validity, offsets, name_offsets, name_data, value_offsets, value_data = buffers
     count = _count(name_offsets)
     entry = pa.struct([kind.key_field, kind.item_field]) if pa.types.is_map(kind) else kind.value_type

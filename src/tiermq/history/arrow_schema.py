@@ -2,10 +2,10 @@
 
 Types are to the letter what Spark's own conversion of the declared schema gives, since Spark refuses a batch whose
 types differ in anything: times are microseconds in UTC, elements of lists are called `element`, names of a map are
-never null. Everything else may be null: a damaged record has little more than its place.
+never null. Everything else may be null: a damaged record has little more than its offset.
 
 Ids: `recordId` is `broker/topic/queue/offset`, always there, unique, and the same wherever a message is read. `msgId`
-is the client's unique key, and the `recordId` of a message that has none. `offsetMsgId` names a place in the commit log
+is the client's unique key, and the `recordId` of a message that has none. `offsetMsgId` is an offset in the commit log
 of its broker, which a copy in a tier does not know: null there, and over the wire, where a record may be such a copy.
 """
 
@@ -18,7 +18,9 @@ import pyarrow as pa
 
 from tiermq.errors import UnknownColumn
 
-_TIMESTAMP = pa.timestamp("us", tz="UTC")
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+CORRUPT = "_corrupt"
+"""The column with the reason why a record cannot be read."""
 _TEXTS = pa.list_(pa.field("element", pa.string()))
 _TEXT_MAP = pa.map_(pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string()))
 _HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
@@ -35,9 +37,9 @@ COLUMNS: dict[str, pa.DataType] = {
     "properties": _TEXT_MAP,
     "flag": pa.int32(),
     "sysFlag": pa.int32(),
-    "bornTimestamp": _TIMESTAMP,
+    "bornTimestamp": TIMESTAMP,
     "bornHost": pa.string(),
-    "storeTimestamp": _TIMESTAMP,
+    "storeTimestamp": TIMESTAMP,
     "storeHost": pa.string(),
     "recordId": pa.string(),
     "msgId": pa.string(),
@@ -48,7 +50,7 @@ COLUMNS: dict[str, pa.DataType] = {
     "bodyCrc": pa.int32(),
     "storeSize": pa.int32(),
     "commitLogOffset": pa.int64(),
-    "deliverTime": _TIMESTAMP,
+    "deliverTime": TIMESTAMP,
     "transactionState": pa.string(),
     "tier": pa.string(),
     "segment": pa.string(),
@@ -62,7 +64,7 @@ ALIASES: dict[str, pa.DataType] = {
     "value": pa.binary(),
     "partition": pa.int32(),
     "offset": pa.int64(),
-    "timestamp": _TIMESTAMP,
+    "timestamp": TIMESTAMP,
     "timestampType": pa.int32(),
     "headers": _HEADERS,
 }
@@ -73,7 +75,7 @@ _SPARK_TYPES = {
     pa.binary(): "BINARY",
     pa.int32(): "INT",
     pa.int64(): "BIGINT",
-    _TIMESTAMP: "TIMESTAMP",
+    TIMESTAMP: "TIMESTAMP",
     _TEXTS: "ARRAY<STRING>",
     _TEXT_MAP: "MAP<STRING, STRING>",
     _HEADERS: "ARRAY<STRUCT<key: STRING, value: BINARY>>",
@@ -88,8 +90,8 @@ def check_columns(columns: Iterable[str]) -> tuple[str, ...]:
         if name not in COLUMNS and name not in ALIASES:
             by_lower = {each.lower(): each for each in known}
             nearest = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
-            hint = f"did you mean {by_lower[nearest[0]]!r}? " if nearest else ""
-            raise UnknownColumn(f"messages have no column {name!r}; {hint}There are {', '.join(known)}")
+            hint = f"; did you mean {by_lower[nearest[0]]!r}?" if nearest else "."
+            raise UnknownColumn(f"messages have no column {name!r}{hint} There are {', '.join(known)}")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UnknownColumn(f"column {twice!r} is asked for more than once; name each column once")

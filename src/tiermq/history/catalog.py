@@ -4,9 +4,9 @@
     hot    [max(cold_max, hot_min), hot_max) the rest is read from the store's directory
 
 So each message is read once, in the order of its queue. A queue of which the tier has nothing is read from the store
-alone. What lies between the two, when the store lost it before it was copied, is lost.
+alone. Messages between the two, deleted by the store before they were copied, are lost.
 
-A `Catalog` is refreshed in place, cheaply; the `QueueHistory`s that it gives out never change.
+A `Catalog` is refreshed in place, cheaply; the `QueueHistory`s that it returns never change.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
+from tiermq.clock import EVER_MS
 from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import BadHistory
 from tiermq.history.cold_queues import ColdQueue, ColdQueues, require_one_broker
-from tiermq.history.hot_store import SAMPLES, HotStore
 from tiermq.history.open_history import OpenHistory
 from tiermq.history.scan_values import (
     DEFAULT_BROKER,
     DEFAULT_CLUSTER,
-    EVER_MS,
     HistoryPlace,
     RecordPlace,
     ScanCounters,
@@ -32,20 +31,24 @@ from tiermq.history.scan_values import (
     SegmentSpan,
     StorePlace,
 )
-from tiermq.history.unit_array import decode_units
 from tiermq.message.topic_name import is_light_queue
+from tiermq.store.readonly.store import ReadOnlyStore
+from tiermq.store.tier_continuation import recorded_names
 from tiermq.tier.driver.contract import SegmentInfo
 from tiermq.tier.metadata.metadata_values import Gap, Segment, TimeEntry
 from tiermq.tier.names import QueueKey
+from tiermq.tier.queue.unit_array import decode_units
 
+SAMPLES = 64
+"""Units sampled to estimate the record size of a queue."""
 STRETCHES = 512
 STRETCH_MIN = 1024
-"""A request about a time has so many stretches of a hot queue looked at, none shorter than this many messages."""
+"""A request by time samples this number of ranges of a hot queue, none shorter than this number of messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueHistory:
-    """One queue: where its messages lie on both sides. Bounds are [min, max); equal ones mean nothing there."""
+    """One queue: its messages on both sides. Bounds are [min, max); equal ones mean nothing there."""
 
     key: QueueKey
     cold_min: int = 0
@@ -149,13 +152,13 @@ class Catalog:
             self.counters.bytes_read += self.history.tier.bytes_read - before[1]
 
     def require_readable(self) -> None:
-        """Raises BadHistory when something wanted lies in batch queues: they are never tiered, and not read here.
+        """Raises BadHistory when a requested queue is a batch queue: they are never tiered, and not read here.
 
         Rows that are silently missing would be worse.
         """
         for topic, path in self._batches.items():
             raise BadHistory(
-                f"expected topics with simple queues, found topic {topic!r} in {path}, whose messages lie in batch "
+                f"expected topics with simple queues, found topic {topic!r} in {path}, whose messages are in batch "
                 "queues (queue.type BatchCQ), which cannot be read as history: name the other topics that you want "
                 "(subscribe or subscribePattern), and read this one with LocalStore"
             )
@@ -182,7 +185,7 @@ class Catalog:
         return self._cold is not None and not self._cold.brokers and not self._cold.has_objects
 
     def find(self, topic: str, queue_id: int, broker: str | None = None) -> QueueHistory:
-        """The one queue. Raises BadHistory when there is none, or one on each of several brokers."""
+        """The only queue that matches. Raises BadHistory without a match, or with one on several brokers."""
         found = [
             queue
             for key, queue in self._queues.items()
@@ -192,7 +195,7 @@ class Catalog:
             return found[0]
         if found:
             names = ", ".join(queue.key.broker for queue in found)
-            raise BadHistory(f"queue {queue_id} of topic {topic!r} is on several brokers ({names}); say which")
+            raise BadHistory(f"queue {queue_id} of topic {topic!r} is on several brokers ({names}); name the broker")
         ids = sorted({key.queue_id for key in self._queues if key.topic == topic})
         there = f"it has queues {', '.join(map(str, ids))}" if ids else "there is no such topic"
         raise BadHistory(f"expected queue {queue_id} of topic {topic!r}, found none; {there}")
@@ -207,26 +210,29 @@ class Catalog:
         return self._cold.stored_bytes if self._cold is not None else 0
 
     def _named_stores(self) -> list[StorePlace]:
-        """The stores with the names of their brokers, found out where they were not said."""
+        """The stores with the names of their brokers, detected if not given."""
         stores = list(self.place.stores)
         unnamed = [store for store in stores if not store.broker]
         if len(unnamed) > 1 or (unnamed and len(stores) > 1):
             raise BadHistory(
                 f"expected the broker's name of each of {len(stores)} stores, found none for {unnamed[0].path}; "
-                "say cluster and broker of every store"
+                "give cluster and broker of every store"
             )
         known = self._cold.brokers if self._cold is not None else []
         named = []
         for store in stores:
+            recorded = recorded_names(store.path)
             if store.broker:
                 named.append(replace(store, cluster=store.cluster or _cluster_of(store.broker, known)))
+            elif len(recorded) == 1:
+                named.append(replace(store, cluster=recorded[0][0], broker=recorded[0][1]))
             elif known:
                 cluster, broker = require_one_broker(known, self.history.tier.url, store.path)
                 named.append(replace(store, cluster=cluster, broker=broker))
             else:
                 named.append(replace(store, cluster=store.cluster or DEFAULT_CLUSTER, broker=DEFAULT_BROKER))
         if len({(store.cluster, store.broker) for store in named}) < len(named):
-            raise BadHistory("expected one store for each broker, found two stores of one; say each broker's own name")
+            raise BadHistory("expected one store for each broker, found two stores of one; give each one's name")
         return named
 
     def _refresh_hot(self, stores: Iterable[StorePlace]) -> None:
@@ -236,7 +242,8 @@ class Catalog:
             store = self.history.store(place.path)
             store.refresh()
             for topic, queue_id in store.batch_queues():
-                if self._wanted(QueueKey(place.cluster, place.broker, topic, queue_id)):
+                wanted = self._wanted(QueueKey(place.cluster, place.broker, topic, queue_id))
+                if wanted and store.max_offset(topic, queue_id) > 0:
                     self._batches[topic] = place.path
             for topic, queue_id in store.queues():
                 key = QueueKey(place.cluster, place.broker, topic, queue_id)
@@ -257,7 +264,7 @@ def read_catalog(history: OpenHistory, request: ScanRequest | None = None) -> Ca
 
 
 def queue_filter(request: ScanRequest) -> Callable[[QueueKey], bool]:
-    """Whether a queue is among those that a request names. Raises BadHistory for a pattern that is none."""
+    """Whether a queue is among those that a request names. Raises BadHistory for an invalid pattern."""
     try:
         pattern = re.compile(request.topic_pattern) if request.topic_pattern is not None else None
     except re.error as error:
@@ -279,11 +286,11 @@ def queue_filter(request: ScanRequest) -> Callable[[QueueKey], bool]:
 def _cluster_of(broker: str, known: Iterable[tuple[str, str]]) -> str:
     clusters = sorted({cluster for cluster, name in known if name == broker})
     if len(clusters) > 1:
-        raise BadHistory(f"broker {broker!r} is in several clusters of the tier ({', '.join(clusters)}); say which")
+        raise BadHistory(f"broker {broker!r} is in several clusters of the tier ({', '.join(clusters)}); name it")
     return clusters[0] if clusters else DEFAULT_CLUSTER
 
 
-def _sampled(store: HotStore, key: QueueKey, queue: HotQueue, before: HotQueue | None) -> HotQueue:
+def _sampled(store: ReadOnlyStore, key: QueueKey, queue: HotQueue, before: HotQueue | None) -> HotQueue:
     """How large its records are, about; looked at again only when the queue has doubled since."""
     count = queue.max_offset - queue.min_offset
     if before is not None and before.record_bytes and queue.max_offset < 2 * before.sampled_at:
@@ -292,7 +299,7 @@ def _sampled(store: HotStore, key: QueueKey, queue: HotQueue, before: HotQueue |
     sizes: list[int] = []
     for number in range(min(SAMPLES, count)):
         offset = queue.min_offset + number * count // min(SAMPLES, count)
-        for piece in store.units(key.topic, key.queue_id, offset, offset + 1, 1):
+        for piece in store.unit_pieces(key.topic, key.queue_id, offset, offset + 1, 1):
             units = decode_units(piece.data, piece.first_offset)
             sizes += [int(size) for size in units.sizes[~units.is_blank]]
     queue.record_bytes = sum(sizes) // len(sizes) if sizes else 0
@@ -300,13 +307,13 @@ def _sampled(store: HotStore, key: QueueKey, queue: HotQueue, before: HotQueue |
     return queue
 
 
-def _times(store: HotStore, key: QueueKey, queue: HotQueue, before: list[TimeEntry]) -> list[TimeEntry]:
-    """Store times of some messages of the queue, a stretch apart; those that were known are not looked at again."""
+def _times(store: ReadOnlyStore, key: QueueKey, queue: HotQueue, before: list[TimeEntry]) -> list[TimeEntry]:
+    """Store times of some messages of the queue, a fixed range apart; known ones are not read again."""
     times = [entry for entry in before if queue.min_offset <= entry.queue_offset < queue.max_offset]
     stretch = max(STRETCH_MIN, (queue.max_offset - queue.min_offset) // STRETCHES)
     offset = times[-1].queue_offset + stretch if times else queue.min_offset
     while offset < queue.max_offset:
-        store_ms = store.store_ms_of(key.topic, key.queue_id, offset)
+        store_ms = store.store_time_of(key.topic, key.queue_id, offset)
         if store_ms >= 0:
             times.append(TimeEntry(offset, store_ms, 0))
         offset += stretch

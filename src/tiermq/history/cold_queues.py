@@ -1,37 +1,70 @@
-"""The cold half of a catalogue: what the tier holds of each queue, kept up to date with one listing.
+"""ColdQueues: the cold half of a catalogue: what the tier holds of each queue, refreshed with one listing.
 
-    listing ─► queues whose segments changed ─► manifest ─► units behind the manifest (or behind what was known)
+    listing ─► queues whose segments changed ─► manifest ─► units behind the manifest (or behind the last refresh)
 
-A queue whose listing shows the same segments, sizes and seals as before is not looked at again: every message, gap and
+A queue whose listing shows the same segments, sizes and seals as before is not read again: every message, gap and
 expiry changes one of them. Of a queue that changed, the manifest is read, and only those units that neither it nor the
-last look has seen. So an idle refresh is one listing, however many queues there are.
+last refresh covers. So an idle refresh is one listing, however many queues there are.
 
-A tier without manifests (RocketMQ's) is read the same way; its first look reads all units once.
+A tier without manifests (RocketMQ's) is read the same way; its first refresh reads all units once.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from tiermq.clock import Clock
-from tiermq.errors import BadHistory, FutureManifest
-from tiermq.history.counted_tier import CountedTier
-from tiermq.tier.driver.contract import SegmentInfo
+from tiermq.errors import BadHistory, FutureManifest, TierError
+from tiermq.tier.driver.contract import ForwardingDriver, SegmentInfo, StoredObject, TierDriver
 from tiermq.tier.metadata.document import CorruptManifest
 from tiermq.tier.metadata.manifest import QueueManifest, decode_manifest, manifest_name, queue_of_manifest
 from tiermq.tier.metadata.metadata_values import Gap, Segment, SegmentStatus, TimeEntry, TopicStatus
-from tiermq.tier.metadata.queue_survey import QueueSurvey, survey_queue
-from tiermq.tier.metadata.restore_report import Finding, Remark
-from tiermq.tier.names import INDEX_TOPIC, QueueKey, SegmentType, broker_directory
+from tiermq.tier.names import INDEX_TOPIC, QueueKey, SegmentKey, SegmentType, broker_directory
+from tiermq.tier.restore.queue_discovery import QueueSurvey, survey_queue
+from tiermq.tier.restore.restore_report import Finding, Remark
+
+CHANGES = frozenset({"write", "rewrite", "trim", "seal", "delete", "replace", "put_object", "delete_object"})
+
+Result = TypeVar("Result")
+
+
+class CountedTier(ForwardingDriver):
+    """A read-only driver that counts calls and bytes. Any thread may call; `requests` and `bytes_read` only grow.
+
+    `requests` are calls of the driver: an object store may need several requests for a long range, or for a segment
+    that still consists of parts.
+    """
+
+    def __init__(self, inner: TierDriver) -> None:
+        super().__init__(inner)
+        self._lock = threading.Lock()
+        self.requests = 0
+        self.bytes_read = 0
+
+    def forward(self, operation: str, key: SegmentKey | None, call: Callable[[], Result]) -> Result:
+        if operation in CHANGES:
+            raise TierError(
+                f"{self.url}: expected only reads of a history, found an attempt to {operation} {key or ''}; "
+                "use the tier's driver"
+            )
+        found = call()
+        data = found.data if isinstance(found, StoredObject) else found
+        with self._lock:
+            self.requests += 1
+            self.bytes_read += len(data) if isinstance(data, bytes | memoryview) else 0
+        return found
+
 
 PREFIXES_MAX = 8
-"""So many narrow listings at most stand in for one of everything."""
+"""The maximum number of narrow listings instead of a full one."""
 
 ROUNDS_NARROW = 32
-"""Each so-manieth look lists everything, for brokers that are new."""
+"""Every Nth refresh lists the whole tier to discover new brokers."""
 
 Fingerprint = tuple[tuple[int, int, int, bool], ...]
 
@@ -67,7 +100,7 @@ class ColdQueues:
         pool: Executor,
         topics: frozenset[str] = frozenset(),
     ) -> None:
-        """`topics`, if any, are all that `wanted` can want: then a look again need not list the others."""
+        """`topics`, if any, are all that `wanted` can want: then a refresh does not list other topics."""
         self._tier = tier
         self._wanted = wanted
         self._clock = clock
@@ -83,7 +116,7 @@ class ColdQueues:
         self.stored_bytes = 0
 
     def refresh(self) -> bool:
-        """Look again. True when anything changed. Raises what the driver raises, and FutureManifest."""
+        """Refresh; True when anything changed. Raises what the driver raises, and FutureManifest."""
         infos: defaultdict[QueueKey, list[SegmentInfo]] = defaultdict(list)
         prefixes = self._narrow_prefixes()
         self._rounds += 1
@@ -97,7 +130,7 @@ class ColdQueues:
         changed = {queue: found for queue, found in infos.items() if self._seen.get(queue) != _fingerprint(found)}
         gone = self.queues.keys() - infos.keys() - {key for key, queue in self.queues.items() if queue.is_empty}
         for queue in gone:
-            # Its topic was deleted, or everything of it expired; the manifest, if one is left, tells which.
+            # Its topic was deleted, or everything of it expired; the manifest, if one is left, shows which.
             changed[queue] = []
         looked = self._pool.map(lambda each: self._look(*each), changed.items())
         for (queue, found), survey in zip(changed.items(), list(looked), strict=True):
@@ -114,9 +147,9 @@ class ColdQueues:
         return bool(self._manifest_names)
 
     def _narrow_prefixes(self) -> list[str]:
-        """Where the wanted topics lie, when they are few and the brokers are known; nothing: list everything.
+        """The prefixes of the wanted topics, if they are few and the brokers are known; empty: list everything.
 
-        A broker that is new is seen by the next look at everything.
+        A new broker is found by the next full listing.
         """
         if self._rounds % ROUNDS_NARROW == 0 or not 0 < len(self._topics) * len(self.brokers) <= PREFIXES_MAX:
             return []
@@ -141,7 +174,7 @@ class ColdQueues:
         self.index_infos = dict(index)
 
     def _note_manifests(self, infos: defaultdict[QueueKey, list[SegmentInfo]], brokers: set[tuple[str, str]]) -> None:
-        """Know by one listing which queues have manifests, and of queues that have nothing else any more."""
+        """List the manifests once, also those of queues without segments."""
         self._manifest_names = set(self._tier.list_objects())
         for name in self._manifest_names:
             queue = queue_of_manifest(name)
@@ -153,7 +186,7 @@ class ColdQueues:
 
     def _look(self, queue: QueueKey, infos: Sequence[SegmentInfo]) -> ColdQueue | None:
         before = self.queues.get(queue)
-        # Only the first look knows the names of all manifests; later ones ask.
+        # Only the first refresh lists the names of all manifests; later ones read each.
         may_have_manifest = self._rounds > 1 or manifest_name(queue) in (self._manifest_names or ())
         found, remarks = read_manifest(self._tier, queue) if may_have_manifest else (None, [])
         if found is None and not infos:
@@ -170,7 +203,7 @@ def look_at_queue(
     before: ColdQueue | None = None,
     remarks: Iterable[Remark] = (),
 ) -> ColdQueue:
-    """One queue as its listing, its manifest and its units show it; `before` saves reading what was known."""
+    """One queue by its listing, manifest and units; `before` saves reading what was known."""
     base = manifest
     if before is not None and _goes_on(before, infos, manifest):
         base = _as_manifest(before, manifest)
@@ -188,7 +221,7 @@ def find_cold_queue(tier: CountedTier, queue: QueueKey, now_ms: int) -> ColdQueu
 
 
 def read_manifest(tier: CountedTier, queue: QueueKey) -> tuple[QueueManifest | None, list[Remark]]:
-    """The queue's manifest. One that is damaged is done without, one of a newer version is not: it may mean more."""
+    """The queue's manifest; None with a remark for a damaged one. Raises FutureManifest for a newer version."""
     name = manifest_name(queue)
     stored = tier.get_object(name)
     if stored is None:
@@ -209,7 +242,7 @@ def _fingerprint(infos: Iterable[SegmentInfo]) -> Fingerprint:
 
 
 def _goes_on(before: ColdQueue, infos: Sequence[SegmentInfo], manifest: QueueManifest | None) -> bool:
-    """Whether the queue only grew since, so that what was known still holds, and more than its manifest says."""
+    """Whether the queue only grew since `before`, and `before` covers more than its manifest."""
     if manifest is not None and (
         manifest.topic_id != before.topic_id
         or manifest.max_offset >= before.max_offset
@@ -261,11 +294,11 @@ def _cold_queue(survey: QueueSurvey, manifest: QueueManifest | None, remarks: It
 
 
 def require_one_broker(brokers: Sequence[tuple[str, str]], url: str, store: str) -> tuple[str, str]:
-    """The only broker of a tier, whose store must then be meant. Raises BadHistory when there are several."""
+    """The only broker of a tier, which then owns the store. Raises BadHistory when there are several."""
     if len(brokers) == 1:
         return brokers[0]
     names = ", ".join(f"{broker} of {cluster}" for cluster, broker in brokers)
     raise BadHistory(
-        f"{store}: expected to know whose store this is, found {len(brokers)} brokers in {url} ({names}); "
-        "say cluster and broker of the store"
+        f"{store}: expected the broker of this store, found {len(brokers)} brokers in {url} ({names}); "
+        "give cluster and broker of the store"
     )

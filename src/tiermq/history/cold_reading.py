@@ -1,32 +1,35 @@
-"""The cold side of a task: units and records through the driver, the next bytes on their way while these are used.
+"""ColdReader: the cold side of a task: units and records through the driver, with read-ahead.
 
     units of 65,536 messages ─► wanted ones ─► ranges of the log: one segment, up to 4 MiB, small gaps read along
 
-Blank units stand for nothing and are passed over; recorded gaps were told by the plan already.
-Blocks whose checksum the tier's manifest knows are read whole and compared, for a record's own CRC covers its body
-alone: every record of a bad one is a damaged row for whoever decodes it (`RecordRun.damage`, with the block in words),
-whatever its own CRC; units of a bad one are lost. Not where bodies are left out of large records: there the heads and
-tails are read without the blocks that they lie in.
+Blank units are skipped; recorded gaps are reported by the plan.
+Blocks with a checksum in the manifest are read whole and verified, since a record's own CRC covers its body
+only: every record of a bad block is a damaged row for the decoder (`RecordRun.damage`, with the block as text),
+whatever its own CRC; units of a bad block are lost. Not if bodies are left out of large records: then heads and
+tails are read without their blocks.
 """
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from tiermq.consumequeue.unit import UNIT_BYTES
-from tiermq.history.bodiless import read_around_bodies
-from tiermq.history.losses import corrupt
 from tiermq.history.open_history import OpenHistory
-from tiermq.history.scan_values import Loss, RecordRun, ScanCounters, ScanTask, SegmentSpan, Side
-from tiermq.history.unit_array import (
-    CODA_BYTES,
+from tiermq.history.scan_values import Loss, RecordRun, ScanCounters, ScanTask, SegmentSpan, Side, corrupt
+from tiermq.message.layout import FIXED_SIZES, SHAPE_MASK, SHAPE_SHIFT, SYS_FLAG_LOW_BYTE_AT
+from tiermq.tier.block_sums import bad_block_words
+from tiermq.tier.names import SegmentKey, SegmentType
+from tiermq.tier.queue.records import CODA_BYTES, PEEK_BYTES, behind_coda
+from tiermq.tier.queue.unit_array import (
     Bools,
     Int64s,
     UnitArray,
@@ -34,10 +37,49 @@ from tiermq.history.unit_array import (
     decode_units,
     locate,
     units_of_places,
+    wanted_by_tags,
 )
-from tiermq.history.wanted_units import wanted_by_tags
-from tiermq.tier.block_sums import bad_block_words
-from tiermq.tier.names import SegmentKey, SegmentType
+
+Read = Callable[[int, int], memoryview]
+"""(position in the segment, length) -> bytes."""
+
+_BODY_BYTES = struct.Struct(">i")
+
+
+def read_around_bodies(read: Read, units: UnitArray, begin: int, end: int, base: int) -> memoryview:
+    """Read the log range [begin, end) of a segment that begins at `base`, without the bodies of its records.
+
+        | fixed part | body, left out | topic, properties |
+
+    Each part is at its offset in a buffer of zeros, so a decoder finds all other fields, and a scan without bodies
+    moves a few hundred bytes of each large record. Untouched zero pages take no memory. Of an invalid record only the
+    head is read: the check against its unit reports it.
+    """
+    buffer: Any = np.zeros(end - begin, dtype=np.uint8)
+    view = memoryview(buffer.data).cast("B")
+    for place, size in zip(units.places.tolist(), units.sizes.tolist(), strict=True):
+        length = min(PEEK_BYTES, end - place)
+        head = read(place - base, length)
+        view[place - begin : place - begin + length] = head
+        behind = _behind_body(head, size)
+        if behind is not None:
+            tail_at, tail_end = place + behind[0], place + behind[1]
+            if tail_at < tail_end <= end:
+                view[tail_at - begin : tail_end - begin] = read(tail_at - base, tail_end - tail_at)
+    return view.toreadonly()
+
+
+def _behind_body(head: memoryview, size: int) -> tuple[int, int] | None:
+    """The end of a record's body, and its own end, relative to its unit's offset; None: invalid."""
+    at = behind_coda(head) if len(head) >= PEEK_BYTES else 0
+    fixed = FIXED_SIZES[(head[at + SYS_FLAG_LOW_BYTE_AT] & SHAPE_MASK) >> SHAPE_SHIFT]
+    if len(head) < at + fixed:
+        return None
+    body_bytes = _BODY_BYTES.unpack_from(head, at + fixed - 4)[0]
+    if body_bytes < 0 or fixed + body_bytes > size:
+        return None
+    return at + fixed + body_bytes, at + size
+
 
 UNITS_AT_ONCE = 65_536
 RUN_BYTES = 4 << 20
@@ -45,7 +87,7 @@ GAP_BYTES = 64 << 10
 """Unwanted bytes between two records that are read along, because one request costs more than they do."""
 
 LARGE_BYTES = 256 << 10
-"""Records of this size and more are not read whole when nobody wants their bodies."""
+"""Records of this size and more are not read whole when bodies are not wanted."""
 
 
 _Read = tuple[memoryview, list[tuple[int, int]]]
@@ -54,7 +96,7 @@ _Read = tuple[memoryview, list[tuple[int, int]]]
 
 @dataclass(slots=True)
 class _Range:
-    """Bytes of one segment, and the units whose records lie in them."""
+    """Bytes of one segment, and the units of their records."""
 
     span: SegmentSpan
     begin: int
@@ -63,7 +105,7 @@ class _Range:
 
 
 class ColdReader:
-    """Reads one task once. `next_offset` is where to go on when it was interrupted, `next_place` among exact places."""
+    """Reads one task once. After an interruption continue at `next_offset`, or at `next_place` of exact offsets."""
 
     def __init__(
         self,
@@ -86,7 +128,7 @@ class ColdReader:
         self.next_place = 0
 
     def runs(self, begin: int, end: int) -> Iterator[RecordRun]:
-        """The records of [begin, end), or of the task's exact places."""
+        """The records of [begin, end), or of the task's exact offsets."""
         self.next_offset = begin
         places = [place for place in self._task.places or () if place.log_offset >= self.next_place]
         is_exact = self._task.places is not None
@@ -131,18 +173,18 @@ class ColdReader:
         if not len(units):
             return
         gaps = units.places[1:] - units.ends[:-1]
-        # A record that does not lie behind the one before it is of a damaged unit, or that one is: they go apart.
+        # A record that does not follow the previous one means a damaged unit: split the run there.
         cuts: Int64s = np.flatnonzero((numbers[1:] != numbers[:-1]) | (gaps > GAP_BYTES) | (gaps < 0)) + 1
         for first, behind in pairwise([0, *cuts.tolist(), len(units)]):
             yield from self._pieces(units.choose(slice(first, behind)), int(numbers[first]))
 
     def _in_segments(self, units: UnitArray) -> tuple[UnitArray, Int64s]:
-        """The units whose records lie within a segment, and the numbers of those segments; the others are damaged."""
+        """The units whose records are within a segment, and the numbers of those segments; the rest is damaged."""
         span_ends = np.array([span.end for span in self._log_spans] or [0], dtype=np.int64)
         numbers: Int64s = np.searchsorted(np.array(self._log_bases, dtype=np.int64), units.places, side="right") - 1
         outside = (numbers < 0) | (units.ends > span_ends[np.maximum(numbers, 0)])
         self._tell(units, outside, "the unit points out of the log's segments")
-        # A size of gigabytes is not tried out when the next unit says that it is wrong.
+        # A size of gigabytes is not read when the next unit shows that it is wrong.
         huge: Bools = np.zeros(len(units), dtype=bool)
         huge[:-1] = ~outside[:-1] & (units.sizes[:-1] > RUN_BYTES) & (units.ends[:-1] > units.places[1:])
         self._tell(units, huge, "the unit reaches into the next record")
@@ -150,14 +192,14 @@ class ColdReader:
         return units.choose(keep), numbers[keep]
 
     def _pieces(self, units: UnitArray, number: int) -> Iterator[_Range]:
-        """A range cut to pieces of at most RUN_BYTES, but a record at least."""
+        """A range split into chunks of at most RUN_BYTES, but at least one record."""
         span = self._log_spans[number]
         ends = units.ends
         first = 0
         while first < len(units):
             begin = int(units.places[first])
             behind = max(first + 1, int(np.searchsorted(ends, begin + RUN_BYTES, side="right")))
-            # A last record behind an end mark reaches a little farther than its unit says.
+            # A last record behind an end mark extends beyond the size in its unit.
             end = min(int(ends[behind - 1]) + CODA_BYTES, span.end)
             yield _Range(span, begin, end, units.choose(slice(first, behind)))
             first = behind
@@ -189,7 +231,7 @@ class ColdReader:
         return data
 
     def _skips_bodies(self, one: _Range) -> bool:
-        """Whether what lies around the bodies is read alone: two small reads of each record instead of a long one."""
+        """Whether to read only what surrounds the bodies: two small reads of each record instead of a long one."""
         return not self._task.request.include_body and one.end - one.begin >= LARGE_BYTES * len(one.units)
 
     def _read_range(self, one: _Range) -> _Read:
@@ -227,10 +269,10 @@ class ColdReader:
         starts, good = locate(one.units, data, one.begin, queue.queue_id, trust_offsets=is_exact)
         damaged = _touching(one.units.places - one.span.base, one.units.sizes, bad)
         if is_exact:
-            # What an index says is a promise: a record that is not there, or out of the range, is none of ours.
+            # An index gives candidates: a missing record, or one out of range, is not part of the task.
             offsets = claimed_offsets(data, starts, good)
             good &= (offsets >= task.from_offset) & (offsets < task.to_offset)
-            if damaged.any():  # Which messages they are, and whether they have the keys, only their bytes would say.
+            if damaged.any():  # Their offsets and keys are only in the damaged bytes.
                 count = int(damaged.sum())
                 self._lose(corrupt(queue, task.from_offset, task.from_offset + count, bad_block_words(*bad[0])))
                 good &= ~damaged

@@ -1,10 +1,11 @@
-"""Keys become exact places: the tier's uploaded index files for the cold side, the store's own for the hot one.
+"""Looks up the log offsets of keys: in uploaded index files for the cold side, in the store's index for the hot side.
 
-    topic, key ─► hash ─► every index file, side by side: one slot, one short run of items ─► places in each queue's log
+    topic, key ─► hash ─► every index file, concurrently: one slot, one short run of items ─► offsets in each queue's
+    log
 
-An index finds candidates: hashes collide, and the rows decide. What matters is that it misses none. The companion of
-the newest uploaded index file says how far each queue's log is indexed, and with which holes; what is not covered is
-given back as ranges of offsets, to be scanned. RocketMQ's index files have no companions: without one, nothing is taken
+An index finds candidates: hashes collide, and the rows decide. It must not miss any. The companion of
+the newest uploaded index file records how far each queue's log is indexed, and with which gaps; what is not covered is
+returned as ranges of offsets, to be scanned. RocketMQ's index files have no companions: without one, nothing is taken
 to be covered. A cold range that the index does not cover is looked up on the hot side, if the store still has it.
 
 Cost of a key: two or three small reads of each index file whose time fits, however many segments there are.
@@ -16,17 +17,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tiermq.errors import CorruptRecord, CorruptSegment, SegmentMissing
 from tiermq.history.catalog import Catalog, QueueHistory
-from tiermq.history.hot_store import HotStore
-from tiermq.history.log_places import LogPlaces
 from tiermq.history.planning import FoundPlaces, plan_scan
 from tiermq.history.scan_values import RecordPlace, ScanCounters, ScanPlan, ScanRequest, Side
-from tiermq.history.time_ranges import OffsetRange, intersect, subtract
+from tiermq.history.time_ranges import LogPlaces, OffsetRange, intersect, subtract
 from tiermq.message.record_head import HeadKind, read_head
 from tiermq.message.topic_name import is_light_queue
+from tiermq.store.readonly.store import ReadOnlyStore
 from tiermq.tier.driver.contract import SegmentInfo
 from tiermq.tier.index.compacted_index import CompactedIndex
 from tiermq.tier.index.index_coverage import Coverage
@@ -42,7 +43,7 @@ from tiermq.tier.index.index_item import (
 from tiermq.tier.metadata.metadata_values import Segment
 
 ITEMS_MAX = 1 << 18
-"""A key with more items in one index file is scanned for: to look at so many one by one takes longer."""
+"""A key with more items in one index file is found by a scan, which is then faster."""
 Broker = tuple[str, str]
 
 
@@ -66,8 +67,8 @@ class KeyIndex:
         self._request = request
         self._uploaded: dict[Broker, _Uploaded] = {}
         self._cold: dict[tuple[str, str, str], dict[int, list[IndexItem]] | None] = {}
-        self._hot: dict[tuple[str, str], dict[int, list[tuple[int, RecordPlace]]]] = {}
-        self._hot_covers: dict[str, tuple[int, int]] = {}
+        self._hot: dict[tuple[Path, str], dict[int, list[tuple[int, RecordPlace]]]] = {}
+        self._hot_covers: dict[Path, tuple[int, int]] = {}
 
     def find(self, queue: QueueHistory, side: Side, within: OffsetRange, counters: ScanCounters) -> FoundPlaces:
         """See `planning.KeyLookup`."""
@@ -120,12 +121,12 @@ class KeyIndex:
         return found
 
     def _open_index(self, infos: Sequence[SegmentInfo]) -> _Uploaded:
-        """The index files, and the coverage that the newest whole one of them tells."""
+        """The index files, and the coverage of the newest complete one."""
         newest_first = sorted((info for info in infos if info.size), key=lambda info: info.key.base, reverse=True)
         opened = list(self._history.pool.map(self._open_file, newest_first))
         files = [file for file in opened if file is not None]
         if len(files) < len(newest_first):
-            return _Uploaded(files, None)  # Nobody knows what was in the damaged one.
+            return _Uploaded(files, None)  # The contents of the damaged file are unknown.
         for file in files:
             try:
                 companion = file.companion()
@@ -139,7 +140,7 @@ class KeyIndex:
         return _Uploaded(files, None)
 
     def _open_file(self, info: SegmentInfo) -> CompactedIndex | None:
-        """One index file: its start tells its begin time and how many slots it has. None when it is none."""
+        """One index file: its header has begin time and slot count. None if it is invalid."""
         try:
             start = self._history.tier.read(info.key, 0, HEADER_BYTES + SLOT_BYTES)
             header = decode_header(start)
@@ -154,7 +155,7 @@ class KeyIndex:
     def _items_of(
         self, cluster: str, broker: str, topic: str, uploaded: _Uploaded, counters: ScanCounters
     ) -> dict[int, list[IndexItem]] | None:
-        """Items of all wanted keys of a topic, by queue id; None when a file could not be asked."""
+        """Items of all wanted keys of a topic, by queue id; None when a file could not be read."""
         name = (cluster, broker, topic)
         if name not in self._cold:
             files = [file for file in uploaded.files if file.segment.end_ms + 999 >= self._request.begin_ms]
@@ -190,7 +191,7 @@ class KeyIndex:
         topic, queue_id = queue.key.topic, queue.key.queue_id
         first = store.first_unit_from(topic, queue_id, begin, *within)
         behind = store.first_unit_from(topic, queue_id, end, *within)
-        if end <= begin or first is None or behind is None or first >= behind:
+        if end <= begin or first >= behind:
             return FoundPlaces((), (within,))
         found = self._hot_places(store, topic).get(queue_id, [])
         if store.bounds(topic, queue_id)[0] > within[0]:
@@ -199,20 +200,20 @@ class KeyIndex:
         unknown = [(low, high) for low, high in ((within[0], first), (behind, within[1])) if low < high]
         return FoundPlaces(tuple(exact[at] for at in sorted(exact)), tuple(unknown))
 
-    def _hot_cover(self, store: HotStore, counters: ScanCounters) -> tuple[int, int]:
-        if store.path not in self._hot_covers:
+    def _hot_cover(self, store: ReadOnlyStore, counters: ScanCounters) -> tuple[int, int]:
+        if store.root not in self._hot_covers:
             begin, end, count = store.indexed_range()
-            store.refresh()  # Behind it, so that whoever asks the index asks at least what is covered.
+            store.refresh()  # After it, so that index reads see at least what is covered.
             counters.index_files_asked += count
-            self._hot_covers[store.path] = (begin, end)
-        return self._hot_covers[store.path]
+            self._hot_covers[store.root] = (begin, end)
+        return self._hot_covers[store.root]
 
-    def _hot_places(self, store: HotStore, topic: str) -> dict[int, list[tuple[int, RecordPlace]]]:
-        """Records of a topic that the store's index knows for the keys: (queue offset, place) by queue id.
+    def _hot_places(self, store: ReadOnlyStore, topic: str) -> dict[int, list[tuple[int, RecordPlace]]]:
+        """Records of a topic that the store's index has for the keys: (queue offset, log offset) by queue id.
 
-        An index file outlives the oldest of its records; those are passed over.
+        An index file outlives the oldest of its records; those are skipped.
         """
-        name = (store.path, topic)
+        name = (store.root, topic)
         if name not in self._hot:
             by_queue: defaultdict[int, list[tuple[int, RecordPlace]]] = defaultdict(list)
             for key in self._request.keys:

@@ -1,7 +1,7 @@
 """OpenHistory: the tier and the stores of a HistoryPlace, opened when they are first needed.
 
-A worker process keeps one of each place (`worker_history`). Nothing is opened at import or before a fork: the client of
-an object store hangs in a child that was forked after it was used, so the cache knows in which process it was filled.
+A worker process keeps one per source (`worker_history`). Nothing is opened at import or before a fork: the client of
+an object store hangs in a child that was forked after it was used, so the cache is keyed by process.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ from typing import Self
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import BadHistory
-from tiermq.history.counted_tier import CountedTier
-from tiermq.history.hot_store import HotStore
+from tiermq.history.cold_queues import CountedTier
 from tiermq.history.scan_values import HistoryPlace
+from tiermq.store.readonly.store import ReadOnlyStore
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.tier_url import open_driver
+from tiermq.tier.tier_config import TierConfig
 
 LOOKUP_THREADS = 16
 
 
 class OpenHistory:
-    """See the module. Any thread may ask; closing it is its owner's."""
+    """See the module. Any thread may call; its owner closes it."""
 
     def __init__(self, place: HistoryPlace, *, clock: Clock | None = None, driver: TierDriver | None = None) -> None:
         if place.tier is None and driver is None and not place.stores:
-            raise BadHistory("expected a tier, a store directory or both, found neither; name where the history lies")
+            raise BadHistory("expected a tier, a store directory or both, found neither; give one of them")
         self.place = place
         self.clock = clock or SystemClock()
         self._lock = threading.RLock()
         self._tier = CountedTier(driver) if driver is not None else None
         self._owns_tier = driver is None
-        self._stores: dict[str, HotStore] = {}
+        self._stores: dict[str, ReadOnlyStore] = {}
         self._pool: ThreadPoolExecutor | None = None
 
     @property
@@ -43,7 +44,7 @@ class OpenHistory:
 
     @property
     def tier(self) -> CountedTier:
-        """The tier, opened now if need be; opening sends no request. Raises BadHistory when the place has none."""
+        """The tier, opened now if need be; opening sends no request. Raises BadHistory if the source has no tier."""
         with self._lock:
             if self._tier is None:
                 if self.place.tier is None:
@@ -53,16 +54,22 @@ class OpenHistory:
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether a thread should read the next bytes meanwhile: not where they come from this machine's memory."""
+        """Whether read-ahead is worth a thread: not for a tier in memory or in a directory."""
         url = self.tier.url
         return not url.startswith(("memory:", "file:")) or "driver=object" in url
 
-    def store(self, path: str) -> HotStore:
-        """The store directory, opened now if need be. Raises what opening raises."""
+    def store(self, path: str) -> ReadOnlyStore:
+        """The store directory, opened now if need be. Raises what opening raises.
+
+        Beside a tier it may have the tier's metadata and no message yet, as `tiermq tier import` and `restore` make it.
+        """
         with self._lock:
             found = self._stores.get(path)
             if found is None:
-                found = self._stores[path] = HotStore(path, may_be_new=self.has_tier)
+                found = self._stores[path] = ReadOnlyStore.open(
+                    path,
+                    may_be_new=self.has_tier and TierConfig(store_path_root_dir=path).metadata_path.is_file(),
+                )
             return found
 
     @property
@@ -74,7 +81,7 @@ class OpenHistory:
             return self._pool
 
     def close(self) -> None:
-        """Give everything back. Records that were read of a store stay readable as long as somebody holds them."""
+        """Close everything. Records that were read from a store stay readable while they are referenced."""
         with self._lock:
             if self._pool is not None:
                 self._pool.shutdown(wait=False, cancel_futures=True)
@@ -105,6 +112,6 @@ _kept_lock = threading.Lock()
 
 
 def worker_history(place: HistoryPlace) -> OpenHistory:
-    """The one history of this place in this process; it stays open until the process ends."""
+    """The history of this source, one per process; it stays open until the process ends."""
     with _kept_lock:
         return _kept.setdefault((os.getpid(), place), OpenHistory(place))

@@ -1,10 +1,11 @@
-"""From a catalogue and a request to tasks. Pure: nothing is read, so a plan is cheap and can be tested as a table.
+"""Plans a scan: from a catalogue and a request to tasks. Pure, except for the lookup of keys.
 
-    request × queue ─► losses, ranges that can hold what is wanted ─► cold and hot ─► tasks of about equal size
+    request × queue ─► losses, ranges that can have wanted messages ─► cold and hot ─► tasks of about equal size
 
-Ranges are pruned by topic, broker, queue and offsets, and by time on the cold side; tags and exact times are decided
-while reading. Keys become exact places through `lookup` (see `key_lookup`), which gives back what the index does not
-cover as ranges. Cuts between tasks fall where the time index knows a place in the log, if one is near.
+Ranges are pruned by topic, broker, queue and offsets, by the time entries of both sides, and by the times of cold
+segments; tags and exact times are decided while reading. Keys become exact offsets through `lookup` (see `key_lookup`),
+which returns what the index does not cover as ranges. Tasks are split at offsets that the time index knows, if one is
+near.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ from itertools import pairwise
 from typing import Protocol
 
 from tiermq.history.catalog import Catalog, QueueHistory, queue_filter
-from tiermq.history.log_places import LogPlaces
-from tiermq.history.losses import data_loss
 from tiermq.history.scan_values import (
     HistoryPlace,
     Loss,
@@ -29,40 +28,41 @@ from tiermq.history.scan_values import (
     ScanRequest,
     ScanTask,
     Side,
+    data_loss,
 )
-from tiermq.history.time_ranges import OffsetRange, intersect, narrow_by_entries, subtract, without_segments
+from tiermq.history.time_ranges import LogPlaces, OffsetRange, intersect, narrow_by_entries, subtract, without_segments
 from tiermq.tier.names import QueueKey
 
 PARTITION_BYTES = 64 << 20
 TASK_COST_BYTES = 256 << 10
-"""What beginning a task costs, as bytes that could be read meanwhile; so bundles of tiny tasks stay short too."""
+"""The overhead of a task, in bytes that could be read meanwhile; so bundles of tiny tasks stay short too."""
 
 PLACES_MAX = 16_384
-"""So many exact places make a task at most: they travel with it."""
+"""The maximum number of exact offsets of a task: they are serialized with it."""
 
 HOT_KEY_PLACES_MIN = 1024
-"""Fewer messages of a key are always read by their places."""
+"""Fewer messages of a key are always read by their offsets."""
 
 PLACE_COST_BYTES = 2048
-"""What a record that is read by its place costs beside its bytes, as bytes that could be scanned meanwhile."""
+"""The overhead of a record that is read by offset, in bytes that a scan reads meanwhile."""
 
 CUT_SLACK = 8
-"""A cut may move by this part of a task to a place in the log that is known exactly."""
+"""A split may move by one eighth of a task to an exactly known log offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPlaces:
-    """What an index knows of a queue's wanted messages on one side, and the offsets that it knows nothing about."""
+    """The wanted messages of a queue that an index has on one side, and the offsets that it does not cover."""
 
     places: tuple[RecordPlace, ...] = ()
     unknown: tuple[OffsetRange, ...] = ()
 
 
 class KeyLookup(Protocol):
-    """Exact places by key: `key_lookup.KeyIndex`."""
+    """Exact log offsets by key: `key_lookup.KeyIndex`."""
 
     def find(self, queue: QueueHistory, side: Side, within: OffsetRange, counters: ScanCounters) -> FoundPlaces:
-        """The places in the log of messages that may have a wanted key, ascending."""
+        """The log offsets of messages that may have a wanted key, ascending."""
         ...
 
 
@@ -98,7 +98,7 @@ def plan_scan(
 ) -> ScanPlan:
     """The tasks for a request, in the order of queues and offsets. Raises DataLoss when a loss is an error.
 
-    `min_partitions` asks for at least so many tasks, as far as there are messages for them. Raises BadHistory for what
+    `min_partitions` is the minimum number of tasks, as far as there are messages. Raises BadHistory for what
     cannot be read at all.
     """
     catalog.require_readable()
@@ -152,7 +152,7 @@ def bundle_tasks(
 
 
 def bounded(queue: QueueHistory, bounds: OffsetBounds) -> tuple[OffsetRange, list[Loss]]:
-    """The offsets of a queue that a request wants and that may be there, and what of them cannot be had."""
+    """The offsets of a queue that a request wants and that may exist, and the losses among them."""
     low, high = queue.min_offset, queue.max_offset
     begin = low if bounds.from_offset is None else bounds.from_offset
     end = high if bounds.to_offset is None else bounds.to_offset
@@ -224,7 +224,7 @@ def _look_up(
     loss_is_error: bool,
     lookup: KeyLookup,
 ) -> tuple[list[OffsetRange], list[OffsetRange]]:
-    """Let an index find exact places; what it does not know is left, as cold and as hot ranges."""
+    """Look up exact offsets in an index; what it does not cover stays as cold and hot ranges."""
     still_hot = (queue.hot_min, queue.hot_max)
     left: dict[Side, list[OffsetRange]] = {Side.COLD: [], Side.HOT: []}
     waiting = [(Side.HOT, one) for one in hot] + [(Side.COLD, one) for one in cold]
@@ -238,7 +238,7 @@ def _look_up(
             draft.exact += _exact_tasks(draft, place, queue, side, one, found.places, request, loss_is_error)
         for unknown in found.unknown:
             if side is Side.COLD and queue.store is not None:
-                # The store's index may know what that of the tier does not, as long as the store has the messages.
+                # The store's index may cover what that of the tier does not, as long as the store has the messages.
                 waiting += [(Side.HOT, each) for each in intersect([unknown], still_hot)]
                 left[Side.COLD] += subtract([unknown], still_hot)
             else:
@@ -247,7 +247,7 @@ def _look_up(
 
 
 def _costs_more(queue: QueueHistory, side: Side, within: OffsetRange, places: Sequence[RecordPlace]) -> bool:
-    """Whether to read so many records one by one takes longer than to read everything, as of a hot key."""
+    """Whether reading these records one by one takes longer than a scan, as for a hot key."""
     if len(places) < HOT_KEY_PLACES_MIN:
         return False
     exact = sum(place.size + PLACE_COST_BYTES for place in places)
@@ -257,7 +257,7 @@ def _costs_more(queue: QueueHistory, side: Side, within: OffsetRange, places: Se
 
 
 def _gap_losses(queue: QueueHistory, cold: Iterable[OffsetRange], whole: OffsetRange) -> list[Loss]:
-    """Recorded gaps within what is to be read, and what the store lost before it was copied."""
+    """Recorded gaps within the ranges, and messages that the store deleted before they were copied."""
     found = []
     ranges = list(cold)
     for gap in queue.gaps:
@@ -295,7 +295,7 @@ def _exact_tasks(
     request: ScanRequest,
     loss_is_error: bool,
 ) -> list[ScanTask]:
-    """Tasks for exact places, cut where their bytes or their number would make one too long."""
+    """Tasks for exact offsets, split by bytes and number."""
     tasks = []
     first = size = 0
     for behind in range(1, len(places) + 1):

@@ -1,6 +1,6 @@
-"""Pruning: what the rows of a scan cannot be, as a query's own conditions say. Never an error, never a row less.
+"""Pruning: skips what a query's own conditions exclude. Never an error, never a lost row.
 
-Options say what is wanted, and what is missing of it is reported. A pruning only says what a reader will throw away
+Options select messages, and missing ones are reported. Pruning only skips what a reader would discard
 anyway: a topic that does not exist, or offsets beyond the end, simply give no rows.
 
 None: not restricted. An empty set: nothing can match.
@@ -12,7 +12,8 @@ import json
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
-from tiermq.history.scan_values import EVER_MS, ScanRequest
+from tiermq.clock import EVER_MS
+from tiermq.history.scan_values import ScanRequest
 from tiermq.tier.names import QueueKey
 
 Names = frozenset[str] | None
@@ -63,7 +64,7 @@ class ScanPruning:
         )
 
     def on_topics(self, request: ScanRequest) -> ScanRequest:
-        """The request with the topics alone that can match; one that it did not name itself need not exist."""
+        """The request with only the topics that can match; a topic that it did not name need not exist."""
         return replace(request, topics=_named(request.topics, self.topics))
 
     def applied(self, request: ScanRequest) -> ScanRequest:

@@ -1,17 +1,19 @@
-"""Which offsets of a queue can hold messages of a time, by what its segments and its sparse time index say. Pure.
+"""The offsets of a queue that can hold messages of a time, from its segments and sparse time index. Pure.
 
     entries     100 @ 10:00      200 @ 10:05      300 @ 10:09
-    stretches   [min, 100) ≤ 10:00   [100, 200) 10:00–10:05   [200, 300) 10:05–10:09   [300, max) ≥ 10:09
+    ranges      [min, 100) ≤ 10:00   [100, 200) 10:00–10:05   [200, 300) 10:05–10:09   [300, max) ≥ 10:09
 
 Store times of a queue do not decrease, unless a clock was set back. Then entries disagree with their order, and each
-stretch is given the widest times that they allow: so nothing is left out that the entries show.
-Everything that stays is still to be filtered row by row.
+range gets the widest times that they allow, so that no message is left out.
+The result must still be filtered row by row.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
+from tiermq.history.catalog import QueueHistory
 from tiermq.tier.metadata.metadata_values import NEVER_MS, Segment, TimeEntry
 
 OffsetRange = tuple[int, int]
@@ -41,7 +43,7 @@ def narrow_by_entries(
 def without_segments(
     ranges: Iterable[OffsetRange], segments: Iterable[Segment], begin_ms: int, end_ms: int
 ) -> list[OffsetRange]:
-    """The ranges without the messages of segments that are of another time as a whole."""
+    """The ranges without the messages of segments entirely outside the time range."""
     left = list(ranges)
     for segment in segments:
         known = 0 <= segment.begin_offset < segment.end_offset and segment.end_ms != NEVER_MS
@@ -63,3 +65,60 @@ def intersect(ranges: Iterable[OffsetRange], other: OffsetRange) -> list[OffsetR
     """The parts of ranges within another one."""
     cut = ((max(begin, other[0]), min(end, other[1])) for begin, end in ranges)
     return [(begin, end) for begin, end in cut if begin < end]
+
+
+class LogPlaces:
+    """Estimates log offsets of a queue's messages in the tier, for task sizes and split points.
+
+    The time index and the segments have exact log offsets for some queue offsets; in between they are interpolated.
+    """
+
+    def __init__(self, queue: QueueHistory) -> None:
+        knots = {entry.queue_offset: entry.log_offset for entry in queue.time_entries}
+        knots |= {log.begin_offset: log.key.base for log in queue.logs if log.begin_offset >= 0}
+        end = max((log.end for log in queue.logs), default=0)
+        begin = min((log.key.base for log in queue.logs), default=0)
+        knots.setdefault(queue.cold_min, begin)
+        knots[queue.cold_max] = end
+        self._offsets: list[int] = []
+        self._places: list[int] = []
+        for offset in sorted(knots):
+            # A knot that does not ascend was damaged, or is of an expired time.
+            if not self._places or knots[offset] >= self._places[-1]:
+                self._offsets.append(offset)
+                self._places.append(min(knots[offset], end))
+
+    def place(self, offset: int) -> int:
+        at = bisect_right(self._offsets, offset) - 1
+        if at < 0:
+            return self._places[0]
+        if at + 1 >= len(self._offsets):
+            return self._places[-1]
+        return _between(offset, self._offsets[at], self._offsets[at + 1], self._places[at], self._places[at + 1])
+
+    def bytes_of(self, from_offset: int, to_offset: int) -> int:
+        return max(0, self.place(to_offset) - self.place(from_offset))
+
+    def offset_at(self, place: int, slack: int) -> int:
+        """The queue offset at a log offset; an exactly known one when it is no farther than `slack` bytes away."""
+        at = bisect_right(self._places, place) - 1
+        if at < 0:
+            return self._offsets[0]
+        if at + 1 >= len(self._places):
+            return self._offsets[-1]
+        if place - self._places[at] <= slack:
+            return self._offsets[at]
+        if self._places[at + 1] - place <= slack:
+            return self._offsets[at + 1]
+        return _between(place, self._places[at], self._places[at + 1], self._offsets[at], self._offsets[at + 1])
+
+    def around(self, begin: int, end: int) -> tuple[OffsetRange, OffsetRange]:
+        """The smallest (queue offsets, log offsets) that hold the log range [begin, end) and begin and end where both
+        are known exactly."""
+        low = max(0, bisect_right(self._places, begin) - 1)
+        high = min(bisect_left(self._places, end), len(self._places) - 1)
+        return (self._offsets[low], self._offsets[high]), (self._places[low], self._places[high])
+
+
+def _between(value: int, low: int, high: int, low_to: int, high_to: int) -> int:
+    return low_to if high <= low else low_to + (value - low) * (high_to - low_to) // (high - low)

@@ -1,4 +1,4 @@
-"""Index file: a hash table on disk, from key hash to the places of records in the commit log.
+"""Index file: a hash table on disk, from key hash to offsets of records in the commit log.
 
     0                                40                        40 + 4*slots
     +--------------------------------+-------------------------+---------------------------- - -
@@ -10,46 +10,38 @@
 
 All big-endian. Invariants:
 
-* The map is the only state. The kernel's fast path writes the same bytes, so the header is read anew at each use.
+* The map is the only state. The kernel's fast path writes the same bytes, so the header is read at each use.
 * `count` is the number of the next entry. It starts at 1 (0 on disk means 1), entry 0 is never used, so a file holds
   entry_count_max - 1 entries.
 * A slot holds the number of its newest entry; each entry holds the number of an *older* one. Numbers therefore only
-  fall along a chain, which is what ends every walk, however damaged the file is.
-* Physical offsets of entries never decrease and lie between the header's begin and end.
+  fall along a chain, so that every lookup ends, however damaged the file is.
+* Physical offsets of entries never decrease and are between the header's begin and end.
 * An entry is written first, its slot second, the header last. A process killed in between leaves a slot that points at
-  entry number `count`; opening the file takes that back, because otherwise the next entry, of another slot, would
-  be written there and cut off the slot's older entries.
+  entry number `count`; opening the file undoes that, because otherwise the next entry, of another slot, would be
+  written there and cut off the slot's older entries.
 * Entry numbers below `entry_limit` have disk blocks, as have the header and all slots once `entry_limit` is not 0.
+
+The name of a file is the local time of its creation, yyyyMMddHHmmssSSS, in 17 ASCII digits. Files are read in the order
+of their names, so a new name must be greater than all before it, also when two files are made within one millisecond
+or the local clock was set back (it is, every autumn).
 """
 
 from __future__ import annotations
 
 import os
-import struct
+import re
 import threading
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from tiermq.errors import IllegalMessage, StoreDamaged, TierMQError
 from tiermq.files.file_access import FileAccess, Region
 from tiermq.kernel import IndexReader
+from tiermq.kernel.index_reader import ENTRY as ENTRY
+from tiermq.kernel.index_reader import HEADER as HEADER
+from tiermq.kernel.index_reader import SLOT as SLOT
 
-HEADER = struct.Struct(
-    ">"
-    "q"  # begin_timestamp_ms     store time of the first entry
-    "q"  # end_timestamp_ms       store time of the newest entry
-    "q"  # begin_physical_offset  record of the first entry
-    "q"  # end_physical_offset    record of the newest entry
-    "i"  # slot_count             slots that are in use
-    "i"  # entry_count            number of the next entry; 0 means 1
-)
-SLOT = struct.Struct(">i")
-ENTRY = struct.Struct(
-    ">"
-    "i"  # key_hash
-    "q"  # physical_offset
-    "i"  # time_diff_s       whole seconds since the header's begin timestamp
-    "i"  # previous          number of the slot's next older entry, 0: none
-)
+_NAME = re.compile(r"[0-9]{17}")
 HEADER_BYTES = HEADER.size
 SLOT_BYTES = SLOT.size
 ENTRY_BYTES = ENTRY.size
@@ -58,13 +50,13 @@ assert (HEADER_BYTES, SLOT_BYTES, ENTRY_BYTES) == (40, 4, 20)
 TIME_DIFF_S_MAX = 0x7FFFFFFF
 KEY_HASH_MAX = 0x7FFFFFFF
 
-UNFINISHED_SUFFIX = ".new"  # No index name ends so; RocketMQ passes such files over.
+UNFINISHED_SUFFIX = ".new"  # Not an index name; RocketMQ ignores such files.
 RESERVE_ENTRIES = 1 << 16
 """How many entries get disk blocks at a time (1.25 MiB)."""
 
 
 class IndexHeader(NamedTuple):
-    """The header as it stands; `entry_count` is the number of the next entry, at least 1."""
+    """The current header; `entry_count` is the number of the next entry, at least 1."""
 
     begin_timestamp_ms: int
     end_timestamp_ms: int
@@ -74,8 +66,8 @@ class IndexHeader(NamedTuple):
     entry_count: int
 
     def is_time_matched(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether an entry of the file can lie in the time range."""
-        # The end is the newest entry's time; it lies before the beginning when the clock was set back in between.
+        """Whether an entry of the file can be in the time range."""
+        # The end is the newest entry's time; it is before the beginning when the clock was set back in between.
         oldest_ms = min(self.begin_timestamp_ms, self.end_timestamp_ms)
         newest_ms = max(self.begin_timestamp_ms, self.end_timestamp_ms)
         return self.entry_count > 1 and begin_ms <= newest_ms and end_ms >= oldest_ms
@@ -87,7 +79,7 @@ def index_file_bytes(slot_count_max: int, entry_count_max: int) -> int:
 
 
 class IndexFile:
-    """One index file. Entries are put by the dispatching thread only; anyone may select.
+    """One index file. Only the dispatching thread puts entries; any thread may select.
 
     `destroy` and `close` wait for a running `select` or `sync` and make later ones do nothing.
     """
@@ -103,7 +95,7 @@ class IndexFile:
         self._access = access
         self._region = region
         self._lock = threading.Lock()
-        self._sync_lock = threading.Lock()  # Apart from the other, since a sync takes long and must not stop selects.
+        self._sync_lock = threading.Lock()  # A second lock, since a sync takes long and must not block selects.
         self._entries_at = HEADER_BYTES + slot_count_max * SLOT_BYTES
         self.path = path
         self.buffer: memoryview | None = memoryview(region.buffer)
@@ -118,9 +110,9 @@ class IndexFile:
     ) -> IndexFile:
         """A new file with disk blocks for its header, all slots and the first entries.
 
-        It begins and ends where `previous` ends, so that "already indexed" can be told before its first entry.
-        It gets its name only with its header: a RocketMQ broker that met an empty header would index the whole log
-        once more. Raises DiskFull, and leaves no file, when there is no room.
+        It begins and ends where `previous` ends, so that "already indexed" is known before its first entry.
+        It gets its name only after its header: a RocketMQ broker that found an empty header would index the whole log
+        again. Raises DiskFull, and leaves no file, when the disk is full.
         """
         unfinished = path + UNFINISHED_SUFFIX
         region = access.create(unfinished, index_file_bytes(slot_count_max, entry_count_max))
@@ -140,7 +132,7 @@ class IndexFile:
 
     @classmethod
     def open(cls, access: FileAccess, path: str, slot_count_max: int, entry_count_max: int) -> IndexFile:
-        """An existing file. Raises StoreDamaged when its size or header cannot be those of such a file."""
+        """An existing file. Raises StoreDamaged when its size or header is invalid."""
         region = access.open(path, index_file_bytes(slot_count_max, entry_count_max))
         file = cls(access, path, region, slot_count_max, entry_count_max)
         try:
@@ -153,7 +145,7 @@ class IndexFile:
 
     @property
     def header(self) -> IndexHeader:
-        """The header as the map has it now."""
+        """The current header, from the map."""
         values = HEADER.unpack_from(self._map(), 0)
         return IndexHeader._make((*values[:5], max(1, values[5])))
 
@@ -178,7 +170,7 @@ class IndexFile:
     def put_key(self, key_hash: int, physical_offset: int, store_timestamp_ms: int) -> bool:
         """Add one entry; False, and nothing written, when the file is full. Durable only after `sync`.
 
-        Raises DiskFull, with nothing written, when the file system has no room for the entry.
+        Raises DiskFull, with nothing written, when the file system has no space for the entry.
         """
         if not 0 <= key_hash <= KEY_HASH_MAX or physical_offset < 0:
             raise IllegalMessage(
@@ -198,7 +190,7 @@ class IndexFile:
             previous = 0
         if number <= 1:
             # RocketMQ overwrites begin at the first entry, yet computes that entry's seconds from the begin it
-            # overwrites (the end of the previous file). Read back, the entry would lie in the future: ours is 0.
+            # overwrites (the end of the previous file). Read back, the entry would be in the future: ours is 0.
             begin_ms, begin_offset, time_diff_s = store_timestamp_ms, physical_offset, 0
         else:
             begin_ms, begin_offset = header.begin_timestamp_ms, header.begin_physical_offset
@@ -213,13 +205,13 @@ class IndexFile:
     def select(self, key_hash: int, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
         """Physical offsets put for `key_hash` in the time range, newest first, at most `max_count`.
 
-        An entry knows its second only: records up to a second outside the range come along, none inside is missed.
-        Collisions of the hash come along too. The caller knows the records and drops both.
+        An entry has its time in seconds: records up to a second outside the range are included, none inside is missed.
+        Hash collisions are included too. The caller reads the records and drops both.
         """
         return self.reader.select(key_hash, max_count, begin_ms, end_ms)
 
     def is_time_matched(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether an entry of this file can lie in the time range."""
+        """Whether an entry of this file can be in the time range."""
         return self.header.is_time_matched(begin_ms, end_ms)
 
     def trailing_entries(self, physical_offset: int) -> int:
@@ -237,7 +229,7 @@ class IndexFile:
             if self.buffer is not None:
                 self._region.sync()
                 if self.is_full:
-                    self._region.close_descriptor()  # Nothing is written here any more: a map is enough to read.
+                    self._region.close_descriptor()  # A full file is only read, through its map.
 
     def close(self) -> None:
         """Unmap the file. Later selects find nothing."""
@@ -298,3 +290,34 @@ def _time_diff_s(begin_ms: int, store_timestamp_ms: int) -> int:
     if begin_ms <= 0 or store_timestamp_ms <= begin_ms:
         return 0
     return min((store_timestamp_ms - begin_ms) // 1000, TIME_DIFF_S_MAX)
+
+
+def is_index_name(name: str) -> bool:
+    """Whether a file of the index directory is an index file."""
+    return _NAME.fullmatch(name) is not None
+
+
+def index_name(now_ms: int) -> str:
+    """The name for a file made at `now_ms`, in the machine's time zone."""
+    return _format(datetime.fromtimestamp(now_ms // 1000, tz=UTC).astimezone(), now_ms % 1000)
+
+
+def next_index_name(now_ms: int, last_name: str | None) -> str:
+    """The name for a file made at `now_ms` after the file `last_name`: one ms after it if the clock is behind."""
+    name = index_name(now_ms)
+    if last_name is None or name > last_name:
+        return name
+    try:
+        # The zone does not matter: this only adds one millisecond.
+        last = datetime.strptime(last_name[:14] + "+0000", "%Y%m%d%H%M%S%z")
+        later = last + timedelta(milliseconds=int(last_name[14:]) + 1)
+        return _format(later, later.microsecond // 1000)
+    except (ValueError, OverflowError):  # Digits, but not a date: a foreign name.
+        return f"{int(last_name) + 1:017d}"
+
+
+def _format(moment: datetime, milliseconds: int) -> str:
+    return (
+        f"{moment.year:04d}{moment.month:02d}{moment.day:02d}"
+        f"{moment.hour:02d}{moment.minute:02d}{moment.second:02d}{milliseconds:03d}"
+    )

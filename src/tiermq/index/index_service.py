@@ -1,19 +1,19 @@
-"""All index files of a store: putting keys, rolling, querying, loading and cleaning.
+"""IndexService: all index files of a store: putting keys, rolling, querying, loading and cleaning.
 
-Which records are already indexed. Records arrive in the order of the commit log, and after a crash some arrive again.
+Records that are already indexed. Records arrive in the order of the commit log, and after a crash some arrive again.
 
 * A record before the newest indexed one is skipped.
-* The newest indexed one may have been cut short: a record has several keys, and a crash (or a full disk) can fall
-  between them. Its entries are the newest ones in the file, in the order of its keys, so they are counted, and the
-  keys after that many are put. Nothing is doubled and nothing is lost. (RocketMQ puts all keys of that record again.)
+* The newest indexed record may be incomplete: a record has several keys, and a crash (or a full disk) can come
+  between them. Its entries are the newest ones in the file, in the order of its keys, so they are counted, and only
+  the remaining keys are put. No entry is duplicated or lost. (RocketMQ puts all keys of that record again.)
 
 After an unclean stop a file is trusted only if it was made durable as a whole: it is full, and its newest entry is not
 younger than the time in the checkpoint. A file that was not full may have got entries since it was synced, and one
-behind the file that the checkpoint speaks of may have entries of the same millisecond, or of an earlier one when the
-clock was set back. Others are removed, and `load` tells from where on the commit log has to be indexed again. (RocketMQ
-looks at the time alone, and leaves those entries lost unless told otherwise.)
+behind the checkpoint's file may have entries of the same millisecond, or of an earlier one when the clock was set back.
+Files that are not trusted are removed, and `load` returns from where on the commit log must be indexed again. (RocketMQ
+uses the time alone, and by default loses those entries.)
 
-Threads: `put`, `put_keys_batch` and `current` belong to the dispatching thread. Everything else is for anyone.
+Threads: `put`, `put_keys_batch` and `current` belong to the dispatching thread. Any thread may call the rest.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ from typing import Any
 from tiermq.clock import Clock
 from tiermq.errors import StoreClosed, StoreDamaged
 from tiermq.files.file_access import FileAccess
-from tiermq.index.index_file import UNFINISHED_SUFFIX, IndexFile
-from tiermq.index.index_name import is_index_name, next_index_name
-from tiermq.index.index_request import IndexRequest
+from tiermq.index.index_file import UNFINISHED_SUFFIX, IndexFile, is_index_name, next_index_name
 from tiermq.kernel import IndexReader, IndexTail, QueryOffsets, key_hashes, query_index
 from tiermq.message.java_hash import key_hash
 
@@ -69,10 +67,10 @@ class IndexService:
         self._checkpoint = checkpoint
         self._background = background or self._in_thread
         self._query_count_max = query_count_max
-        self._lock = threading.Lock()  # Guards replacing `_files`; the tuple itself never changes.
+        self._lock = threading.Lock()  # Guards replacing `_files`; the tuple is immutable.
         self._files: tuple[IndexFile, ...] = ()
         self._newest_first: tuple[IndexReader, ...] = ()
-        self._sync_lock = threading.Lock()  # Held while files are synced and the checkpoint is told.
+        self._sync_lock = threading.Lock()  # Held while files are synced and the checkpoint is updated.
         self._synced_name = ""  # Files up to this name are full and durable.
         self._flushing: list[threading.Thread] = []
         self._closed = False
@@ -106,7 +104,7 @@ class IndexService:
                     break
                 kept.append(file)
                 if not last_exit_ok and file.header.end_timestamp_ms == index_safe_timestamp_ms:
-                    self._remove(names[at + 1 :])  # The checkpoint speaks of this file, hence not of a later one.
+                    self._remove(names[at + 1 :])  # The checkpoint covers this file, hence no later one.
                     break
         except StoreDamaged:
             for file in kept:
@@ -121,7 +119,7 @@ class IndexService:
     def _open_if_durable(
         self, name: str, last_exit_ok: bool, is_newest: bool, safe_timestamp_ms: int
     ) -> IndexFile | None:
-        """The opened file; None when it has to be rebuilt, and with it every younger one."""
+        """The opened file; None when it and every newer file must be rebuilt."""
         path = os.path.join(self._directory, name)
         try:
             file = IndexFile.open(self._access, path, self._slot_count_max, self._entry_count_max)
@@ -140,16 +138,16 @@ class IndexService:
         for name in names:
             log.info("index file %s in %s was not durable at the crash; it is rebuilt", name, self._directory)
             self._access.remove(os.path.join(self._directory, name))
-        # Durably: a file that came back after the next crash could pass for an older, durable one.
+        # Durably: a file that reappears after the next crash would look like an older, durable one.
         self._access.sync_directory(self._directory)
 
-    def put(self, request: IndexRequest) -> int:
+    def put(self, topic: str, keys: Sequence[str], physical_offset: int, store_timestamp_ms: int) -> int:
         """Index one record. Returns how many entries were added: 0 when it was indexed before or has no keys.
 
-        Raises DiskFull, after which the same record can be put again.
+        `keys` come from `index_keys`, always in the same order: a record that is put again continues where a crash
+        stopped it, which is known by counting. Raises DiskFull, after which the same record can be put again.
         """
-        hashes = [key_hash(f"{request.topic}#{key}") for key in request.keys]
-        return self._put_record(hashes, request.physical_offset, request.store_timestamp_ms)
+        return self._put_record([key_hash(f"{topic}#{key}") for key in keys], physical_offset, store_timestamp_ms)
 
     def put_keys_batch(self, hashes: Sequence[int], offsets: Sequence[int], timestamps_ms: Sequence[int]) -> int:
         """Index many records, one key each row; rows of one record are neighbours, offsets ascend.
@@ -164,7 +162,7 @@ class IndexService:
             run = self._put_run(*(memoryview(column)[at:] for column in columns))
             added, at = added + run, at + run
             if at < len(columns[0]):
-                # A full file, no reserved place, or a record that was indexed before: the careful way for one record.
+                # A full file, no reserved entry, or a record that was indexed before: the slow path for one record.
                 end = at + 1
                 while end < len(columns[0]) and columns[1][end] == columns[1][at]:
                     end += 1
@@ -180,7 +178,7 @@ class IndexService:
         return self.put_keys_batch(array("i", key_hashes(topic, keys)), offsets, timestamps_ms)
 
     def _put_run(self, hashes: Any, offsets: Any, timestamps_ms: Any) -> int:
-        """Put leading rows in one go, as many as the current file has places for; 0 when they need care."""
+        """Put leading rows in bulk, as many as the current file has entries for; 0 when they need the slow path."""
         if not self._files:
             return 0
         file = self.current()
@@ -199,11 +197,11 @@ class IndexService:
         rest = hashes[self._already_put(physical_offset, len(hashes)) :]
         for hash_ in rest:
             while not self.current().put_key(hash_, physical_offset, store_timestamp_ms):
-                continue  # Full: current() gives the next file.
+                continue  # Full: current() returns the next file.
         return len(rest)
 
     def _already_put(self, physical_offset: int, key_count: int) -> int:
-        """How many of a record's keys have entries; a record's entries may lie on both sides of a roll."""
+        """How many of a record's keys have entries; a record's entries may be on both sides of a roll."""
         if not self._files:
             return 0
         if physical_offset < self._files[-1].header.end_physical_offset:
@@ -243,10 +241,10 @@ class IndexService:
         return query_index(self._newest_first, topic, key, max_count if max_count < most else most, begin_ms, end_ms)
 
     def drop_from(self, physical_offset: int) -> int | None:
-        """Remove the files that know records at or behind `physical_offset`, because the commit log ends there now.
+        """Remove the files that have records at or behind `physical_offset`, because the commit log ends there now.
 
-        New records would lie where those lay, and be taken for indexed. Returns the physical offset from which on
-        records must be indexed again; None when nothing had to go.
+        New records would get the same offsets, and be taken for indexed. Returns the physical offset from which on
+        records must be indexed again; None when nothing was removed.
         """
         with self._lock:
             kept = 0
@@ -264,7 +262,7 @@ class IndexService:
         return self._files[-1].header.end_physical_offset if self._files else 0
 
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Remove leading files whose records are all gone from the commit log, never the newest. Returns how many."""
+        """Remove leading files whose records are all deleted from the log, never the newest. Returns how many."""
         with self._lock:
             expired = 0
             for file in self._files[:-1]:
@@ -279,7 +277,7 @@ class IndexService:
         return len(gone)
 
     def flush_full_file(self, file: IndexFile) -> None:
-        """Make a full file durable, in the background, and then say so to the checkpoint."""
+        """Make a full file durable, in the background, and then update the checkpoint."""
         self._background(lambda: self._flush_and_checkpoint(file))
 
     def _flush_and_checkpoint(self, file: IndexFile) -> None:
@@ -287,13 +285,13 @@ class IndexService:
             self._sync_through(file)
         except Exception:
             # The outermost edge of a thread. The file stays correct in memory, and without a checkpoint it is rebuilt
-            # after a crash; close() syncs it again and lets the error through.
+            # after a crash; close() syncs it again and raises the error.
             log.exception("flushing the full index file %s failed", file.path)
 
     def _sync_through(self, last: IndexFile) -> None:
-        """Sync the files up to `last`, then tell the checkpoint if it is full.
+        """Sync the files up to `last`, then update the checkpoint if it is full.
 
-        In this order, one at a time: the checkpoint's time vouches for *all* older files.
+        In this order, one at a time: the checkpoint's time covers *all* older files.
         """
         with self._sync_lock:
             header = last.snapshot()
@@ -303,7 +301,7 @@ class IndexService:
                 if file is last:
                     break
             if header is not None and header.entry_count >= self._entry_count_max:
-                # Of a file that can still take entries nothing is said: they might be of the same millisecond.
+                # Not for a file that can still get entries: they might be of the same millisecond.
                 self._synced_name = max(self._synced_name, last.name)
                 self._checkpoint(header.end_timestamp_ms)
 
@@ -319,7 +317,7 @@ class IndexService:
             self._sync_through(self._files[-1])
 
     def close(self) -> None:
-        """Wait for background flushes, make everything durable, unmap. Harmless when repeated."""
+        """Wait for background flushes, make everything durable, unmap. Idempotent."""
         if self._closed:
             return
         self._join_flushes()

@@ -1,7 +1,7 @@
-"""The hot loops over bytes, in two forms behind one contract.
+"""Kernel: the hot loops over bytes, in two implementations of one interface.
 
-`pure.py` is the form that always works; the compiled twin (built from `native/`) is used where it was built,
-unless TIERMQ_PURE=1. May import `tiermq.message`. Must never know files, threads or configuration.
+`pure.py` is the portable reference; the compiled twin (built from `native/`) is used where it was built, unless
+TIERMQ_PURE=1. May import `tiermq.message`. Must not depend on files, threads or configuration.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """QueueHandle and Appender in pure Python.
 
 The append critical section is everything under the appender's lock: read the tail's position, write the record, publish
-the new position, count the queue. CRC and sizes are worked out before the lock is taken.
+the new position, count the queue. CRC and sizes are computed before the lock is taken.
 """
 
 from __future__ import annotations
@@ -11,22 +11,27 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tiermq.kernel.reasons import Refusal
-from tiermq.kernel.tails import Tail
-from tiermq.kernel.values import Message, PutResult, PutResults
+from tiermq.kernel.message import Message, PutResult, PutResults
+from tiermq.kernel.stop_reasons import Refusal
+from tiermq.kernel.write_cursor import WriteCursor
 from tiermq.message.crc import crc32, encode_crc_property
-from tiermq.message.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from tiermq.message.layout import (
+    BLANK_BYTES_MIN,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    OVERHEAD_V1_BYTES,
+    PROPERTIES_BYTES_MAX,
+    SIZE_AND_MAGIC,
+    TOPIC_BYTES_MAX_V1,
+)
 from tiermq.status import PutStatus
 
-FIXED_BYTES = 91  # V1, both hosts IPv4, without body, topic and properties.
-PROPERTIES_BYTES_MAX = 32767
 RECORD_SLACK_BYTES = 65536  # A record may exceed the body limit by this much.
-BLANK_BYTES = 8
-SHAPES_MAX = 8192  # Cached record layouts before the cache is started anew.
-NOW = -1  # Instead of a time: the moment of writing.
-SAMPLE_MASK = 1023  # One put in so many of a queue is timed.
+SHAPES_MAX = 8192  # Cached record layouts before the cache is cleared.
+NOW = -1  # Instead of a time: the time of the write.
+SAMPLE_MASK = 1023  # One put in 1024 of a queue is timed.
 
-_BLANK = struct.Struct(">ii")
 PUT_OK = PutStatus.PUT_OK
 
 
@@ -67,11 +72,11 @@ class QueueHandle:
         """Put `body` with already encoded properties. Same checks and statuses as a put of a Message."""
         appender = self._appender
         message = Message(self.topic, body, self.queue_id, encoded_properties=properties)
-        return appender.put(message) if appender.door is None else appender.door(message)
+        return appender.put(message) if appender.sync_put is None else appender.sync_put(message)
 
 
 class Appender:
-    """Writes records at the end of the active commit-log file; anything unusual goes to `slow(message, refusal)`."""
+    """Writes records at the end of the active commit-log file; special ones go to `slow_path(message, refusal)`."""
 
     __slots__ = (
         "_auto_version",
@@ -82,33 +87,33 @@ class Appender:
         "_queues",
         "_sample",
         "_sampling",
-        "_slow",
+        "_slow_path",
         "_unusual",
         "_wake",
-        "door",
-        "gate",
-        "idle",
+        "closed",
+        "is_sync",
         "last_store_timestamp_ms",
         "max_body_bytes",
+        "reput_idle",
+        "sync_put",
         "tail",
-        "waits",
     )
 
     def __init__(
         self,
         host: bytes,
         *,
-        slow: Callable[[Message, Refusal], PutResult],
+        slow_path: Callable[[Message, Refusal], PutResult],
         wake: Callable[[], None],
         clock: Callable[[], int] | None = None,
         sample: Callable[[Message], PutResult] | None = None,
-        max_body_bytes: int = 4194304,
+        max_body_bytes: int,
         crc_property: bool = False,
         auto_version: bool = True,
         lock: Any,
     ) -> None:
         self._host = host
-        self._slow = slow
+        self._slow_path = slow_path
         self._wake = wake
         self._clock = clock or _now_ms
         self._sample = sample
@@ -119,16 +124,16 @@ class Appender:
         self._auto_version = auto_version
         self._queues: dict[str, dict[int, QueueHandle]] = {}
         self.max_body_bytes = max_body_bytes
-        self.door: Callable[[Message], PutResult] | None = None
-        self.gate = True
-        self.idle = False
-        self.waits = False
+        self.sync_put: Callable[[Message], PutResult] | None = None
+        self.closed = True
+        self.reput_idle = False
+        self.is_sync = False
         self.last_store_timestamp_ms = 0
-        self.tail: Tail | None = None
+        self.tail: WriteCursor | None = None
 
     @property
     def host(self) -> bytes:
-        """Where the store is, as records say it."""
+        """The store host, as encoded in records."""
         return self._host
 
     @property
@@ -140,22 +145,22 @@ class Appender:
     def stored_bytes(self) -> int:
         return sum(handle.stored_bytes for handle in self.handles())
 
-    def attach(self, tail: Tail | None) -> None:
+    def attach(self, tail: WriteCursor | None) -> None:
         """Append to this file from now on."""
         with self._lock:
             self.tail = tail
 
-    def roll(self, tail: Tail) -> None:
-        """End the active file with a blank record and go on in `tail`, in one step as far as puts can see."""
+    def roll(self, tail: WriteCursor) -> None:
+        """End the active file with a blank record and continue in `tail`, atomically for puts."""
         with self._lock:
             old = self.tail
             if old is not None and old.buffer is not None and old.position < old.size:
-                _BLANK.pack_into(old.buffer, old.position, old.size - old.position, MAGIC_BLANK)
+                SIZE_AND_MAGIC.pack_into(old.buffer, old.position, old.size - old.position, MAGIC_BLANK)
                 old.position = old.size
             self.tail = tail
 
     def is_version2(self, topic_length: int) -> bool:
-        return topic_length > 127 and self._auto_version
+        return topic_length > TOPIC_BYTES_MAX_V1 and self._auto_version
 
     def bind(self, handle: QueueHandle) -> None:
         self._queues.setdefault(handle.topic, {})[handle.queue_id] = handle
@@ -170,37 +175,37 @@ class Appender:
         return self._queues.get(topic, {}).get(queue_id)
 
     def put(self, message: Message) -> PutResult:
-        """Store one message; anything unusual is `slow`'s."""
-        if self.gate:
-            return self._slow(message, Refusal.CLOSED)
-        if message.special:
-            return self._slow(message, Refusal.SPECIAL)
+        """Store one message; special cases go to the slow path."""
+        if self.closed:
+            return self._slow_path(message, Refusal.CLOSED)
+        if message.needs_offset:
+            return self._slow_path(message, Refusal.NEEDS_OFFSET)
         try:
             handle = self._queues[message.topic][message.queue_id]
         except KeyError:
-            return self._slow(message, Refusal.UNBOUND)
+            return self._slow_path(message, Refusal.UNBOUND)
         if handle.puts & SAMPLE_MASK == SAMPLE_MASK and self._sample is not None and not self._sampling:
             return self._put_sampled(message)
         result = self._write(handle, message, NOW, -1, 1)
         if result.__class__ is Refusal:
-            return self._slow(message, result)
-        if self.idle:
-            self.idle = False
+            return self._slow_path(message, result)
+        if self.reput_idle:
+            self.reput_idle = False
             self._wake()
         return result  # type: ignore[return-value]
 
-    def put_usual(self, message: Message) -> PutResult | None:
-        """Store one message without `slow` and without a sample; None, with nothing stored, when either is due."""
+    def try_put_fast(self, message: Message) -> PutResult | None:
+        """Store one message, without slow path or sample; None, with nothing stored, when either is due."""
         handle = self.handle(message.topic, message.queue_id)
-        if self.gate or message.special or handle is None:
+        if self.closed or message.needs_offset or handle is None:
             return None
         if handle.puts & SAMPLE_MASK == SAMPLE_MASK and self._sample is not None:
             return None
         result = self._write(handle, message, NOW, -1, 1)
         if isinstance(result, Refusal):
             return None
-        if self.idle:
-            self.idle = False
+        if self.reput_idle:
+            self.reput_idle = False
             self._wake()
         return result
 
@@ -213,18 +218,18 @@ class Appender:
             self._sampling = False
 
     def put_expecting(self, message: Message, expected_offset: int, count: int) -> PutResult | Refusal:
-        """Store `message` as `count` queue positions, only if its queue still stands at `expected_offset`.
+        """Store `message` as `count` queue positions, only if its queue is still at `expected_offset`.
 
-        For records whose properties carry their own queue offset. A PutResult, or the Refusal.
+        For records whose properties contain their queue offset. Returns a PutResult, or the Refusal.
         """
         handle = self.handle(message.topic, message.queue_id)
-        if self.gate:
+        if self.closed:
             return Refusal.CLOSED
         if handle is None:
             return Refusal.UNBOUND
         result = self._write(handle, message, NOW, expected_offset, count)
-        if self.idle and type(result) is PutResult:
-            self.idle = False
+        if self.reput_idle and type(result) is PutResult:
+            self.reput_idle = False
             self._wake()
         return result
 
@@ -235,33 +240,35 @@ class Appender:
             if type(message) is not Message:
                 raise TypeError(f"put_many takes Messages, found {type(message).__name__} at {at}")
             handle = self.handle(message.topic, message.queue_id)
-            if self.gate:
-                results.append(self._slow(message, Refusal.CLOSED))
+            if self.closed:
+                results.append(self._slow_path(message, Refusal.CLOSED))
                 continue
-            if message.special or handle is None:
-                results.append(self._slow(message, Refusal.SPECIAL if message.special else Refusal.UNBOUND))
+            if message.needs_offset or handle is None:
+                results.append(
+                    self._slow_path(message, Refusal.NEEDS_OFFSET if message.needs_offset else Refusal.UNBOUND)
+                )
                 continue
             result = self._write(handle, message, NOW, -1, 1)
-            results.append(self._slow(message, result) if isinstance(result, Refusal) else result)
-        if self.idle and results:
-            self.idle = False
+            results.append(self._slow_path(message, result) if isinstance(result, Refusal) else result)
+        if self.reput_idle and results:
+            self.reput_idle = False
             self._wake()
         return PutResults(results, self._clock())
 
     def record_bytes(self, message: Message) -> int:
-        """The bytes of the record that a message will be."""
+        """The record size of a message."""
         properties = message.encoded_properties
         extra = self._crc_bytes(message)
         topic_length = len(message.topic.encode())
         return (
-            FIXED_BYTES - 16 + len(message.born_host or self._host) + len(self._host) + topic_length
+            OVERHEAD_V1_BYTES - 16 + len(message.born_host or self._host) + len(self._host) + topic_length
             + self.is_version2(topic_length) + len(message.body) + len(properties) + extra
         )  # fmt: skip
 
     def put_together(self, messages: list[Message]) -> PutResults | Refusal:
-        """Store messages of one queue next to each other in one file, with one store time; PutResults, or the Refusal
+        """Store messages of one queue side by side in one file, with one store time; PutResults, or the Refusal
         of the first that cannot be stored, with nothing written. No other put comes between them."""
-        if self.gate:
+        if self.closed:
             return Refusal.CLOSED
         if not messages:
             return Refusal.EMPTY
@@ -280,12 +287,12 @@ class Appender:
             total += size
         now = self._clock()
         with self._lock:  # Reentrant: the single writes below take it again.
-            if self.tail is None or self.tail.position + total + BLANK_BYTES > self.tail.limit:
+            if self.tail is None or self.tail.position + total + BLANK_BYTES_MIN > self.tail.limit:
                 return Refusal.ROOM
-            # The gate is not asked again: a batch that has begun is finished.
+            # `closed` is not checked again: a started batch is completed.
             results = [self._write(handle, message, now, -1, 1) for message in messages]
-        if self.idle:
-            self.idle = False
+        if self.reput_idle:
+            self.reput_idle = False
             self._wake()
         return PutResults([result for result in results if isinstance(result, PutResult)], now)
 
@@ -301,14 +308,14 @@ class Appender:
         properties = message.encoded_properties
         host = self._host
         born_host = message.born_host or host
-        # Host bits are set and cleared: a message that was forwarded may carry those of hosts that it no longer has.
+        # Host bits are set and cleared: a forwarded message may have those of its former hosts.
         sys_flag = message.sys_flag & ~0x30
         body_length = len(body)
         properties_length = len(properties)
         if self._unusual or len(born_host) != 8:
             return self._write_unusual(handle, message, now, expected_offset, count)
         shape = handle.shapes.get(body_length << 16 | properties_length)
-        if shape is None or body_length > self.max_body_bytes:  # The limit may have moved since the shape was made.
+        if shape is None or body_length > self.max_body_bytes:  # The limit may have changed since the shape was made.
             made = self._shape_of(handle, body_length, properties_length, 8, 8)
             if isinstance(made, Refusal):
                 return made
@@ -318,14 +325,14 @@ class Appender:
         crc = crc32(body) & 0x7FFFFFFF
         with self._lock:
             tail = self.tail
-            if tail is None or (position := tail.position) + total + BLANK_BYTES > tail.limit:
+            if tail is None or (position := tail.position) + total + BLANK_BYTES_MIN > tail.limit:
                 return Refusal.ROOM
             if now == NOW:  # Under the lock, so that store times never go back.
                 now = self._clock()
             queue_offset = handle.next_offset
             if expected_offset >= 0 and queue_offset != expected_offset:
                 return Refusal.OFFSET_MOVED
-            if sys_flag & 4:  # Prepared or rolled back: such a record has no place in its queue.
+            if sys_flag & 4:  # Prepared or rolled back: such a record has no queue offset.
                 queue_offset = count = 0
             physical = tail.base + position
             pack_into(
@@ -351,7 +358,16 @@ class Appender:
             return Refusal.BODY_TOO_LARGE
         topic_length = len(handle.topic_bytes)
         version2 = self.is_version2(topic_length)
-        total = FIXED_BYTES - 16 + born_length + host_length + version2 + body_length + topic_length + properties_length
+        total = (
+            OVERHEAD_V1_BYTES
+            - 16
+            + born_length
+            + host_length
+            + version2
+            + body_length
+            + topic_length
+            + properties_length
+        )
         if total > self.max_body_bytes + RECORD_SLACK_BYTES:
             return Refusal.RECORD_TOO_LARGE
         if len(handle.shapes) >= SHAPES_MAX:
@@ -386,7 +402,7 @@ class Appender:
         crc = crc32(body) & 0x7FFFFFFF
         with self._lock:
             tail = self.tail
-            if tail is None or tail.buffer is None or tail.position + total + BLANK_BYTES > tail.limit:
+            if tail is None or tail.buffer is None or tail.position + total + BLANK_BYTES_MIN > tail.limit:
                 return Refusal.ROOM
             if now == NOW:  # Under the lock, so that store times never go back.
                 now = self._clock()

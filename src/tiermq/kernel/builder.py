@@ -1,36 +1,28 @@
-"""scan, IndexTail and Builder in pure Python: the walk over records that recovery and dispatch share."""
+"""scan, IndexTail and Builder in pure Python: the scan of records that recovery and dispatch share."""
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from tiermq.kernel.reasons import Stop
-from tiermq.kernel.tails import QueueTail, Tail
+from tiermq.kernel.index_reader import ENTRY
+from tiermq.kernel.stop_reasons import Stop
+from tiermq.kernel.write_cursor import QueueTail, WriteCursor
 from tiermq.message.crc import crc32, verify_crc_property
 from tiermq.message.java_hash import java_hash, key_hash
+from tiermq.message.layout import BODY_CRC_AT, I32, I64, PRE_BLANK_SIZE, UNIT, UNIT_BYTES
 from tiermq.message.properties import decode_properties
 from tiermq.message.record_head import HeadKind, RecordHead, read_head
 
-UNIT_BYTES = 20
-BODY_CRC_AT = 8
-_I32 = struct.Struct(">i")
-_I64 = struct.Struct(">q")
-_UNIT = struct.Struct(">qiq")
-_ENTRY = struct.Struct(">iqii")  # key hash, physical offset, seconds after the file's begin, previous entry of the slot
 PAGE_BYTES = 512
 _CHUNK_BYTES = 1 << 20
 _ZERO_PAGE = bytes(PAGE_BYTES)
-_PRE_BLANK_SIZE = 0x7FFFFFFF  # Of a unit that only fills a place before a queue's first message.
-assert _UNIT.size == UNIT_BYTES
-assert _ENTRY.size == 20
 
 
 def body_holds(buffer: Any, position: int, head: RecordHead, crc_mode: int) -> bool:
     if crc_mode == 1:
-        (crc,) = _I32.unpack_from(buffer, position + BODY_CRC_AT)
+        (crc,) = I32.unpack_from(buffer, position + BODY_CRC_AT)
         body = buffer[head.body_position : head.body_position + head.body_length]
         return head.body_length == 0 or crc32(body) & 0x7FFFFFFF == crc
     if crc_mode == 2:
@@ -39,7 +31,7 @@ def body_holds(buffer: Any, position: int, head: RecordHead, crc_mode: int) -> b
 
 
 def stop_of(buffer: Any, position: int, head: RecordHead, physical_offset: int, crc_mode: int) -> Stop:
-    """Stop.END when the walk may go on behind this record: it is whole, undamaged and where it says it is."""
+    """Stop.END when the scan may continue behind this record: it is whole, undamaged and at its own offset."""
     if head.kind is HeadKind.BLANK:
         return Stop.BLANK
     if head.kind is not HeadKind.OK or head.physical_offset != physical_offset:
@@ -48,7 +40,7 @@ def stop_of(buffer: Any, position: int, head: RecordHead, physical_offset: int, 
 
 
 def first_zero_page(data: Any, start: int, stop: int) -> int:
-    """Where the first whole, aligned 512 bytes of zeros in [start, stop) begin; -1 when there are none."""
+    """Position of the first whole, aligned 512 bytes of zeros in [start, stop); -1 when there are none."""
     pages = memoryview(data)
     at = -(-start // PAGE_BYTES) * PAGE_BYTES
     while at + PAGE_BYTES <= stop:
@@ -64,27 +56,27 @@ def first_zero_page(data: Any, start: int, stop: int) -> int:
 
 
 def scan_units(data: Any, previous_end: int, physical_end_max: int) -> tuple[int, int, bool]:
-    """Units of a consume queue from the start of `data` while they are valid, do not run backwards and end at or before
-    `physical_end_max`: (bytes of them, where the record of the last real one ends, whether any is real).
+    """Units of a consume queue from the start of `data` while they are valid, ascend and end at or before
+    `physical_end_max`: (their bytes, end of the last real unit's record, whether any is real).
     """
     units = memoryview(data)
     whole = len(units) - len(units) % UNIT_BYTES
     end = previous_end
     has_real = False
-    for number, (physical_offset, size, _) in enumerate(_UNIT.iter_unpack(units[:whole])):
-        if size == _PRE_BLANK_SIZE and physical_offset == 0:
+    for number, (physical_offset, size, _) in enumerate(UNIT.iter_unpack(units[:whole])):
+        if size == PRE_BLANK_SIZE and physical_offset == 0:
             continue
-        if size <= 0 or physical_offset < end or physical_offset + size > physical_end_max or size == _PRE_BLANK_SIZE:
+        if size <= 0 or physical_offset < end or physical_offset + size > physical_end_max or size == PRE_BLANK_SIZE:
             return number * UNIT_BYTES, end, has_real
         end = physical_offset + size
         has_real = True
     return whole, end, has_real
 
 
-def scan(view: Tail, start: int, end: int, crc_mode: int = 1) -> tuple[int, Stop, int, int, int, int]:
-    """Walk records from `start` while they are whole and in their place.
+def scan(view: WriteCursor, start: int, end: int, crc_mode: int = 1) -> tuple[int, Stop, int, int, int, int]:
+    """Scan records from `start` while they are whole and at their own offset.
 
-    (position, stop, records, last record's position or -1, last store time, blank size): `position` is where the walk
+    (position, stop, records, last record's position or -1, last store time, blank size): `position` is where the scan
     stopped. crc_mode: 0 none, 1 body CRC, 2 the whole-record CRC property.
     """
     buffer = view.buffer
@@ -104,12 +96,12 @@ def scan(view: Tail, start: int, end: int, crc_mode: int = 1) -> tuple[int, Stop
 
 
 def key_hashes(topic: str, keys: Sequence[str]) -> bytes:
-    """The index hashes of `topic#key` for each key, as native 32-bit numbers side by side."""
+    """The index hashes of `topic#key` for each key, as an array of native 32-bit numbers."""
     return array("i", [key_hash(f"{topic}#{key}") for key in keys]).tobytes()
 
 
 class IndexTail:
-    """The open index file as the kernel sees it. All state is in the file's own header; one thread writes."""
+    """The open index file as the kernel sees it. All state is in the file's header; one thread writes."""
 
     __slots__ = ("buffer", "entries", "entry_limit", "slots")
 
@@ -128,35 +120,35 @@ class IndexTail:
             self.buffer = None
 
     def room(self) -> int:
-        """How many entries can still be put without asking for blocks or another file."""
+        """How many entries fit before the next reservation or file."""
         if self.buffer is None:
             return 0
-        return min(self.entries, self.entry_limit) - max(1, int(_I32.unpack_from(self.buffer, 36)[0]))
+        return min(self.entries, self.entry_limit) - max(1, int(I32.unpack_from(self.buffer, 36)[0]))
 
     def put(self, key: int, physical_offset: int, store_ms: int) -> None:
         """Put one entry. The caller has checked `room`."""
         buffer = self.buffer
         assert buffer is not None
-        count = max(1, _I32.unpack_from(buffer, 36)[0])
+        count = max(1, I32.unpack_from(buffer, 36)[0])
         if count <= 1:
-            _I64.pack_into(buffer, 0, store_ms)
-            _I64.pack_into(buffer, 16, physical_offset)
-        begin_ms = _I64.unpack_from(buffer, 0)[0]
+            I64.pack_into(buffer, 0, store_ms)
+            I64.pack_into(buffer, 16, physical_offset)
+        begin_ms = I64.unpack_from(buffer, 0)[0]
         slot_at = 40 + 4 * (key % self.slots)
-        previous = _I32.unpack_from(buffer, slot_at)[0]
+        previous = I32.unpack_from(buffer, slot_at)[0]
         if previous <= 0 or previous >= count:
             previous = 0
-            _I32.pack_into(buffer, 32, _I32.unpack_from(buffer, 32)[0] + 1)
+            I32.pack_into(buffer, 32, I32.unpack_from(buffer, 32)[0] + 1)
         seconds = (store_ms - begin_ms) // 1000 if begin_ms > 0 and store_ms > begin_ms else 0
         at = 40 + 4 * self.slots + 20 * count
-        _ENTRY.pack_into(buffer, at, key, physical_offset, min(seconds, 2**31 - 1), previous)
-        _I32.pack_into(buffer, 36, count + 1)
-        _I32.pack_into(buffer, slot_at, count)
-        _I64.pack_into(buffer, 8, store_ms)
-        _I64.pack_into(buffer, 24, physical_offset)
+        ENTRY.pack_into(buffer, at, key, physical_offset, min(seconds, 2**31 - 1), previous)
+        I32.pack_into(buffer, 36, count + 1)
+        I32.pack_into(buffer, slot_at, count)
+        I64.pack_into(buffer, 8, store_ms)
+        I64.pack_into(buffer, 24, physical_offset)
 
     def put_many(self, hashes: Sequence[int], offsets: Sequence[int], timestamps_ms: Sequence[int]) -> int:
-        """Put keys given as three equally long arrays (i32, i64, i64). How many fitted."""
+        """Put keys given as three arrays of equal length (i32, i64, i64). Returns how many fitted."""
         if not len(hashes) == len(offsets) == len(timestamps_ms):
             raise ValueError("hashes, offsets and timestamps must be equally long")
         fitting = min(len(hashes), max(0, self.room()))
@@ -166,7 +158,7 @@ class IndexTail:
 
 
 class Builder:
-    """Walks the commit log and builds queue units and index entries until a record needs the slow path."""
+    """Scans the commit log and builds queue units and index entries until a record needs the slow path."""
 
     __slots__ = ("_queues", "_touched", "index", "last_store_timestamp_ms", "records")
 
@@ -195,7 +187,9 @@ class Builder:
         self._touched.clear()
         return found
 
-    def dispatch(self, view: Tail, start: int, end: int, crc_mode: int = 0, budget: int = 1 << 62) -> tuple[int, Stop]:
+    def dispatch(
+        self, view: WriteCursor, start: int, end: int, crc_mode: int = 0, budget: int = 1 << 62
+    ) -> tuple[int, Stop]:
         """Build units and entries for the records of [start, end) of one file: (position, stop).
 
         Stop.SLOW: the record at `position` needs the slow path. Stop.BLANK: the file ends there. Stop.END: everything
@@ -208,9 +202,9 @@ class Builder:
         index_end = -1
         index = self.index if self.index is not None and self.index.buffer is not None else None
         if index is not None and index.buffer is not None:
-            # A file without entries carries the end of the file before it, so that nothing is indexed twice.
-            (index_end,) = _I64.unpack_from(index.buffer, 24)
-            if index_end == 0 and _I32.unpack_from(index.buffer, 36)[0] <= 1:
+            # A file without entries has the end of the previous file, so that nothing is indexed twice.
+            (index_end,) = I64.unpack_from(index.buffer, 24)
+            if index_end == 0 and I32.unpack_from(index.buffer, 36)[0] <= 1:
                 index_end = -1
         position = start
         halt = min(end, start + budget)
@@ -220,7 +214,7 @@ class Builder:
             if stop is not Stop.END:
                 return position, stop
             if index is not None and head.physical_offset == index_end:
-                return position, Stop.SLOW  # It may be half indexed: the index service decides.
+                return position, Stop.SLOW  # It may be partly indexed: the index service decides.
             if not self._build(buffer, head, index if head.physical_offset > index_end else None):
                 return position, Stop.SLOW
             self.last_store_timestamp_ms = head.store_timestamp_ms
@@ -259,7 +253,7 @@ class Builder:
                 index.put(key_hash(f"{queue.topic}#{key}"), head.physical_offset, head.store_timestamp_ms)
         if counted and tail is not None and tail.buffer is not None:
             code = java_hash(properties.get("TAGS", ""))
-            _UNIT.pack_into(tail.buffer, tail.position, head.physical_offset, head.size, code)
+            UNIT.pack_into(tail.buffer, tail.position, head.physical_offset, head.size, code)
             queue.max_physical_offset = head.physical_offset + head.size
             queue.last_store_timestamp_ms = head.store_timestamp_ms
             tail.position += UNIT_BYTES

@@ -1,28 +1,137 @@
-"""Records of one queue to Arrow columns, in pure Python: see `kernel.column_values` for what goes in and comes out.
+"""Records of one queue to Arrow columns, in pure Python; both twins use the same classes.
 
-A record is looked at in this order, and both twins keep to it: does it lie in the buffer, is it whole and in its place,
-is it of this queue (each time: damage is a row, since nothing it says can be trusted to filter it); store time; tags
-and keys (a record that is not wanted is left out); checksums; compression (again, damage is a row).
+Names are those of the columns that users see. A column is returned as the buffers of Arrow's memory layout,
+little-endian, each None where Arrow allows that (no validity bitmap: nothing is null):
+
+    I64, I32     validity, values                       times in microseconds
+    TEXT, BYTES  validity, offsets (i32, rows + 1), data
+    LIST         validity, offsets, and of the elements: offsets, data
+    MAP          validity, offsets, of the names: offsets, data, and of the values: offsets, data
+
+Both twins check a record in this order: is it inside the buffer, is it whole and at its own offset, is it of this queue
+(each time: damage is a row, since its fields cannot be trusted for filters); store time; tags and keys (a record that
+does not match is left out); checksums; compression (again, damage is a row).
 
 Property strings that are not UTF-8 are read as Java reads them: what cannot be decoded becomes U+FFFD.
 """
 
 from __future__ import annotations
 
+import enum
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tiermq.errors import CorruptRecord
-from tiermq.kernel.column_values import COLUMN_SHAPES, OWN_PLACES, Check, ColumnRequest, DecodedColumns, Shape
 from tiermq.message.java_hash import java_hash
-from tiermq.message.layout import PHYSICAL_OFFSET_AT, RECORD_BYTES_MIN
+from tiermq.message.layout import I64, PHYSICAL_OFFSET_AT, RECORD_BYTES_MIN
 from tiermq.message.properties import get_property
 from tiermq.message.record import CrcPropertyCheck, decode_record
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.system_flag import TransactionType
 
-_PLACE = struct.Struct(">q")
+
+class Shape(enum.Enum):
+    """Memory layout of a column."""
+
+    I64 = enum.auto()
+    I32 = enum.auto()
+    TEXT = enum.auto()
+    BYTES = enum.auto()
+    LIST = enum.auto()
+    MAP = enum.auto()
+
+
+COLUMN_SHAPES = {
+    "queueOffset": Shape.I64,
+    "bornTimestamp": Shape.I64,
+    "storeTimestamp": Shape.I64,
+    "tagsCode": Shape.I64,
+    "preparedTransactionOffset": Shape.I64,
+    "commitLogOffset": Shape.I64,
+    "deliverTime": Shape.I64,
+    "flag": Shape.I32,
+    "sysFlag": Shape.I32,
+    "reconsumeTimes": Shape.I32,
+    "bodyCrc": Shape.I32,
+    "storeSize": Shape.I32,
+    "tags": Shape.TEXT,
+    "uniqKey": Shape.TEXT,
+    "bornHost": Shape.TEXT,
+    "storeHost": Shape.TEXT,
+    "msgId": Shape.TEXT,
+    "offsetMsgId": Shape.TEXT,
+    "transactionState": Shape.TEXT,
+    "key": Shape.BYTES,  # KEYS unchanged, not split.
+    "body": Shape.BYTES,
+    "keys": Shape.LIST,
+    "properties": Shape.MAP,
+}
+"""Every column that is read from records, in the order of the compiled twin's numbers."""
+
+
+class Check(enum.IntEnum):
+    """Which checksums of a record are verified. Its structure and its offset always are."""
+
+    NOTHING = 0
+    BODY = 1
+    BODY_AND_PROPERTY = 2  # The CRC property too, if there is one. In a tier it is stale: offsets were rewritten.
+
+
+TIME_MIN_MS = -(1 << 63)
+TIME_MAX_MS = (1 << 63) - 1
+OWN_PLACES = -(1 << 63)
+"""As `log_base`: the records come from different offsets, and each states its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRequest:
+    """Columns and filters for the records of one range, and what the records must be.
+
+    The record at `start` must have physical offset `log_base + start`, unless `log_base` is OWN_PLACES.
+    `first_offset`: the queue offset of the range's first record, the rest follow one by one; -1: the records' own.
+    `tags` and `keys`: at least one of them must be the record's tag, one of its keys or its unique key; empty: no
+    restriction. Times are inclusive.
+    """
+
+    columns: tuple[str, ...]
+    topic: bytes
+    queue_id: int
+    log_base: int = 0
+    first_offset: int = -1
+    check: Check = Check.BODY
+    begin_ms: int = TIME_MIN_MS
+    end_ms: int = TIME_MAX_MS
+    tags: tuple[bytes, ...] = ()
+    keys: tuple[bytes, ...] = ()
+    decompress: bool = True
+    delays_ms: tuple[int, ...] = ()  # Delays of the levels of the property DELAY; level n is element n - 1.
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.columns if name not in COLUMN_SHAPES]
+        if unknown:
+            raise ValueError(f"no column of a record is called {unknown[0]!r}; there are {', '.join(COLUMN_SHAPES)}")
+
+
+class DecodedColumns:
+    """Rows as columns. `next_index` is the first record of the range that was not read.
+
+    `corrupt` has (row, index in the range, reason) for each damaged row: it is null in every column but
+    `commitLogOffset` and, where it is known, `queueOffset`.
+    """
+
+    __slots__ = ("buffers", "corrupt", "next_index", "rows")
+
+    def __init__(
+        self, rows: int, next_index: int, corrupt: list[tuple[int, int, str]], buffers: dict[str, tuple[Any, ...]]
+    ) -> None:
+        self.rows = rows
+        self.next_index = next_index
+        self.corrupt = corrupt
+        self.buffers = buffers
+
+
 _MICROSECONDS_OF_MS = 1000
 _TIME_MS_MAX = ((1 << 63) - 1) // _MICROSECONDS_OF_MS
 _DELAY_DIGITS_MAX = 15
@@ -40,7 +149,7 @@ _CRC_PROPERTY_CHECKS = {
 
 
 class Row:
-    """One record that is wanted, or one that is damaged (`reason`; then `message` is None)."""
+    """One matching record, or a damaged one (`reason`; then `message` is None)."""
 
     __slots__ = ("body", "index", "log_offset", "message", "properties", "queue_offset", "reason")
 
@@ -64,7 +173,7 @@ def decode_columns(
     max_bytes: int = 64 << 20,
 ) -> DecodedColumns:
     """The rows of the records from number `first` on, until `max_rows` are found or bodies and properties of
-    `max_bytes` are reached (but one row). Damage is never an error here: `corrupt` of the answer tells it.
+    `max_bytes` are reached (but at least one row). Damage is never an error here: it is in `corrupt` of the result.
     """
     view = memoryview(buffer).cast("B")
     if len(starts) != len(sizes):
@@ -85,7 +194,7 @@ def decode_columns(
 
 
 def take_row(view: memoryview, start: int, size: int, index: int, request: ColumnRequest) -> Row | None:
-    """The record as a row, or None when it is not wanted. The compiled twin comes here for everything unusual."""
+    """The record as a row, or None when it does not match. The compiled twin calls this for special records."""
     place = _own_place(view, start, size) if request.log_base == OWN_PLACES else request.log_base + start
     row = Row(index, place, request.first_offset + index if request.first_offset >= 0 else None)
     try:
@@ -98,7 +207,7 @@ def take_row(view: memoryview, start: int, size: int, index: int, request: Colum
             decode_record(view[start : start + size], crc_property=_CRC_PROPERTY_CHECKS[request.check])
         row.body = message.decompressed_body() if request.decompress and "body" in request.columns else message.body
     except CorruptRecord as error:
-        # The record was decoded on its own; where it lies is what the reader needs.
+        # The record was decoded alone; the reader needs its offset in the log.
         row.reason = str(error).replace("record at byte 0:", f"record at log offset {row.log_offset}:", 1)
         row.body = b""
         return row
@@ -108,15 +217,15 @@ def take_row(view: memoryview, start: int, size: int, index: int, request: Colum
 
 
 def _own_place(view: memoryview, start: int, size: int) -> int:
-    """Where a record says that it lies; -1 when there is none."""
+    """A record's own physical offset; -1 when there is no record."""
     if start < 0 or size < RECORD_BYTES_MIN or start > len(view) - size:
         return -1
-    place: int = _PLACE.unpack_from(view, start + PHYSICAL_OFFSET_AT)[0]
+    place: int = I64.unpack_from(view, start + PHYSICAL_OFFSET_AT)[0]
     return place
 
 
 def _message_at(view: memoryview, start: int, size: int, row: Row, request: ColumnRequest) -> StoredMessage:
-    """The record, if it is whole, in its place and of this queue."""
+    """The record, if it is whole, at its own offset and of this queue."""
     if start < 0 or size < RECORD_BYTES_MIN or start > len(view) - size:
         raise CorruptRecord(
             f"record at log offset {row.log_offset}: {size} bytes from byte {start} are no record of the {len(view)} "
@@ -127,7 +236,7 @@ def _message_at(view: memoryview, start: int, size: int, row: Row, request: Colu
     if message.size != size:
         found = f"expected {size} bytes, found a record of {message.size}"
     elif message.physical_offset != row.log_offset:
-        found = f"it says of itself that it lies at {message.physical_offset}"
+        found = f"its own physical offset is {message.physical_offset}"
     elif (number := _queue_offset(message, request)) is None:
         found = f"it is of topic {message.topic!r}, queue {message.queue_id}"
     elif row.queue_offset not in (None, number):
@@ -138,7 +247,7 @@ def _message_at(view: memoryview, start: int, size: int, row: Row, request: Colu
 
 
 def _queue_offset(message: StoredMessage, request: ColumnRequest) -> int | None:
-    """Its number in the queue that is read; None when it is of another. Light queues share records of other topics."""
+    """Its offset in the queue that is read; None for another queue. Light queues share records of other topics."""
     if message.queue_id == request.queue_id and message.topic.encode() == request.topic:
         return message.queue_offset
     encoded = message.encoded_properties
@@ -197,7 +306,7 @@ def _numbers(kind: str, values: Sequence[int | None]) -> tuple[Any, ...]:
 
 
 def _validity(values: Sequence[Any]) -> bytes | None:
-    """One bit per row, least significant first; None when there is nothing to say."""
+    """One bit per row, least significant first; None when nothing is null."""
     if all(value is not None for value in values):
         return None
     bits = sum(1 << number for number, value in enumerate(values) if value is not None)
@@ -217,7 +326,7 @@ def _strings(values: Iterable[bytes]) -> tuple[bytes, bytes]:
 
 
 def _microseconds(time_ms: int | None) -> int | None:
-    """None for what no timestamp can say: a client may write any number."""
+    """None for a value that does not fit a timestamp: a client may write any number."""
     return time_ms * _MICROSECONDS_OF_MS if time_ms is not None and abs(time_ms) <= _TIME_MS_MAX else None
 
 
@@ -243,7 +352,7 @@ def _message_id(row: Row, message: StoredMessage) -> bytes:
 
 
 def _deliver_ms(row: Row, message: StoredMessage, request: ColumnRequest) -> int | None:
-    """When a delayed message is due. The broker's own word comes first, then the client's wishes in its order."""
+    """When a delayed message is due: by the broker's property first, then by the client's, in the broker's order."""
 
     def number(name: bytes) -> int | None:
         text = get_property(row.properties, name) or b""

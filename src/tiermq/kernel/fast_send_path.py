@@ -1,17 +1,17 @@
-"""SendLane: usual sends, from what a client asked to what it is answered, in one step.
+"""FastSendPath: the fast path of sends, from the request to the response, in one step.
 
     topic open here ─► queue below its count ─► plain properties, one key ─► append ─► answer
-         └──────────────────┴──────────────────────┴──────────────────────────┴─► None: the general way, nothing stored
+         └──────────────────┴──────────────────────┴──────────────────────────┴─► None: the general path, nothing stored
 
-Usual is a message or a batch, with a body, without transaction and delay, for a queue that was put to before; the
-request's properties are whole (`name 1 value 2`), hold a unique key in plain ASCII, and none that a broker sets or acts
-on; nor do those of the messages in a batch. A batch that the store would refuse, and one of messages that must be
-encoded specially, is not usual.
+The fast path takes a message or a batch, with a body, without transaction and delay, for a queue that was put to
+before; the request's properties are well-formed (`name 1 value 2`), have a unique key in plain ASCII, and none that a
+broker sets or acts on; the same holds for the messages in a batch. It does not take a message whose properties exceed
+`properties_bytes_max` with the added ones, a batch that the store would refuse, or messages with special encoding.
 
-Contract of both twins: what is stored and what is answered is what the general way stores and answers, byte for byte;
-whatever is not certain is refused before anything is written. The answer says SUCCESS once the record is in the log: a
-broker that flushes first keeps the answers back until then. Who made it opens and closes topics, from any thread, and
-takes from one thread only.
+Contract of both twins: the stored record and the response are those of the general path, byte for byte; a request
+that is not surely a fast-path one is refused before anything is written. The response has SUCCESS once the record is in
+the log: a broker with sync flush holds responses until then. The owner opens and closes topics from any thread, and
+calls `take` from one thread only.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from __future__ import annotations
 import re
 
 from tiermq.errors import CorruptRecord, IllegalMessage
-from tiermq.kernel.appending import Appender
-from tiermq.kernel.batching import messages_of_batch
-from tiermq.kernel.framing import Frame, SendRequest, message_of_send, send_answer
-from tiermq.kernel.message_values import offset_message_id
-from tiermq.kernel.reasons import Refusal
+from tiermq.kernel.appender import Appender
+from tiermq.kernel.frame_reader import Frame, SendRequest, message_of_send, messages_of_batch, send_answer
+from tiermq.kernel.message import offset_message_id
+from tiermq.kernel.stop_reasons import Refusal
+from tiermq.message.layout import PROPERTIES_BYTES_MAX
 
 UNUSUAL_SYS_FLAGS = 0xCC
-"""Bits of a message's flag that a lane does not take: transactions, batches in one record."""
+"""Bits of a message's system flag that the fast path does not take: transactions, batches in one record."""
 KEY_BYTES_MAX = 512
 REGION_BYTES_MAX = 512
 _KEY_NAME = b"UNIQ_KEY"
@@ -37,7 +37,7 @@ _PLAIN_KEY = re.compile(rb"[ !#-\[\]-~]{1,%d}\Z" % KEY_BYTES_MAX)
 
 
 def plain_lane(added: bytes, region: str, trace_on: str) -> bool:
-    """Whether what a broker adds to every message and every answer is such that a lane can add it."""
+    """Whether the fast path can add what a broker adds to every message and every response."""
     if usual_key(_KEY_NAME + b"\x01K\x02" + re.sub(b"MSG_REGION|TRACE_ON|CLUSTER", b"x", added)) is None:
         return False
     return all(
@@ -46,7 +46,7 @@ def plain_lane(added: bytes, region: str, trace_on: str) -> bool:
 
 
 def usual_key(properties: bytes) -> bytes | None:
-    """The unique key among properties that need nobody's look; None for all others."""
+    """The unique key of properties that the fast path takes; None for all others."""
     if not properties.endswith(b"\x02") or b"\0" in properties or b"INNER_" in properties or b"__CRC32#" in properties:
         return None
     key = None
@@ -69,20 +69,27 @@ def usual_key(properties: bytes) -> bytes | None:
 
 
 def names_broker_s(batch: bytes) -> bool:
-    """Whether a message of a batch may have a property that a broker sets or acts on: the name is in there."""
+    """Whether a message of a batch may have a property that a broker sets or acts on: it contains such a name."""
     return any(name in batch for name in _BROKERS_NAMES_IN_BATCH)
 
 
-class SendLane:
+class FastSendPath:
     """See the module. While `is_open` is False nothing is taken."""
 
-    __slots__ = ("_added", "_appender", "_is_plain", "_region", "_topics", "_trace_on", "_version", "is_open")
+    __slots__ = (
+        "_added", "_appender", "_is_plain", "_properties_bytes_max", "_region", "_topics", "_trace_on", "_version",
+        "is_open",
+    )  # fmt: skip
 
-    def __init__(self, appender: Appender, added: bytes, version: int, region: str, trace_on: str) -> None:
-        """`added` are encoded properties that every message gets; the others stand in every answer."""
+    def __init__(
+        self, appender: Appender, added: bytes, version: int, region: str, trace_on: str,
+        properties_bytes_max: int = PROPERTIES_BYTES_MAX,
+    ) -> None:  # fmt: skip
+        """`added` are encoded properties that every message gets; region and trace are in every response."""
         self.is_open = True
         self._appender = appender
         self._added = added
+        self._properties_bytes_max = properties_bytes_max
         self._version = version
         self._region = region
         self._trace_on = trace_on
@@ -94,20 +101,22 @@ class SendLane:
         self._topics[topic] = (write_queues, counts)
 
     def close_topic(self, topic: str) -> None:
-        """Take no sends to a topic. One that is not open is no error."""
+        """Take no sends to a topic. Idempotent."""
         self._topics.pop(topic, None)
 
     def admits(self, request: SendRequest) -> bool:
-        """Whether a send of one message is a usual one, as far as the send itself tells."""
+        """Whether the fast path takes a send of one message, by the request alone."""
         return self._key_of(request) is not None
 
     def _key_of(self, request: SendRequest) -> bytes | None:
         if not self.is_open or not self._is_plain or request.batch or request.sys_flag & UNUSUAL_SYS_FLAGS:
             return None
+        if len(request.properties) + len(self._added) > self._properties_bytes_max:
+            return None
         return usual_key(request.properties) if request.body and request.queue_id >= 0 else None
 
     def take(self, request: SendRequest, born_host: bytes) -> bytes | None:
-        """Store a usual send and give its answer; None, with nothing stored, for one that must go the general way.
+        """Store a send and return its response; None, with nothing stored, for one that needs the general path.
 
         `born_host` is the client's address in its stored form of 8 or 20 bytes.
         """
@@ -120,7 +129,7 @@ class SendLane:
         if key is None:
             return None
         properties = request.properties + self._added
-        result = self._appender.put_usual(message_of_send(request, request.queue_id, properties, born_host))
+        result = self._appender.try_put_fast(message_of_send(request, request.queue_id, properties, born_host))
         if result is None:
             return None
         counts = found[1]
@@ -143,9 +152,10 @@ class SendLane:
                 message_of_send(request, request.queue_id, request.properties + self._added, born_host)
             )
         except (CorruptRecord, IllegalMessage):
-            return None  # The general way says what is wrong.
-        if any(message.special for message in messages):
-            return None
+            return None  # The general path reports the error.
+        for message in messages:
+            if message.needs_offset or len(message.encoded_properties) > self._properties_bytes_max:
+                return None
         results = self._appender.put_together(messages)
         if isinstance(results, Refusal):
             return None
@@ -158,7 +168,7 @@ class SendLane:
         )  # fmt: skip
 
     def take_all(self, frames: list[Frame | SendRequest], born_host: bytes) -> tuple[int, bytes]:
-        """Take the usual sends at the head of `frames`: how many, and their answers joined (one-way ones have none)."""
+        """Take the leading fast-path sends of `frames`: how many, and their joined responses (none for one-way)."""
         answers: list[bytes] = []
         taken = 0
         for frame in frames:

@@ -1,15 +1,15 @@
-"""Frames of the wire, cut from what a socket received, and the answers that are sent most.
+"""Frames of the wire protocol, parsed from a socket's bytes, and the most frequent responses.
 
-    length i32 | type u8, header length u24 | header | body        length counts everything behind itself
+    length i32 | type u8, header length u24 | header | body        length counts everything behind it
 
-Contract of both twins: `FrameReader.feed` gives every complete frame of what was received so far. A frame is a `Frame`
-(its header still bytes) or, where the compiled twin understands the header of a send at once, a `SendRequest`; whoever
-receives a `Frame` of a send makes the same `SendRequest` from it by the general path. This twin always gives `Frame`s,
-since a general codec in Python is as fast as a special one.
+Contract of both twins: `FrameReader.feed` returns every complete frame of the received bytes. A frame is a `Frame`
+(its header still bytes) or, where the compiled twin can parse the header of a send, a `SendRequest`; the receiver of a
+`Frame` of a send makes the same `SendRequest` from it by the general path. This twin always returns `Frame`s, since a
+special codec in Python is no faster than the general one.
 
-Invariants: lengths are checked before anything is kept, so that garbage is refused at its first eight bytes and no
-more than one frame and one read are held; complete frames in front of garbage are given, then `broken` says why the
-rest is refused. One reader belongs to one connection, and to the thread of its loop.
+Invariants: lengths are checked before anything is kept, so that garbage is refused at its first eight bytes and at
+most one frame and one read are buffered; complete frames before garbage are returned, then `broken` is the reason why
+the rest is refused. One reader belongs to one connection, and to the thread of its event loop.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import json
 import struct
 
 from tiermq.errors import BadFrame
-from tiermq.kernel.values import Message
+from tiermq.kernel.message import Message
+from tiermq.message.client_batch import decode_client_batch
+from tiermq.message.properties import join_properties
 
 LENGTHS = struct.Struct(
     ">"
@@ -37,13 +39,13 @@ FIXED = struct.Struct(
 FRAME_BYTES_MAX = 16 * 1024 * 1024
 _HEADER_MASK = (1 << 24) - 1
 _LANGUAGE_PYTHON = 3
-_FLAG_RESPONSE = 1
+_RESPONSE_BIT = 1
 assert LENGTHS.size == 8
 assert FIXED.size == 17
 
 
 class Frame:
-    """One frame whose header nobody has read yet."""
+    """One frame with an unparsed header."""
 
     __slots__ = ("body", "header", "header_type")
 
@@ -54,7 +56,7 @@ class Frame:
 
 
 class SendRequest:
-    """What a send asks for, whichever of its headers it came with. `flag` is the message's own, not the command's."""
+    """A send request, of any of its header formats. `flag` is the message's, not the command's."""
 
     __slots__ = (
         "batch",
@@ -126,7 +128,7 @@ class SendRequest:
 
 
 class FrameReader:
-    """See the module. `pending_bytes` is what is kept of a frame that is not complete."""
+    """See the module. `pending_bytes` is the buffered part of an incomplete frame."""
 
     __slots__ = (
         "_frame_bytes_max",
@@ -153,7 +155,7 @@ class FrameReader:
         self.pending_bytes = 0
 
     def feed(self, data: bytes) -> list[Frame | SendRequest]:
-        """The frames that are complete now. Raises BadFrame if what comes next is none, and ever after."""
+        """The frames that are complete now. Raises BadFrame if the next bytes are not a frame, then always."""
         if self.broken is not None:
             raise BadFrame(self.broken)
         if self._kept:
@@ -192,7 +194,7 @@ class FrameReader:
 
 
 def refusal(length: int, header_type: int, header_length: int, frame_bytes_max: int, header_bytes_max: int) -> str:
-    """Why eight bytes are no beginning of a frame."""
+    """Why eight bytes are not the beginning of a frame."""
     return (
         f"expected a frame of at most {frame_bytes_max} bytes, with a header of at most {header_bytes_max} bytes and "
         f"of type 0 (JSON) or 1 (ROCKETMQ), found lengths {length} and {header_length} and type {header_type}; "
@@ -203,16 +205,16 @@ def refusal(length: int, header_type: int, header_length: int, frame_bytes_max: 
 def parse_header(
     header_type: int, header: bytes
 ) -> tuple[int, int | str, int, int, int, str | None, dict[str, str]] | None:
-    """(code, language, version, opaque, flag, remark, ext) of a usual header; None: ask the general codec.
+    """(code, language, version, opaque, flag, remark, ext) of a plain header; None: use the general codec.
 
-    This twin has no faster way than the general codec.
+    This twin always uses the general codec.
     """
     del header_type, header
     return None
 
 
 def escaped_text(raw: bytes) -> str | None:
-    """A JSON text with backslashes, without its quotes; None: it is none."""
+    """A JSON text with backslashes, without its quotes; None: it is invalid."""
     try:
         return str(json.loads(b'"%b"' % raw))
     except ValueError:
@@ -220,9 +222,9 @@ def escaped_text(raw: bytes) -> str | None:
 
 
 def message_of_send(send: SendRequest, queue_id: int, properties: bytes, born_host: bytes) -> Message:
-    """The message to store for a send that is no batch, with the properties and the queue that the broker chose.
+    """The message to store for a send that is not a batch, with the properties and the queue that the broker chose.
 
-    `born_host` is in its stored form of 8 or 20 bytes. Raises IllegalMessage for what no record can hold.
+    `born_host` is in its stored form of 8 or 20 bytes. Raises IllegalMessage for values that no record can hold.
     """
     return Message(
         send.topic,
@@ -250,7 +252,7 @@ def send_answer(
     trace_on: str,
     remark: str | None = None,
 ) -> bytes:
-    """The whole frame that answers a send. An empty transaction id is left out."""
+    """The whole response frame of a send. An empty transaction id is left out."""
     fields = [("msgId", message_id), ("queueId", str(queue_id)), ("queueOffset", str(queue_offset))]
     if transaction_id:
         fields.append(("transactionId", transaction_id))
@@ -270,7 +272,7 @@ def pull_answer(
     max_offset: int,
     body_bytes: int,
 ) -> bytes:
-    """The frame that answers a pull, up to its body of `body_bytes`, which is sent behind it."""
+    """The response frame of a pull, up to its body of `body_bytes`, which is sent behind it."""
     fields = [
         ("suggestWhichBrokerId", str(suggest_which_broker_id)),
         ("nextBeginOffset", str(next_begin_offset)),
@@ -293,7 +295,7 @@ def _answer(
         noted = "" if remark is None else f'"remark":{_quoted(remark)},'
         ext = ",".join(f'"{name}":{_quoted(value)}' for name, value in fields)
         text = (
-            f'{{"code":{code},"extFields":{{{ext}}},"flag":{_FLAG_RESPONSE},"language":"PYTHON","opaque":{opaque},'
+            f'{{"code":{code},"extFields":{{{ext}}},"flag":{_RESPONSE_BIT},"language":"PYTHON","opaque":{opaque},'
             f'{noted}"serializeTypeCurrentRPC":"JSON","version":{version}}}'
         )
         header = text.encode("utf-8", "replace")
@@ -305,7 +307,7 @@ def _answer(
             entries += struct.pack(">h", len(name)) + name.encode() + struct.pack(">i", len(encoded)) + encoded
         header = b"".join(
             (
-                FIXED.pack(code, _LANGUAGE_PYTHON, version, opaque, _FLAG_RESPONSE, len(note)),
+                FIXED.pack(code, _LANGUAGE_PYTHON, version, opaque, _RESPONSE_BIT, len(note)),
                 note,
                 struct.pack(">i", len(entries)),
                 entries,
@@ -316,3 +318,26 @@ def _answer(
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
+
+
+def messages_of_batch(envelope: Message) -> list[Message]:
+    """The messages of a client's batch: the envelope's topic, queue, system flags, times and hosts; the element's body,
+    flag and properties, followed by the envelope's properties. Both twins.
+
+    [] for an empty body. Raises CorruptRecord for a body that is not a batch, IllegalMessage for an element that no
+    record can hold.
+    """
+    return [
+        Message(
+            envelope.topic,
+            element.body,
+            envelope.queue_id,
+            encoded_properties=join_properties(element.encoded_properties, envelope.encoded_properties),
+            flag=element.flag,
+            sys_flag=envelope.sys_flag,
+            born_timestamp_ms=envelope.born_timestamp_ms,
+            born_host=envelope.born_host,
+            reconsume_times=envelope.reconsume_times,
+        )
+        for element in decode_client_batch(envelope.body)
+    ]

@@ -1,8 +1,8 @@
 """read_page in pure Python: a get of an ordinary queue, its records copied into one bytes object.
 
-Where a unit does not lead to its own record, or to one that this process has not written and that is damaged, a page
-ends; a page that would begin there raises CorruptRecord. So nothing damaged is given out, nothing sound before it is
-held back, and nobody is sent on past it.
+Where a unit does not point to its own record, or points to a damaged one that this process has not written, a page
+ends; a page that would begin there raises CorruptRecord. So damaged records are never returned, valid records before
+them are, and no consumer is sent past them.
 """
 
 from __future__ import annotations
@@ -10,27 +10,22 @@ from __future__ import annotations
 import struct
 
 from tiermq.errors import CorruptRecord
-from tiermq.kernel.tails import Segments, Tail
-from tiermq.message.layout import MAGIC_V1, MAGIC_V2
+from tiermq.kernel.write_cursor import Segments, WriteCursor
+from tiermq.message.layout import MAGIC_V1, MAGIC_V2, PRE_BLANK_SIZE, RECORD_BYTES_MIN, SIZE_AND_MAGIC, UNIT, UNIT_BYTES
 from tiermq.message.record import decode_record, decode_records
 from tiermq.message.stored_message import StoredMessage
+from tiermq.settings import LONG_MAX
 from tiermq.status import GetStatus
 
-UNIT_BYTES = 20
-FIXED_BYTES = 91
-BLANK_SIZE = 2**31 - 1  # Of a unit that holds the place of a message which is not there.
-_UNIT = struct.Struct(">qiq")
-_SIZE_MAGIC = struct.Struct(">ii")
 _PLACE = struct.Struct(">i4xq")  # Queue id, flag, queue offset.
 _PLACE_AT = 12
-_OFFSET_MAX = 2**63 - 1
-_FEW = 64  # Units decoded per step: a get rarely wants more.
+_FEW = 64  # Units decoded per step: a get rarely needs more.
 
 
 class TransferLimits:
     """How much one get may return, by whether the records are expected in memory.
 
-    Records below the physical offset `checked_below` were not written by this process: their checksums are looked at.
+    Records below the physical offset `checked_below` were not written by this process: their checksums are verified.
     """
 
     __slots__ = (
@@ -62,7 +57,7 @@ class TransferLimits:
 
 
 class GetPage:
-    """What one get found. `data` is the records as stored, end to end; `messages` decodes them when first asked."""
+    """Result of one get. `data` is the records as stored, concatenated; `messages` decodes them on first use."""
 
     __slots__ = ("_messages", "count", "data", "max_offset", "min_offset", "next_offset", "status", "suggest_slave")
 
@@ -87,7 +82,7 @@ class GetPage:
 
     @property
     def messages(self) -> list[StoredMessage]:
-        """The records, decoded and their body CRCs checked. Raises CorruptRecord rather than give damaged data."""
+        """The records, decoded and their body CRCs checked. Raises CorruptRecord rather than return damaged data."""
         if self._messages is None:
             self._messages = list(decode_records(self.data))
         return self._messages
@@ -108,8 +103,8 @@ def read_page(
 ) -> GetPage:
     """A get of an ordinary queue: the table of statuses, then the records as far as the limits allow.
 
-    `queue_id`: records must say that they are of this queue and at the offset of their unit; -1 where units lead to
-    records of other queues. Raises CorruptRecord when the first record is damaged, or not the one of its unit.
+    `queue_id`: records must have this queue id and the queue offset of their unit; -1 where units point to records of
+    other queues. Raises CorruptRecord when the first record is damaged, or not its unit's.
     """
     low = min_logic_offset // UNIT_BYTES
     high = (queue.views[-1].base + queue.views[-1].position) // UNIT_BYTES if queue.views else 0
@@ -138,7 +133,7 @@ def read_page(
 
 
 def _gather(
-    queue: Tail,
+    queue: WriteCursor,
     first_unit: int,
     log: Segments,
     max_physical: int,
@@ -159,13 +154,13 @@ def _gather(
     parts: list[memoryview] = []
     count = examined = total = 0
     last_physical, removed_before = -1, -1
-    low = log.views[0].base if log.views else _OFFSET_MAX
+    low = log.views[0].base if log.views else LONG_MAX
     before = _physical_before(queue, first_unit)
-    view: Tail | None = None
+    view: WriteCursor | None = None
     step = min(end, start + _FEW * UNIT_BYTES)
     while start < end:
-        for physical, size, _ in _UNIT.iter_unpack(queue.buffer[start:step]):
-            if size == BLANK_SIZE:
+        for physical, size, _ in UNIT.iter_unpack(queue.buffer[start:step]):
+            if size == PRE_BLANK_SIZE:
                 examined += 1
                 continue
             in_memory = max_physical - physical <= limits.memory_window_bytes
@@ -201,27 +196,27 @@ def _gather(
     return b"".join(parts), count, examined, last_physical
 
 
-def _physical_before(queue: Tail, unit: int) -> int:
-    """Where the unit before one of a queue file leads to; -1 where it has none, or none of a message."""
+def _physical_before(queue: WriteCursor, unit: int) -> int:
+    """Physical offset of the unit before `unit` in a queue file; -1 without one, or if it has no message."""
     if not unit or queue.buffer is None:
         return -1
-    physical, size, _ = _UNIT.unpack_from(queue.buffer, (unit - 1) * UNIT_BYTES)
-    return -1 if size == BLANK_SIZE else int(physical)
+    physical, size, _ = UNIT.unpack_from(queue.buffer, (unit - 1) * UNIT_BYTES)
+    return -1 if size == PRE_BLANK_SIZE else int(physical)
 
 
-def _record(view: Tail | None, physical: int, size: int) -> memoryview:
-    """The bytes that a unit leads to; none where no record of that size can be."""
+def _record(view: WriteCursor | None, physical: int, size: int) -> memoryview:
+    """The bytes that a unit points to; empty where no record of that size can be."""
     at = 0 if view is None else physical - view.base
-    if view is None or view.buffer is None or size < FIXED_BYTES or at + size > view.position:
+    if view is None or view.buffer is None or size < RECORD_BYTES_MIN or at + size > view.position:
         return memoryview(b"")
     return view.buffer[at : at + size]
 
 
 def _problem(record: memoryview, queue_id: int, queue_offset: int, checked: bool) -> str:
-    """Why a record is not the one of its unit, or not sound; "" when it is."""
+    """Why a record is not its unit's, or damaged; "" when it is valid."""
     if not record:
         return "the log has no record of that size there"
-    size, magic = _SIZE_MAGIC.unpack_from(record)
+    size, magic = SIZE_AND_MAGIC.unpack_from(record)
     if size != len(record) or magic not in (MAGIC_V1, MAGIC_V2):
         return "no record begins there"
     if queue_id >= 0 and _PLACE.unpack_from(record, _PLACE_AT) != (queue_id, queue_offset):

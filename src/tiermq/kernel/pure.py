@@ -1,11 +1,10 @@
-"""The kernel in pure Python: everything that `tiermq.kernel` exports, in the form that always works."""
+"""The kernel in pure Python: everything that `tiermq.kernel` exports, in portable form."""
 
 from __future__ import annotations
 
-from tiermq.kernel.appending import Appender, QueueHandle
-from tiermq.kernel.batching import messages_of_batch
-from tiermq.kernel.building import Builder, IndexTail, first_zero_page, key_hashes, scan, scan_units
-from tiermq.kernel.column_values import (
+from tiermq.kernel.appender import Appender, QueueHandle
+from tiermq.kernel.builder import Builder, IndexTail, first_zero_page, key_hashes, scan, scan_units
+from tiermq.kernel.columns import (
     COLUMN_SHAPES,
     TIME_MAX_MS,
     TIME_MIN_MS,
@@ -13,35 +12,38 @@ from tiermq.kernel.column_values import (
     ColumnRequest,
     DecodedColumns,
     Shape,
+    decode_columns,
 )
-from tiermq.kernel.decoding import decode_columns
-from tiermq.kernel.fragments import collect_tier_keys, put_collected_keys
-from tiermq.kernel.framing import (
+from tiermq.kernel.fast_send_path import FastSendPath
+from tiermq.kernel.frame_reader import (
     FRAME_BYTES_MAX,
     Frame,
     FrameReader,
     SendRequest,
     message_of_send,
+    messages_of_batch,
     parse_header,
     pull_answer,
     send_answer,
 )
-from tiermq.kernel.gathering import GetPage, TransferLimits, read_page
+from tiermq.kernel.get_page import GetPage, TransferLimits, read_page
 from tiermq.kernel.index_reader import IndexReader, QueryOffsets, query_index
-from tiermq.kernel.reasons import Disagreement, Refusal, Stop
-from tiermq.kernel.send_lane import SendLane
-from tiermq.kernel.tails import QueueTail, Segments, Tail
+from tiermq.kernel.message import Message, PutResult, PutResults
+from tiermq.kernel.stop_reasons import Disagreement, Refusal, Stop
 from tiermq.kernel.tier_pages import TierPage, WindowPages
-from tiermq.kernel.tiering import (
+from tiermq.kernel.tier_records import (
     Collected,
     check_index_items,
     check_records,
     check_window,
     collect_for_tier,
+    collect_tier_keys,
+    put_collected_keys,
     put_tier_keys,
     rearrange_index,
+    rebase_records,
 )
-from tiermq.kernel.values import Message, PutResult, PutResults
+from tiermq.kernel.write_cursor import QueueTail, Segments, WriteCursor
 from tiermq.message.crc import crc32
 
 __all__ = [
@@ -56,6 +58,7 @@ __all__ = [
     "ColumnRequest",
     "DecodedColumns",
     "Disagreement",
+    "FastSendPath",
     "Frame",
     "FrameReader",
     "GetPage",
@@ -69,14 +72,13 @@ __all__ = [
     "QueueTail",
     "Refusal",
     "Segments",
-    "SendLane",
     "SendRequest",
     "Shape",
     "Stop",
-    "Tail",
     "TierPage",
     "TransferLimits",
     "WindowPages",
+    "WriteCursor",
     "check_index_items",
     "check_records",
     "check_window",
@@ -95,6 +97,7 @@ __all__ = [
     "query_index",
     "read_page",
     "rearrange_index",
+    "rebase_records",
     "scan",
     "scan_units",
     "send_answer",

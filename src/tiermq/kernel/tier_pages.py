@@ -1,4 +1,4 @@
-"""TierPage and WindowPages in pure Python: pages cut out of a checked window of a tier's records.
+"""TierPage and WindowPages in pure Python: pages of a checked window of a tier's records.
 
     units   | u0 | u1 | u2 | ... |            20 bytes each, from queue offset `first_offset` on
     data    | record 0 | record 1 | ... |     from log offset `log_offset` on
@@ -8,22 +8,19 @@ Invariant: every unit is followed by exactly its record, so a page is one slice 
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 from tiermq.errors import CorruptRecord
+from tiermq.message.layout import I64, UNIT_BYTES
 from tiermq.message.record import CrcPropertyCheck, decode_records
 from tiermq.message.stored_message import StoredMessage
 from tiermq.status import GetStatus
 
-UNIT_BYTES = 20
-_PLACE = struct.Struct(">q")
-
 
 class TierPage:
-    """What one get from a tier found: the shape of a GetPage, but a CRC property of records is not looked at.
+    """Result of one get from a tier: as GetPage, but the CRC property of records is not verified.
 
-    Whoever knows an older message, in another store, may lower `min_offset`.
+    A caller with an older message in another store may lower `min_offset`.
     """
 
     __slots__ = ("_messages", "count", "data", "max_offset", "min_offset", "next_offset", "status", "suggest_slave")
@@ -43,12 +40,12 @@ class TierPage:
         self.max_offset = max_offset
         self.data = data
         self.count = count
-        self.suggest_slave = False  # A tier is nobody's slave.
+        self.suggest_slave = False  # A tier has no slave.
         self._messages: list[StoredMessage] | None = None
 
     @property
     def messages(self) -> list[StoredMessage]:
-        """The records, decoded and their body CRCs checked. Raises CorruptRecord rather than give damaged data."""
+        """The records, decoded and their body CRCs checked. Raises CorruptRecord rather than return damaged data."""
         if self._messages is None:
             self._messages = list(decode_records(self.data, crc_property=CrcPropertyCheck.IGNORE))
         return self._messages
@@ -58,9 +55,9 @@ class TierPage:
 
 
 class WindowPages:
-    """Cuts pages out of a window whose every unit is followed by exactly its record, as `check_window` found it.
+    """Pages of a window in which every unit is followed by exactly its record, as `check_window` verified.
 
-    Both buffers are held as long as it lives.
+    Holds both buffers.
     """
 
     __slots__ = ("_data", "_first_offset", "_log_offset", "_total", "_units")
@@ -73,15 +70,15 @@ class WindowPages:
         self._total = len(self._units) // UNIT_BYTES
 
     def _end_of(self, index: int) -> int:
-        """Where the records of the first `index` units end in the data."""
+        """The end of the records of the first `index` units in the data."""
         if index >= self._total:
             return len(self._data)
-        return int(_PLACE.unpack_from(self._units, index * UNIT_BYTES)[0]) - self._log_offset
+        return int(I64.unpack_from(self._units, index * UNIT_BYTES)[0]) - self._log_offset
 
     def take(self, offset: int, count: int, max_bytes: int) -> tuple[bytes, int, int]:
-        """Whole records from queue offset `offset` on: at most `count`, at most `max_bytes`, but one.
+        """Whole records from queue offset `offset` on: at most `count`, at most `max_bytes`, but at least one.
 
-        (bytes, how many, where to go on).
+        (bytes, how many, next queue offset).
         """
         index = offset - self._first_offset
         if index < 0 or index >= self._total or count < 1:
@@ -96,7 +93,7 @@ class WindowPages:
         return bytes(self._data[start:end]), count, offset + count
 
     def page(self, offset: int, count: int, max_bytes: int, low: int, high: int) -> TierPage | None:
-        """The same as a page of a queue that has messages [low, high); None when `count` would pass the window."""
+        """The same as a page of a queue that has messages [low, high); None when `count` would exceed the window."""
         if offset < self._first_offset or offset - self._first_offset > self._total - count:
             return None
         data, taken, next_offset = self.take(offset, count, max_bytes)

@@ -1,4 +1,4 @@
-"""Tail, Segments, QueueTail: the shared ends of mapped files, in pure Python.
+"""WriteCursor, Segments, QueueTail: the write and read positions of mapped files, in pure Python.
 
 The compiled twin has the same three classes with the same attributes as C fields.
 """
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 
-class Tail:
-    """One end of one mapped file.
+class WriteCursor:
+    """The write (or read) position of one mapped file.
 
     `position`: bytes below are complete; written last. `limit`: bytes below have disk blocks.
-    Changed only by the thread that owns writing to the file; read by anyone.
+    Changed only by the thread that writes to the file; read by any thread.
     """
 
     __slots__ = ("base", "buffer", "limit", "position", "size")
@@ -26,7 +26,7 @@ class Tail:
         self.limit = 0
 
     def detach(self) -> None:
-        """Drop the buffer so that its owner can unmap it. Reads and writes find nothing from now on."""
+        """Drop the buffer so that its owner can unmap it. Later reads and writes do nothing."""
         self.limit = 0
         if self.buffer is not None:
             self.buffer.release()
@@ -42,22 +42,22 @@ class Tail:
         return True
 
     def read(self, position: int, length: int) -> bytes | None:
-        """A copy of `length` bytes at `position`; None when that passes the published end."""
+        """A copy of `length` bytes at `position`; None when that exceeds the published end."""
         if position < 0 or length < 0 or position + length > self.position or self.buffer is None:
             return None
         return bytes(self.buffer[position : position + length])
 
 
 class Segments:
-    """An immutable, ordered snapshot of the views of a queue of equally sized files."""
+    """An immutable, ordered snapshot of the views of a queue of files of equal size."""
 
     __slots__ = ("file_size", "views")
 
-    def __init__(self, views: Sequence[Tail], file_size: int) -> None:
+    def __init__(self, views: Sequence[WriteCursor], file_size: int) -> None:
         self.views = list(views)
         self.file_size = file_size
 
-    def find(self, offset: int) -> Tail | None:
+    def find(self, offset: int) -> WriteCursor | None:
         """The view whose file covers `offset`, whether or not data has been written there yet."""
         views = self.views
         if not views or offset < views[0].base:
@@ -65,22 +65,22 @@ class Segments:
         at = (offset - views[0].base) // self.file_size
         if at < len(views) and views[at].base <= offset < views[at].base + self.file_size:
             return views[at]
-        for view in views:  # Out of order only if a file vanished from the middle.
+        for view in views:  # Out of order only if a file was removed from the middle.
             if view.base <= offset < view.base + self.file_size:
                 return view
         return None
 
     def read(self, offset: int, length: int) -> bytes | None:
-        """A copy of `length` bytes at absolute `offset`, within one file; None when they are not there."""
+        """A copy of `length` bytes at absolute `offset`, within one file; None when they do not exist."""
         view = self.find(offset)
         return None if view is None else view.read(offset - view.base, length)
 
 
 class QueueTail:
-    """Where the next unit of one consume queue goes. Owned by the dispatching thread.
+    """Position of the next unit of one consume queue. Owned by the dispatching thread.
 
-    The kernel's fast path appends a unit only when `tail` is set, the unit's place is exactly the tail's position
-    and there is room; every other case is `ConsumeQueue`'s. Both keep `max_physical_offset` (the end of the newest
+    The kernel's fast path appends a unit only when `tail` is set, the unit's offset is exactly the tail's position
+    and it fits; `ConsumeQueue` handles every other case. Both keep `max_physical_offset` (the end of the newest
     record that has a unit) and `last_store_timestamp_ms` up to date.
     """
 
@@ -89,6 +89,6 @@ class QueueTail:
     def __init__(self, topic: str, queue_id: int) -> None:
         self.topic = topic
         self.queue_id = queue_id
-        self.tail: Tail | None = None
+        self.tail: WriteCursor | None = None
         self.max_physical_offset = -1
         self.last_store_timestamp_ms = 0

@@ -1,10 +1,18 @@
 """Messages as bytes and as values: records, properties, hosts, ids, hashes, compression, batches, filters.
 
-May import the modules that stand alone (`errors`, `status`, `clock`) and nothing else of TierMQ.
-Must never know files, threads, the network or configuration.
+May import the top-level modules (`errors`, `status`, `clock`) and nothing else of TierMQ.
+Must not depend on files, threads, the network or configuration.
 """
 
-from tiermq.message.client_batch import BatchElement, decode_client_batch, encode_client_batch
+from tiermq.message.client_batch import (
+    BatchElement,
+    decode_client_batch,
+    encode_client_batch,
+    inner_base,
+    inner_num,
+    inner_span,
+    unwrap_inner_batch,
+)
 from tiermq.message.compression import compress, decompress
 from tiermq.message.crc import (
     body_crc,
@@ -26,7 +34,6 @@ from tiermq.message.ids import (
     encode_unique_key,
     format_message_id,
 )
-from tiermq.message.inner_batch import inner_base, inner_num, inner_span, unwrap_inner_batch
 from tiermq.message.java_hash import java_hash, key_hash, tags_code
 from tiermq.message.layout import ReadableBuffer, RecordVersion, encode_blank, record_size
 from tiermq.message.message_filter import MessageFilter, TagFilter

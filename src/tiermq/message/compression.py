@@ -1,6 +1,6 @@
 """Compressed bodies: zlib, LZ4 and zstd, chosen by SYSFLAG.
 
-The store keeps bodies as they came; this is for whoever reads them. LZ4 bodies are LZ4 *frames* whose blocks are
+The store keeps bodies as they were sent; readers use this module. LZ4 bodies are LZ4 *frames* whose blocks are
 independent: RocketMQ's reader (lz4-java's frame stream) refuses linked blocks. LZ4 and zstd bodies may be several
 frames in a row, as Java's streams read them.
 
@@ -18,7 +18,7 @@ from tiermq.errors import CorruptRecord
 from tiermq.message.system_flag import CompressionType, compression_type_number, is_compressed
 
 DECOMPRESSED_BYTES_MAX = 128 * 1024 * 1024
-COMPRESSION_LEVEL = 5  # The Java client's own.
+COMPRESSION_LEVEL = 5  # The Java client's default.
 
 _ZSTD_BLOCK_BYTES_MAX = 128 * 1024
 _ZSTD_BLOCK_BYTES_MIN = 4  # Header and one repeated byte: this much input can make one whole block of output.
@@ -34,9 +34,9 @@ def compress(body: bytes, kind: CompressionType, level: int = COMPRESSION_LEVEL)
 
 
 def decompress(body: bytes, sys_flag: int, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> bytes:
-    """The body that the producer sent; `body` itself when SYSFLAG says that it is not compressed.
+    """The body that the producer sent; `body` when SYSFLAG has no compression bit.
 
-    Raises CorruptRecord when the bytes are damaged, cut, followed by others, or would pass `max_bytes`.
+    Raises CorruptRecord when the bytes are damaged, truncated, followed by other bytes, or would exceed `max_bytes`.
     """
     if not is_compressed(sys_flag):
         return body
@@ -83,7 +83,7 @@ def _decompress_lz4(body: bytes, max_bytes: int) -> bytes:
 
 
 def _decompress_zstd(body: bytes, max_bytes: int) -> bytes:
-    """Fed in steps that cannot make more than about what is still allowed, since the stream has no bound of its own."""
+    """Decompress in steps that cannot exceed the remaining limit by much, since the stream has no limit."""
     pieces: list[bytes] = []
     total = 0
     decompressor = zstandard.ZstdDecompressor()

@@ -43,7 +43,7 @@ def encode_crc_property(value: int) -> bytes:
 
 
 def has_crc_property(properties: ReadableBuffer) -> bool:
-    """Whether a property string (or a record) ends with something in the shape of a CRC property."""
+    """Whether a property string (or a record) ends with bytes in the form of a CRC property."""
     length = len(properties)
     return (
         length >= CRC_PROPERTY_BYTES
@@ -53,7 +53,7 @@ def has_crc_property(properties: ReadableBuffer) -> bool:
 
 
 def decode_crc_property(properties: ReadableBuffer) -> int | None:
-    """The CRC that ends a property string (or a record); None when there is none, or its digits are no digits."""
+    """The CRC that ends a property string (or a record); None when there is none, or its digits are invalid."""
     if not has_crc_property(properties):
         return None
     digits = bytes(properties[len(properties) - CRC_DIGITS - 1 : len(properties) - 1])

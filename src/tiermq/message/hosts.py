@@ -11,6 +11,8 @@ from functools import lru_cache
 from tiermq.errors import CorruptRecord, IllegalMessage
 from tiermq.message.layout import HOST_V4_BYTES, HOST_V6_BYTES, I32, PORT_MAX, ReadableBuffer
 
+LOOPBACK = "127.0.0.1"
+
 
 @lru_cache(maxsize=4096)
 def encode_host(host: str) -> bytes:
@@ -37,7 +39,7 @@ def encode_address(address: str) -> bytes:
 
 
 def decode_host(data: ReadableBuffer) -> str:
-    """The text of 8 or 20 bytes. Raises CorruptRecord for another length or a port that cannot be."""
+    """The text of 8 or 20 bytes. Raises CorruptRecord for another length or an invalid port."""
     if len(data) not in (HOST_V4_BYTES, HOST_V6_BYTES):
         raise CorruptRecord(f"a host has {HOST_V4_BYTES} or {HOST_V6_BYTES} bytes, found {len(data)}")
     (port,) = I32.unpack_from(data, len(data) - I32.size)

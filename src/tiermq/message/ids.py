@@ -1,4 +1,4 @@
-"""Message ids: where a record lies (offset id), and who made a message (unique key).
+"""Message ids: the location of a record (offset id), and the client's id of a message (unique key).
 
     offset id     address (4 or 16)   port (i32)   physical offset (i64)
     unique key    address (4 or 16)   pid (u16)    process hash (u32)   ms since month start (u32)   counter (u16)
@@ -21,6 +21,7 @@ from tiermq.clock import Clock, SystemClock
 from tiermq.errors import CorruptRecord, IllegalMessage
 from tiermq.message.hosts import encode_address, encode_host, format_host
 from tiermq.message.layout import PORT_MAX
+from tiermq.settings import LONG_MAX
 
 _PLACE = struct.Struct(
     ">"
@@ -30,7 +31,7 @@ _PLACE = struct.Struct(
 _MAKER = struct.Struct(
     ">"
     "H"  # process_id       its low 16 bits
-    "I"  # process_hash     tells processes with the same address and pid apart
+    "I"  # process_hash     distinguishes processes with the same address and pid
 )
 _MOMENT = struct.Struct(
     ">"
@@ -38,7 +39,6 @@ _MOMENT = struct.Struct(
     "H"  # counter
 )
 assert _PLACE.size == _MAKER.size + _MOMENT.size == 12
-_OFFSET_MAX = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,6 @@ class UniqueKey:
     since_month_start_ms: int
     counter: int
 
-    def nearly_created_ms(self, now_ms: int, zone: tzinfo | None = None) -> int:
-        """When it was made, supposing that this was less than a month before `now_ms` and in time zone `zone`."""
-        start_ms = month_start_ms(now_ms, zone)
-        if start_ms + self.since_month_start_ms >= now_ms:
-            start_ms = month_start_ms(start_ms - 1, zone)
-        return start_ms + self.since_month_start_ms
-
 
 def encode_message_id(store_host: str, physical_offset: int) -> str:
     """The offset id of the record at `physical_offset` in the store of `store_host`."""
@@ -78,13 +71,13 @@ def encode_message_id(store_host: str, physical_offset: int) -> str:
 
 def format_message_id(address: bytes, port: int, physical_offset: int) -> str:
     """The offset id from the parts that a record holds."""
-    if not 0 <= physical_offset <= _OFFSET_MAX:
+    if not 0 <= physical_offset <= LONG_MAX:
         raise IllegalMessage(f"a physical offset is between 0 and 2^63-1, not {physical_offset}")
     return (address + _PLACE.pack(port, physical_offset)).hex().upper()
 
 
 def decode_message_id(text: str) -> MessageId:
-    """What an offset id says. Raises CorruptRecord for anything that is none."""
+    """Decode an offset id. Raises CorruptRecord for an invalid one."""
     raw = _from_hex("offset id", text)
     port, physical_offset = _PLACE.unpack_from(raw, len(raw) - _PLACE.size)
     if port > PORT_MAX:
@@ -95,7 +88,7 @@ def decode_message_id(text: str) -> MessageId:
 
 
 def decode_unique_key(text: str) -> UniqueKey:
-    """What a client's unique key says. Raises CorruptRecord for anything that is none."""
+    """Decode a client's unique key. Raises CorruptRecord for an invalid one."""
     raw = _from_hex("unique key", text)
     process_id, process_hash = _MAKER.unpack_from(raw, len(raw) - 12)
     since_month_start_ms, counter = _MOMENT.unpack_from(raw, len(raw) - _MOMENT.size)
@@ -120,16 +113,16 @@ def _from_hex(kind: str, text: str) -> bytes:
 
 
 def month_start_ms(now_ms: int, zone: tzinfo | None = None) -> int:
-    """The first moment of `now_ms`'s month in `zone`; in the machine's own zone, as Java does, when there is none."""
+    """The first moment of `now_ms`'s month in `zone`; in the machine's time zone by default, as in Java."""
     now = datetime.fromtimestamp(now_ms // 1000, zone) if zone else datetime.fromtimestamp(now_ms // 1000).astimezone()
     start = datetime(now.year, now.month, 1, tzinfo=zone) if zone else datetime(now.year, now.month, 1).astimezone()
     return int(start.timestamp() * 1000)
 
 
 class UniqueKeyGenerator:
-    """Makes unique keys as RocketMQ's clients do. May be shared by threads: each key takes one step of one counter.
+    """Makes unique keys as RocketMQ's clients do. May be shared by threads: each key uses one value of one counter.
 
-    A forked child notices its new process id and makes itself a new process hash, so that it never repeats its parent.
+    A forked child detects its new process id and makes a new process hash, so that it never repeats its parent's keys.
     """
 
     __slots__ = ("_address", "_clock", "_counter", "_hash", "_maker", "_month", "_process_id", "_zone")
@@ -143,7 +136,7 @@ class UniqueKeyGenerator:
         process_hash: Callable[[], int] = lambda: secrets.randbits(32),
         zone: tzinfo | None = None,
     ) -> None:
-        """`address` as in `1.2.3.4` or `[::1]`; `process_hash` is asked once per process."""
+        """`address` as in `1.2.3.4` or `[::1]`; `process_hash` is called once per process."""
         self._address = encode_address(address)
         self._clock = clock or SystemClock()
         self._process_id = process_id
@@ -159,7 +152,7 @@ class UniqueKeyGenerator:
         start_ms, end_ms = self._month
         if now_ms >= end_ms:
             start_ms, end_ms = self._month = self._month_of(now_ms)
-        # A clock that steps back over the start of the month counts as standing at the start.
+        # A clock that steps back over the start of the month counts as at the start.
         moment = _MOMENT.pack(max(0, now_ms - start_ms) & 0xFFFFFFFF, next(self._counter) & 0xFFFF)
         process_id, text = self._maker
         if process_id != self._process_id():

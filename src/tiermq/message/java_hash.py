@@ -1,7 +1,7 @@
-"""Java's `String.hashCode` and the two numbers that RocketMQ makes of it.
+"""Java's `String.hashCode`, and RocketMQ's key hash and tags code.
 
-h = 31 * h + unit over UTF-16 code units, wrapping at 32 bits, signed. Collisions are expected: whoever looks a tag or
-key up by its hash compares the real text afterwards.
+h = 31 * h + unit over UTF-16 code units, wrapping at 32 bits, signed. Collisions are expected: after a
+lookup of a tag or key by hash, compare the text.
 """
 
 from __future__ import annotations
@@ -32,5 +32,5 @@ def key_hash(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def tags_code(tags: str | None) -> int:
-    """What a consume-queue unit keeps of a tag; 0 for no tag. Cached, since a topic has few tags."""
+    """The tags code of a consume-queue unit; 0 for no tag. Cached, since a topic has few tags."""
     return java_hash(tags) if tags else 0

@@ -1,4 +1,4 @@
-"""The message record: every offset, size, magic and Struct of it, and nothing else.
+"""The bytes of a message record, and of the consume-queue unit that points at it: offsets, sizes, magics, Structs.
 
     offset (both hosts IPv4)
     0    4     8    12      16   20          28         36      40           48        56            64
@@ -10,12 +10,14 @@
     |storeHost|reconsume|preparedTx|bodyLen|body|topicLen|topic|propLen|properties|
     +---------+---------+----------+-------+----+--------+-----+-------+----------+
 
-Big-endian, signed. A host is address (4 or 16 bytes) + i32 port; `sysFlag` says which, for each host on its own.
+Big-endian, signed. A host is address (4 or 16 bytes) + i32 port; `sysFlag` has a bit for each host.
 `topicLen` is one byte in a V1 record and two in a V2 record; `propLen` is two bytes. All lengths are signed: a
 negative one is damage.
 
 Invariants: size is the sum of everything; a commit-log file ends with a blank record (size, blank magic) that
 covers the rest of the file; no record spans two files.
+
+`consumequeue/unit.py` describes the fields of a unit.
 """
 
 from __future__ import annotations
@@ -134,6 +136,17 @@ SIZE_AND_MAGIC = struct.Struct(
 BLANK_BYTES_MIN = SIZE_AND_MAGIC.size
 assert BLANK_BYTES_MIN == 8
 
+UNIT = struct.Struct(
+    ">"
+    "q"  # physical_offset  absolute byte position of the record in the commit log
+    "i"  # size             bytes of the whole record
+    "q"  # tags_code        Java hash of the tag, delivery time, or ext address
+)
+UNIT_BYTES = UNIT.size
+assert UNIT_BYTES == 20
+PRE_BLANK_SIZE = 0x7FFFFFFF
+"""The size in a pre-blank unit, which has no message."""
+
 
 def record_size(
     body_bytes: int, topic_bytes: int, properties_bytes: int, sys_flag: int, version: RecordVersion = RecordVersion.V1
@@ -148,7 +161,7 @@ def record_size(
 
 
 def encode_blank(size_bytes: int) -> bytes:
-    """The 8 bytes that mark the rest of a file, `size_bytes` long counting themselves, as empty."""
+    """The 8 bytes that mark the rest of a file, `size_bytes` long including these 8, as empty."""
     if size_bytes < BLANK_BYTES_MIN:
         raise ValueError(f"a blank record needs at least {BLANK_BYTES_MIN} bytes, only {size_bytes} are left")
     return SIZE_AND_MAGIC.pack(size_bytes, MAGIC_BLANK)

@@ -1,12 +1,10 @@
-"""Which messages a get returns: asked first about a consume-queue unit, then about the record.
+"""Message filters of a get: called first with a consume-queue unit, then with the record.
 
-A unit knows only the hash of a tag, so a filter that says yes to a unit is asked again with the record, where the real
-tag is.
+A unit has only the hash of a tag, so a filter that accepts a unit is called again with the record, which has the tag.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
 from tiermq.errors import CorruptRecord, IllegalMessage
@@ -17,21 +15,21 @@ from tiermq.message.record_head import HeadKind, read_head
 
 EVERYTHING = "*"
 TAG_SEPARATOR = "||"
-EXPRESSIONS_KEPT = 256
+TAG_BYTES = 192
+"""Of one tag of a filter, in memory."""
 
 
-@lru_cache(maxsize=EXPRESSIONS_KEPT)
 def tags_in(expression: str) -> tuple[frozenset[str], frozenset[int]]:
-    """The tags of an expression that is not `*`, and their hashes. Remembered: each pull may bring its own."""
+    """The tags of an expression that is not `*`, and their hashes."""
     tags = frozenset(tag.strip() for tag in expression.split(TAG_SEPARATOR)) - {""}
     return tags, frozenset(map(java_hash, tags))
 
 
 @runtime_checkable
 class MessageFilter(Protocol):
-    """Says which messages pass. Must not block, and may be asked by any thread.
+    """Decides which messages pass. Must not block, and may be called by any thread.
 
-    One that takes long for a record has `steps`, how many comparisons that are: a get looks at fewer messages then.
+    A filter that is slow for a record has `steps`, its number of comparisons: a get then scans fewer messages.
     """
 
     def matches_unit(self, tags_code: int | None, ext_unit: object | None) -> bool:
@@ -62,7 +60,7 @@ class TagFilter:
     def matches_unit(self, tags_code: int | None, ext_unit: object | None = None) -> bool:  # noqa: ARG002
         if self._tags is None or tags_code is None:
             return True
-        # A tags code is an int's hash in a long; other longs (deliver times) are cut to an int, as RocketMQ does.
+        # A tags code is an int's hash in a long; other longs (deliver times) are truncated to an int, as RocketMQ does.
         return ((tags_code + (1 << 31)) & 0xFFFFFFFF) - (1 << 31) in self._codes
 
     def matches_record(self, record: ReadableBuffer) -> bool:
@@ -79,9 +77,9 @@ class TagFilter:
 
 
 class TagCodeFilter(TagFilter):
-    """The same for callers whose clients look at tags again, as RocketMQ's do: a store may go by the hash alone.
+    """The same for callers whose clients compare tags again, as RocketMQ's do: a store may use the hash alone.
 
-    So a message with another tag of the same hash may pass. `*` is not for this filter: no filter does that faster.
+    So a message with another tag of the same hash may pass. Do not use it for `*`: no filter is faster.
     """
 
     __slots__ = ()

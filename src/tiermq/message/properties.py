@@ -1,12 +1,12 @@
 """The property string: `name 0x01 value 0x02`, repeated.
 
-Reading follows RocketMQ: split on 0x02 (the last one may be missing); a piece counts only if its first 0x01 leaves a
-name before and a value behind; of equal names the last one wins. So an empty value can be written, and is gone
-when read. Writing is stricter than RocketMQ: text that contains a separator is refused, because it would come
+Reading follows RocketMQ: split on 0x02 (the last one may be missing); an entry counts only if its first 0x01 leaves a
+name before and a value behind; of equal names the last one wins. So an empty value can be written, and is dropped
+when read. Writing is stricter than RocketMQ: text that contains a separator is refused, because it would be read
 back as something else.
 
-The bytes are UTF-8. A Java broker copies the properties of a client's batch without looking, so others may occur;
-`get_property` hands them out as they are, and `decode_properties` refuses them unless told how to replace them.
+The bytes are UTF-8. A Java broker copies the properties of a client's batch unchecked, so other bytes may occur;
+`get_property` returns them unchanged, and `decode_properties` refuses them unless `errors` replaces them.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ INNER_NUM = "INNER_NUM"
 INNER_BASE = "INNER_BASE"
 INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
 INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
+TIERMQ_SENDER = "TIERMQ_SENDER"
+"""Of a half message: the account that sent it. Only it, or one that may read the topic, gets transaction checks."""
 TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS = "TIMER_DELAY_MS"
 TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
@@ -58,6 +60,10 @@ CORRELATION_ID = "CORRELATION_ID"
 REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
 TTL = "TTL"
 POP_CK = "POP_CK"
+FIRST_POP_TIME = "1ST_POP_TIME"
+GIVEN_BACK = "TIERMQ_GIVEN_BACK"
+"""Of a copy that came back to a POP group: group, topic, queue, start offset and pop time of the check point, and the
+message's offset."""
 SHARDING_KEY = "__SHARDINGKEY"
 INSTANCE_ID = "INSTANCE_ID"
 BORN_TIMESTAMP = "BORN_TIMESTAMP"
@@ -65,7 +71,6 @@ DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
 
 KEY_SEPARATOR = " "
-MULTI_DISPATCH_SEPARATOR = ","
 
 
 def encode_properties(properties: Mapping[str, str | None]) -> bytes:
@@ -111,7 +116,7 @@ def decode_properties(encoded: bytes, *, errors: str = "strict") -> dict[str, st
 
 
 def get_property(encoded: bytes | bytearray, name: bytes) -> bytes | None:
-    """The value that `decode_properties` would give for `name`, without decoding the others. None if absent."""
+    """The value that `decode_properties` would give for `name`, without decoding all properties. None if absent."""
     needle = _needle(name)
     if needle is None:
         return None
@@ -133,7 +138,7 @@ def get_property(encoded: bytes | bytearray, name: bytes) -> bytes | None:
 
 @lru_cache(maxsize=1024)
 def _needle(name: bytes) -> bytes | None:
-    """What precedes the value of `name` anywhere but at the start; None for a name that no property can have."""
+    """What precedes the value of `name` anywhere but at the start; None for an invalid name."""
     if not name or NAME_VALUE_SEPARATOR in name or PROPERTY_SEPARATOR in name:
         return None
     return PROPERTY_SEPARATOR + name + NAME_VALUE_SEPARATOR
@@ -153,12 +158,12 @@ def get_text_property(encoded: bytes | bytearray, name: str) -> str | None:
 
 
 def delete_property(encoded: bytes, name: bytes) -> bytes:
-    """The property string without any entry called `name`, whatever its value; all other bytes stay as they are."""
+    """The property string without any entry called `name`, whatever its value; all other bytes stay unchanged."""
     if not name or name not in encoded:
         return encoded
     head = name + NAME_VALUE_SEPARATOR
     pieces = encoded.split(PROPERTY_SEPARATOR)
-    # Each entry goes with the separator that ends it; the last one may have none.
+    # Each entry is removed with the separator that ends it; the last one may have none.
     entries = [piece + PROPERTY_SEPARATOR for piece in pieces[:-1]]
     entries.append(pieces[-1])
     return b"".join(entry for entry in entries if not entry.startswith(head))
@@ -183,3 +188,9 @@ def waits_for_store(encoded: bytes | bytearray) -> bool:
     """Whether the producer waits for flush and replicas: WAIT is absent or "true" in any case."""
     value = get_property(encoded, b"WAIT")
     return value is None or value.lower() == b"true"
+
+
+def index_keys(unique_key: str | None, keys: str | None) -> tuple[str, ...]:
+    """The indexed keys of a record: its unique key first, then each key of its KEYS property."""
+    pieces = [piece for piece in keys.split(" ") if piece] if keys else []
+    return (unique_key, *pieces) if unique_key else tuple(pieces)

@@ -1,7 +1,7 @@
 """Whole records: values to bytes and back. The layout is in `layout.py`.
 
-This is the reference: the kernel's encoder must write the same bytes. Decoding is strict; whatever is damaged raises
-CorruptRecord with the reason and the place, and what is returned encodes to the same bytes again.
+This is the reference: the kernel's encoder must write the same bytes. Decoding is strict; damage raises CorruptRecord
+with the reason and the position, and a decoded message encodes to the same bytes again.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ __all__ = [
 
 
 class CrcPropertyCheck(enum.Enum):
-    """What decoding does about the whole-record CRC property."""
+    """How decoding treats the whole-record CRC property."""
 
     IGNORE = 0  # For records whose physical offset was rewritten, which makes the property stale.
     IF_PRESENT = 1
@@ -95,8 +95,8 @@ def encode_record(
 ) -> bytes:
     """One record.
 
-    `properties` is an encoded property string, written as it is, or a mapping, of which a CRC property is dropped: only
-    the store may claim one, or a client could make its message look damaged. `version` and `body_crc` are computed
+    `properties` is an encoded property string, written unchanged, or a mapping, whose CRC property is dropped: only the
+    store may set one, or a client could make its message look damaged. `version` and `body_crc` are computed
     unless given. The host bits of `sys_flag` are set and cleared by the hosts. With `crc_property` an older CRC
     property is removed and a new one ends the record. Raises IllegalMessage for values that no record can hold.
     """
@@ -165,7 +165,7 @@ def _check_lengths(size: int, topic_bytes: int, properties_bytes: int, version: 
 def reencode(message: StoredMessage, *, topic: str | None = None, properties: bytes | None = None) -> bytes:
     """The bytes that `message` was decoded from, including a CRC property in its property string.
 
-    Another topic or other properties take the place of its own; everything else stays as it is.
+    `topic` and `properties` replace the message's; everything else stays unchanged.
     """
     return encode_record(
         topic=message.topic if topic is None else topic,
@@ -197,7 +197,7 @@ def decode_record(
 ) -> StoredMessage:
     """The record that starts at `position`; more bytes may follow it. All values are copies.
 
-    Raises CorruptRecord on any damage. Without `check_crc` neither the body's CRC nor the CRC property is looked at.
+    Raises CorruptRecord on any damage. Without `check_crc` neither the body's CRC nor the CRC property is checked.
     """
     rest = len(buffer) - position
     if position < 0 or rest < RECORD_BYTES_MIN:
@@ -214,7 +214,7 @@ def decode_record(
     # fmt: on
     end = position + size
     topic_at = body_at + body_length + (1 if magic == MAGIC_V1 else 2)
-    # One chain for the good case; who fails it is found out afterwards.
+    # One chain for the valid case; `_explain` finds the failed check.
     if (
         (magic != MAGIC_V1 and magic != MAGIC_V2)
         or size > rest
@@ -248,7 +248,7 @@ def decode_record(
         raise _damaged(position, f"expected physical offset {expect_physical_offset}, found {physical_offset}")
     if check_crc:
         if crc.crc32(body) & 0x7FFFFFFF != body_crc:
-            raise _damaged(position, f"body CRC: the record says {body_crc}, its body gives {crc.body_crc(body)}")
+            raise _damaged(position, f"body CRC: the record has {body_crc}, its body gives {crc.body_crc(body)}")
         if crc_property is not CrcPropertyCheck.IGNORE:
             _check_crc_property(buffer, position, end, encoded_properties, crc_property)
     return StoredMessage(
@@ -284,11 +284,11 @@ def _check_crc_property(
 
 
 def _explain(buffer: ReadableBuffer, position: int) -> CorruptRecord:
-    """The reason why the record at `position` was refused, in the words of `read_head`."""
+    """The reason why the record at `position` was refused, from `read_head`."""
     if position < 0:
         return _damaged(position, "a buffer starts at byte 0")
     head = read_head(buffer, position)
-    if head.kind is HeadKind.OK:  # The walk does not look at ports.
+    if head.kind is HeadKind.OK:  # The scan does not check ports.
         return _damaged(position, f"a host's port is above {PORT_MAX}")
     if head.kind is HeadKind.BLANK:
         return _damaged(position, f"expected a message, found a blank record of size {head.size} (the end of a file)")

@@ -1,7 +1,7 @@
-"""What a walk over the commit log needs of each record, read in place without copying the body.
+"""RecordHead: the fields that a scan of the commit log needs of each record, read without copying the body.
 
-`read_head` never raises on bytes: it says OK, BLANK (the rest of the file is empty), HALF (the record would be fine,
-but its end is not there) or CORRUPT, with the reason. It looks at the structure only, not at checksums.
+`read_head` never raises on bytes: it returns OK, BLANK (the rest of the file is empty), HALF (the record is valid, but
+its end is missing) or CORRUPT, with the reason. It checks the structure only, not checksums.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tiermq.message.layout import (
 
 
 class HeadKind(enum.Enum):
-    """What lies at a position of the log."""
+    """The kind of data at a position of the log."""
 
     OK = 0
     BLANK = 1
@@ -38,9 +38,9 @@ class HeadKind(enum.Enum):
 
 
 class RecordHead:
-    """One record as a walk sees it. Positions count from the start of the buffer.
+    """One record as a scan sees it. Positions count from the start of the buffer.
 
-    `size` is the record's for OK, the length of the empty rest for BLANK, what TOTALSIZE says for HALF, and for CORRUPT
+    `size` is the record's for OK, the length of the empty rest for BLANK, TOTALSIZE for HALF, and for CORRUPT
     the bytes that a reader may skip to reach the next record, or 0 when nothing is known about that.
     All other fields have a meaning only for OK.
     """
@@ -145,7 +145,7 @@ def read_head(buffer: ReadableBuffer, position: int = 0, available: int | None =
 
 
 def _read_size_and_magic(buffer: ReadableBuffer, position: int, available: int) -> RecordHead | None:
-    """The answer when the first 8 bytes give one; None when a whole record of a known magic is there to be read."""
+    """The result if the first 8 bytes decide it; None when a whole record of a known magic follows."""
     if available < BLANK_BYTES_MIN:
         return RecordHead(HeadKind.HALF, 0, f"byte {position}: only {max(available, 0)} bytes are left")
     size, magic = SIZE_AND_MAGIC.unpack_from(buffer, position)

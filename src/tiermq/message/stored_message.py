@@ -1,4 +1,4 @@
-"""A message as it is stored: every field of one record, with the costly ones read when they are asked for."""
+"""StoredMessage: every field of one record, with the costly ones decoded on first use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tiermq.message.system_flag import TransactionType, transaction_type
 
 
 class StoredMessage:
-    """One record, decoded. Not changed after it is made; safe to share between threads.
+    """One decoded record. Immutable; safe to share between threads.
 
     `body` is as stored (see `decompressed_body`). `size` is the bytes of the record in the commit log.
     Hosts are kept as the record's bytes. `properties`, `keys`, `tags` and `unique_key` raise CorruptRecord if the
@@ -46,7 +46,7 @@ class StoredMessage:
         "version",
     )
 
-    # The order of the fixed part's fields in the record, so that decoding hands them over as they come.
+    # The order of the fixed part's fields in the record, so that decoding passes them on unchanged.
     def __init__(
         self,
         topic: str,
@@ -106,7 +106,7 @@ class StoredMessage:
         return self._properties
 
     def get_property(self, name: str) -> str | None:
-        """One property, without decoding the others."""
+        """One property, without decoding all of them."""
         return get_text_property(self.encoded_properties, name)
 
     @property
@@ -115,7 +115,7 @@ class StoredMessage:
 
     @property
     def keys(self) -> list[str]:
-        """The KEYS property, split on spaces; empty pieces do not count."""
+        """The KEYS property, split on spaces; empty keys do not count."""
         keys = self.get_property(names.KEYS)
         return [key for key in keys.split(names.KEY_SEPARATOR) if key] if keys else []
 
@@ -125,9 +125,9 @@ class StoredMessage:
 
     @property
     def message_id(self) -> str:
-        """The offset id: where the record lies. Raises CorruptRecord if the record says that this is nowhere."""
+        """The offset id: the record's location. Raises CorruptRecord if the record's offset is invalid."""
         if self.physical_offset < 0:
-            raise CorruptRecord(f"topic {self.topic!r}: physical offset {self.physical_offset} is no place of a log")
+            raise CorruptRecord(f"topic {self.topic!r}: physical offset {self.physical_offset} is no valid log offset")
         return format_message_id(self.store_address, self.store_port, self.physical_offset)
 
     @property
@@ -175,9 +175,9 @@ class StoredMessage:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON. The body is text when it is UTF-8 and base64 otherwise; `body_encoding` says which.
+        """For JSON. The body is text when it is UTF-8 and base64 otherwise; `body_encoding` is which.
 
-        Made for eyes: a property that is not UTF-8 is shown with backslashes.
+        For display: a property that is not UTF-8 is shown with backslashes.
         """
         try:
             body, body_encoding = self.body.decode(), "utf-8"

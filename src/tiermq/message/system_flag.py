@@ -1,4 +1,4 @@
-"""SYSFLAG: what a record says about itself in one i32.
+"""SYSFLAG: the flags of a record in one i32.
 
     bit  0      body is compressed
     bit  1      multi-tags
@@ -9,7 +9,7 @@
     bit  7      the body is an inner batch
     bits 8-10   compression type: 0 zlib (old clients), 1 LZ4 frame, 2 zstd, 3 zlib
 
-Unknown bits are kept as they are.
+Unknown bits are kept unchanged.
 """
 
 from __future__ import annotations
@@ -67,11 +67,6 @@ def compression_type_number(sys_flag: int) -> int:
     return (sys_flag & COMPRESSION_TYPE_MASK) >> COMPRESSION_TYPE_SHIFT
 
 
-def with_compression(sys_flag: int, kind: CompressionType) -> int:
-    """Mark the body as compressed by `kind`."""
-    return (sys_flag & ~COMPRESSION_TYPE_MASK) | COMPRESSED | (kind << COMPRESSION_TYPE_SHIFT)
-
-
 def without_compression(sys_flag: int) -> int:
     return sys_flag & ~(COMPRESSION_TYPE_MASK | COMPRESSED)
 
@@ -83,7 +78,7 @@ def is_inner_batch(sys_flag: int) -> bool:
 def with_host_shapes(sys_flag: int, *, born_v6: bool, store_v6: bool) -> int:
     """Set *and clear* the host bits by the address families.
 
-    RocketMQ only ever sets them, so a client that sends the bit along with an IPv4 address makes an unreadable record.
+    RocketMQ only sets them, so a client that sends the bit with an IPv4 address causes an unreadable record.
     """
     sys_flag &= ~(BORN_HOST_V6 | STORE_HOST_V6)
     return sys_flag | (BORN_HOST_V6 if born_v6 else 0) | (STORE_HOST_V6 if store_v6 else 0)

@@ -2,7 +2,7 @@
 
     system topics     RocketMQ's list (TopicValidator) and every rmq_sys_* and RMQ_SYS_*: never tiered, never deleted by
                       operators
-      broker topics   those of them in which a broker keeps its own state: no client may write them
+      broker topics   system topics in which a broker keeps its own state: no client may write them
     broker groups     CID_RMQ_SYS_*: a broker's own progress; no client may commit, reset or pop for them
 
 Legal is `^[%|a-zA-Z0-9_-]+$`, at most 127 characters for a topic (255 for retry and dead-letter topics, whose names
@@ -14,6 +14,9 @@ from __future__ import annotations
 import re
 
 from tiermq.errors import IllegalMessage
+
+QueueName = tuple[str, int]
+"""Topic and queue id: a queue of one store or broker. Made for every arrival, hence a plain tuple."""
 
 TOPIC_CHARACTERS_MAX = 127
 RETRY_TOPIC_CHARACTERS_MAX = 255
@@ -62,7 +65,7 @@ SYSTEM_TOPICS = frozenset(
 )
 
 TRANSACTION_TOPICS = frozenset({HALF_TOPIC, OPERATION_HALF_TOPIC, TRANSACTION_CHECK_MAX_TIME_TOPIC})
-"""Where a broker keeps transactions that are not ended, which ones are, and which were given up."""
+"""A broker's topics of half messages, op messages, and transactions that were given up."""
 
 BROKER_TOPICS = frozenset(
     {
@@ -75,7 +78,7 @@ BROKER_TOPICS = frozenset(
         CHECKPOINT_TOPIC,
     }
 )
-"""RocketMQ's list of topics that a client may not send to, and the one that it forgot. See `is_broker_topic`."""
+"""RocketMQ's list of topics that a client may not send to, and one that it lacks. See `is_broker_topic`."""
 
 PREDEFINED_GROUPS = (
     TOOLS_GROUP,
@@ -162,8 +165,11 @@ def is_light_queue(name: str) -> bool:
 
 
 def may_multi_dispatch(topic: str) -> bool:
-    """Whether messages of `topic` may also be dispatched to the light queues that they name."""
-    return not topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX)) and topic != SCHEDULE_TOPIC
+    """Whether messages of `topic` may also be dispatched to the light queues that they name.
+
+    Not those of the broker's own topics: delayed messages, timers and open transactions are not due yet.
+    """
+    return not (is_retry_topic(topic) or is_system_topic(topic))
 
 
 def retry_topic(group: str) -> str:

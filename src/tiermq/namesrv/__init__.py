@@ -1,5 +1,5 @@
-"""Name server: who serves which topic, told by brokers, asked by clients; alone in a process or beside a broker.
+"""Name server: topic routes, registered by brokers, queried by clients; in its own process or a broker's.
 
-May import every room above it on the map; of those it uses `tiermq.remoting` and, for its one file, `tiermq.files`.
-Must never know brokers' insides or stores: a broker is what it says of itself in a registration.
+May import `tiermq.remoting` and, for its only file, `tiermq.files`.
+Must not depend on brokers' insides or stores: a broker is known by its registration only.
 """

@@ -3,8 +3,8 @@
     {"configTable":{"ORDER_TOPIC_CONFIG":{"orders":"broker-a:4;broker-b:4"}}}
 
 Invariants: what `put` and `delete` have returned from is on disk, in the file or (after a crash in between) in its
-backup; a change that cannot be written is not made. Names, values and all together are bounded: what would grow them
-beyond that is refused, whoever asks. Without a path everything is in memory only. Any thread may call; changes go one
+backup; a change that cannot be written has no effect. Names, values and all together are bounded: what would grow them
+beyond that is refused. Without a path everything is in memory only. Any thread may call; changes go one
 at a time.
 """
 
@@ -17,8 +17,7 @@ from collections.abc import Mapping
 
 from tiermq.errors import RequestRefused
 from tiermq.files.os_file_access import OsFileAccess
-from tiermq.namesrv.topic_config import object_in, text_map_in
-from tiermq.remoting.json_dialect import decode_object
+from tiermq.remoting.json_dialect import decode_object, object_in, text_map_in
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 NAME_BYTES_MAX = 255
@@ -46,7 +45,7 @@ class KvConfig:
         return self._table.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> Mapping[str, str] | None:
-        """All of a namespace, or None when there is none. The map is never changed afterwards."""
+        """All of a namespace, or None if it does not exist. The map is never changed afterwards."""
         return self._table.get(namespace)
 
     def put(self, namespace: str, key: str, value: str) -> None:
@@ -61,7 +60,7 @@ class KvConfig:
             self._replace(table)
 
     def _require_bounded(self, table: Table) -> None:
-        """Raises RequestRefused for a table that is too large, and larger than the one that is in force."""
+        """Raises RequestRefused for a table that is too large, and larger than the current one."""
         for what, count, most in (
             ("namespaces", len, NAMESPACES_MAX),
             ("keys", _keys, KEYS_MAX),

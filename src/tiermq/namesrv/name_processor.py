@@ -14,25 +14,68 @@ from dataclasses import replace
 from tiermq.errors import BadConfig, RequestRefused
 from tiermq.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
 from tiermq.namesrv.name_server_config import NameServerConfig, changed_while_running, fixed_keys
-from tiermq.namesrv.register_body import body_checksum, decode_register_body
-from tiermq.namesrv.route_table import BROKER_TIMEOUT_MS, Registration, RouteTable
-from tiermq.namesrv.route_values import QueueData
-from tiermq.namesrv.topic_config import NO_VERSION, SYS_FLAG_UNIT, SYS_FLAG_UNIT_SUBSCRIBED, DataVersion
+from tiermq.namesrv.route_table import BROKER_TIMEOUT_MS, TOPICS_AT_ONCE, QueueData, Registration, RouteTable
+from tiermq.namesrv.topic_config import (
+    NO_VERSION,
+    PERM_READ,
+    PERM_WRITE,
+    SYS_FLAG_UNIT,
+    SYS_FLAG_UNIT_SUBSCRIBED,
+    DataVersion,
+    body_checksum,
+    decode_register_body,
+)
 from tiermq.remoting.access import ADMINISTRATOR, ANY_ACCOUNT, serves
 from tiermq.remoting.codes import VERSION_STANDARD_JSON, RequestCode, ResponseCode
-from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.command import RemotingCommand, bool_field, int_field, text_field
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.fields import bool_field, int_field, text_field
 from tiermq.remoting.json_dialect import decode_object, encode_body
-from tiermq.remoting.limits import INLINE_BODY_BYTES, ROUTE_QUEUES_MAX, check_count
+from tiermq.remoting.limits import check_count
 from tiermq.remoting.server import RemotingServer
 from tiermq.settings import read_properties
+
+ROUTE_QUEUES_MAX = 1_000
+"""Brokers in the route of one topic, and filter servers of one broker, that a registration names."""
 
 _log = logging.getLogger(__name__)
 
 ZONE_NAME = "__ZONE_NAME"
-TOPICS_AT_ONCE = 1_000
-"""Topics of a registration that are taken before others are served."""
+
+
+def _registration_in(request: RemotingCommand) -> Registration:
+    """In the pool, also of a short body: it may be compressed. Raises RequestRefused."""
+    checksum = int_field(request, "bodyCrc32", 0)
+    if checksum and checksum != body_checksum(request.body):
+        raise RequestRefused(f"expected a body with the CRC {checksum}, found {body_checksum(request.body)}")
+    compressed = bool_field(request, "compressed", default=False)
+    body = decode_register_body(request.body, compressed=compressed, version=request.version)
+    check_count("filter servers of a broker", len(body.filter_servers), ROUTE_QUEUES_MAX)
+    return Registration(
+        cluster=text_field(request, "clusterName"),
+        broker_name=text_field(request, "brokerName"),
+        broker_id=int_field(request, "brokerId"),
+        address=text_field(request, "brokerAddr"),
+        ha_address=text_field(request, "haServerAddr", ""),
+        topics=body.topics,
+        data_version=body.data_version,
+        filter_servers=body.filter_servers,
+        timeout_ms=int_field(request, "heartbeatTimeoutMillis", BROKER_TIMEOUT_MS),
+        acting_master=_optional_bool(request, "enableActingMaster"),
+        zone=request.ext.get(ZONE_NAME),
+    )
+
+
+def _optional_bool(request: RemotingCommand, name: str) -> bool | None:
+    return bool_field(request, name) if name in request.ext else None
+
+
+def _queues_in(request: RemotingCommand) -> list[QueueData]:
+    """Raises RequestRefused."""
+    queues = decode_object(request.body).get("queueDatas")
+    if not text_field(request, "topic") or not isinstance(queues, list):
+        raise RequestRefused("expected a topic and a route with queueDatas, found none")
+    check_count("queueDatas of a topic", len(queues), ROUTE_QUEUES_MAX)
+    return [QueueData.from_json(each) for each in queues]
 
 
 class NameProcessor:
@@ -44,7 +87,7 @@ class NameProcessor:
         self.kv = kv
 
     def serve_at(self, server: RemotingServer) -> None:
-        """Serve at `server`, and hear when a broker's connection ends."""
+        """Serve at `server`, and be notified when a broker's connection ends."""
         self._server = server
         server.serve(self)
         server.on_close.append(self.connection_closed)
@@ -56,31 +99,28 @@ class NameProcessor:
 
     # Brokers.
 
-    @serves(RequestCode.REGISTER_BROKER, access=ADMINISTRATOR, large_body=True)
-    def register_broker(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
-        if len(request.body) <= INLINE_BODY_BYTES:  # Some eighty topics.
-            return _at_once(self._registering(connection, request, _registration_in(request)))
-        return self._server.decode_first(connection, request, _registration_in, self._register_decoded)
-
-    def _register_decoded(
+    @serves(RequestCode.REGISTER_BROKER, access=ADMINISTRATOR, large_body=True, in_pool=True, decode=_registration_in)
+    def register_broker(
         self, connection: Connection, request: RemotingCommand, told: Registration
     ) -> RemotingCommand | None:
-        return self._server.in_turns(connection, request, self._registering(connection, request, told))
+        return self._server.in_steps(connection, request, self._registering(connection, request, told))
 
     def _registering(
         self, connection: Connection, request: RemotingCommand, told: Registration
     ) -> Generator[None, None, RemotingCommand]:
-        """A table of many topics is taken in parts, as if it had come in parts: others are served in between."""
+        """A table of many topics is registered in parts: other requests are served in between."""
         is_new = self.table.data_version(told.cluster, told.broker_name, told.address) is None
         is_changed = self.table.is_changed(told.cluster, told.broker_name, told.address, told.data_version)
         first, rest = told.topics[:TOPICS_AT_ONCE], told.topics[TOPICS_AT_ONCE:]
-        keeps = not self.table.delete_missing_topics
-        answer = self.table.register(replace(told, topics=first) if keeps else told, connection)
-        for begin in range(0, len(rest) if answer.accepted and keeps else 0, TOPICS_AT_ONCE):
+        answer = self.table.register(replace(told, topics=first), connection, is_whole=not rest)
+        for begin in range(0, len(rest) if answer.accepted else 0, TOPICS_AT_ONCE):
             yield
             if (told.broker_name, told.address) not in self.table:
                 break  # It went meanwhile.
-            self.table.add_topics(told, rest[begin : begin + TOPICS_AT_ONCE], is_changed=is_changed)
+            part = rest[begin : begin + TOPICS_AT_ONCE]
+            self.table.add_topics(told, part, is_changed=is_changed)
+            if begin + TOPICS_AT_ONCE >= len(rest):
+                self.table.drop_missing_topics(told)
         if not answer.accepted:
             _log.warning("broker %s at %s: not registered, another address is newer", told.broker_name, told.address)
         elif is_new:
@@ -98,7 +138,7 @@ class NameProcessor:
         int_field(request, "brokerId")
         name, address = text_field(request, "brokerName"), text_field(request, "brokerAddr")
         if self.table.unregister(name, address):
-            _log.info("broker %s at %s: unregistered, as it asked", name, address)
+            _log.info("broker %s at %s: unregistered by its request", name, address)
         return request.respond()
 
     @serves(RequestCode.BROKER_HEARTBEAT, access=ADMINISTRATOR)
@@ -143,7 +183,7 @@ class NameProcessor:
         )
         return request.respond(body=route.encode(standard_json=standard))
 
-    @serves(RequestCode.GET_BROKER_CLUSTER_INFO, access=ANY_ACCOUNT)
+    @serves(RequestCode.GET_BROKER_CLUSTER_INFO, access=ANY_ACCOUNT, in_pool=True)
     def cluster_info(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         brokers = {broker.broker_name: broker.to_json() for broker in self.table.brokers()}
         return request.respond(
@@ -154,28 +194,28 @@ class NameProcessor:
     def all_topics(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         return request.respond(body=encode_body({"topicList": self.table.topics()}))
 
-    @serves(RequestCode.GET_TOPICS_BY_CLUSTER, access=ANY_ACCOUNT)
+    @serves(RequestCode.GET_TOPICS_BY_CLUSTER, access=ANY_ACCOUNT, in_pool=True)
     def topics_of_cluster(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         topics = self.table.topics_of_cluster(text_field(request, "cluster"))
         return request.respond(body=encode_body({"topicList": topics}))
 
-    @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, access=ANY_ACCOUNT)
+    @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, access=ANY_ACCOUNT, in_pool=True)
     def system_topics(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Topics that are named after clusters and brokers, and one broker that can tell of the others."""
+        """Topics that are named after clusters and brokers, and one broker to ask for further topics."""
         names = [each for cluster, brokers in self.table.clusters().items() for each in (cluster, *brokers)]
         some = next((broker.addresses[min(broker.addresses)] for broker in self.table.brokers()), None)
         return request.respond(body=encode_body({"brokerAddr": some, "topicList": list(dict.fromkeys(names))}))
 
-    @serves(RequestCode.GET_UNIT_TOPIC_LIST, access=ANY_ACCOUNT)
+    @serves(RequestCode.GET_UNIT_TOPIC_LIST, access=ANY_ACCOUNT, in_pool=True)
     def unit_topics(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         return request.respond(body=encode_body({"topicList": self.table.topics_with_flags(SYS_FLAG_UNIT)}))
 
-    @serves(RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, access=ANY_ACCOUNT)
+    @serves(RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, access=ANY_ACCOUNT, in_pool=True)
     def unit_subscribed_topics(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         topics = self.table.topics_with_flags(SYS_FLAG_UNIT_SUBSCRIBED)
         return request.respond(body=encode_body({"topicList": topics}))
 
-    @serves(RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, access=ANY_ACCOUNT)
+    @serves(RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, access=ANY_ACCOUNT, in_pool=True)
     def only_unit_subscribed_topics(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         topics = self.table.topics_with_flags(SYS_FLAG_UNIT_SUBSCRIBED, lacks=SYS_FLAG_UNIT)
         return request.respond(body=encode_body({"topicList": topics}))
@@ -183,28 +223,25 @@ class NameProcessor:
     # What administrators change.
 
     @serves(RequestCode.WIPE_WRITE_PERM_OF_BROKER, access=ADMINISTRATOR)
-    def wipe_write_permission(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        count = self.table.wipe_write_permission(text_field(request, "brokerName"))
-        return request.respond(ext={"wipeTopicCount": str(count)})
+    def wipe_write_permission(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+        steps = self.table.permission_steps(text_field(request, "brokerName"), clear=PERM_WRITE)
+        return self._server.in_steps(connection, request, _counting(request, "wipeTopicCount", steps))
 
     @serves(RequestCode.ADD_WRITE_PERM_OF_BROKER, access=ADMINISTRATOR)
-    def add_write_permission(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        count = self.table.add_write_permission(text_field(request, "brokerName"))
-        return request.respond(ext={"addTopicCount": str(count)})
+    def add_write_permission(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+        steps = self.table.permission_steps(text_field(request, "brokerName"), to=PERM_READ | PERM_WRITE)
+        return self._server.in_steps(connection, request, _counting(request, "addTopicCount", steps))
 
     @serves(RequestCode.DELETE_TOPIC_IN_NAMESRV, access=ADMINISTRATOR)
     def delete_topic(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         self.table.delete_topic(text_field(request, "topic"), request.ext.get("clusterName") or None)
         return request.respond()
 
-    @serves(RequestCode.REGISTER_TOPIC_IN_NAMESRV, access=ADMINISTRATOR)
-    def register_topic(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        topic = text_field(request, "topic")
-        queues = decode_object(request.body).get("queueDatas")
-        if not topic or not isinstance(queues, list):
-            raise RequestRefused("expected a topic and a route with queueDatas, found none")
-        check_count("queueDatas of a topic", len(queues), ROUTE_QUEUES_MAX)
-        self.table.register_topic(topic, [QueueData.from_json(each) for each in queues])
+    @serves(RequestCode.REGISTER_TOPIC_IN_NAMESRV, access=ADMINISTRATOR, decode=_queues_in)
+    def register_topic(
+        self, _connection: Connection, request: RemotingCommand, queues: list[QueueData]
+    ) -> RemotingCommand:
+        self.table.register_topic(text_field(request, "topic"), queues)
         return request.respond()
 
     # Key-value settings, and the name server's own.
@@ -228,7 +265,7 @@ class NameProcessor:
             return request.respond(ResponseCode.QUERY_NOT_FOUND, remark)
         return request.respond(ext={"value": value})
 
-    @serves(RequestCode.GET_KVLIST_BY_NAMESPACE, access=ANY_ACCOUNT)
+    @serves(RequestCode.GET_KVLIST_BY_NAMESPACE, access=ANY_ACCOUNT, in_pool=True)
     def kv_list(self, _connection: Connection, request: RemotingCommand) -> RemotingCommand:
         namespace = text_field(request, "namespace")
         found = self.kv.namespace(namespace)
@@ -256,41 +293,12 @@ class NameProcessor:
         return request.respond(body=self.config.to_properties().encode())
 
 
-def _at_once(steps: Generator[None, None, RemotingCommand]) -> RemotingCommand:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            answer: RemotingCommand = done.value
-            return answer
-
-
-def _registration_in(request: RemotingCommand) -> Registration:
-    """Raises RequestRefused."""
-    checksum = int_field(request, "bodyCrc32", 0)
-    if checksum and checksum != body_checksum(request.body):
-        raise RequestRefused(f"expected a body with the CRC {checksum}, found {body_checksum(request.body)}")
-    compressed = bool_field(request, "compressed", default=False)
-    body = decode_register_body(request.body, compressed=compressed, version=request.version)
-    check_count("filter servers of a broker", len(body.filter_servers), ROUTE_QUEUES_MAX)
-    return Registration(
-        cluster=text_field(request, "clusterName"),
-        broker_name=text_field(request, "brokerName"),
-        broker_id=int_field(request, "brokerId"),
-        address=text_field(request, "brokerAddr"),
-        ha_address=text_field(request, "haServerAddr", ""),
-        topics=body.topics,
-        data_version=body.data_version,
-        filter_servers=body.filter_servers,
-        timeout_ms=int_field(request, "heartbeatTimeoutMillis", BROKER_TIMEOUT_MS),
-        acting_master=_optional_bool(request, "enableActingMaster"),
-        zone=request.ext.get(ZONE_NAME),
-    )
+def _counting(
+    request: RemotingCommand, field: str, steps: Generator[None, None, int]
+) -> Generator[None, None, RemotingCommand]:
+    count = yield from steps
+    return request.respond(ext={field: str(count)})
 
 
 def _who(request: RemotingCommand) -> tuple[str, str, str]:
     return text_field(request, "clusterName"), text_field(request, "brokerName"), text_field(request, "brokerAddr")
-
-
-def _optional_bool(request: RemotingCommand, name: str) -> bool | None:
-    return bool_field(request, name) if name in request.ext else None

@@ -27,11 +27,10 @@ from tiermq.namesrv.route_table import RouteTable
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.limits import ServerLimits
 from tiermq.remoting.loop_thread import LoopThread
-from tiermq.remoting.server import AccessCheck, RemotingServer
+from tiermq.remoting.server import DRAIN_S, AccessCheck, RemotingServer
 from tiermq.remoting.tls import TlsSettings
 
 _log = logging.getLogger(__name__)
-DRAIN_S = 3.0
 
 
 class NameServer:
@@ -71,7 +70,7 @@ class NameServer:
     # On a loop of its own.
 
     def start(self) -> None:
-        """Listen, in a thread of its own. Raises OSError when the address cannot be had."""
+        """Listen, in a separate thread. Raises OSError when the address cannot be bound."""
         if self._thread is not None:
             raise RemotingError("expected a name server that was not started, found one that was: make another")
         self._thread = LoopThread("namesrv-loop")
@@ -113,7 +112,7 @@ class NameServer:
     # Silent brokers.
 
     def scan(self) -> int:
-        """Drop brokers that were silent for too long; says how many. On the loop's thread."""
+        """Drop brokers that were silent for too long; returns their number. On the loop's thread."""
         expired = self.table.expire()
         for name, address, channel in expired:
             _log.warning("broker %s at %s: unregistered, since it was silent for too long", name, address)

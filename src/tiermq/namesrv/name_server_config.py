@@ -1,4 +1,4 @@
-"""Settings of a name server, by RocketMQ's names and with RocketMQ's defaults.
+"""Settings of a name server, by RocketMQ's names and with RocketMQ's defaults, but for where it listens.
 
 `listenPort` of a properties file is `listen_port` here and in the `[namesrv]` table of a TOML file. Invariants: those
 of `tiermq.settings`.
@@ -18,7 +18,8 @@ from tiermq.settings import (
     Promise,
     is_false,
     is_true,
-    read_properties,
+    read_entries,
+    read_settings_text,
     settings_of,
     unkept_promises,
     whole,
@@ -38,14 +39,16 @@ PROMISES = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NameServerConfig(Configuration):
-    """Everything that a name server can be told. Intervals are milliseconds."""
+    """Settings of a name server. Intervals are milliseconds."""
 
     TABLE: ClassVar[str] = "namesrv"
+    DOCUMENT: ClassVar[str] = "docs/wire.md"
     AT_TOP: ClassVar[bool] = True
 
     listen_port: int = whole(DEFAULT_PORT, high=65_535)
     """0 takes a free port."""
-    bind_address: str = "0.0.0.0"  # noqa: S104 - RocketMQ's default: brokers of other machines must reach it.
+    bind_address: str = "127.0.0.1"
+    """Only this machine can connect; 0.0.0.0, RocketMQ's default, is every address."""
     kv_config_path: str = "~/namesrv/kvConfig.json"
     """Empty: nothing is kept."""
     scan_not_active_broker_interval: int = whole(5_000, low=1)
@@ -60,17 +63,12 @@ class NameServerConfig(Configuration):
         if not self.bind_address:
             raise BadConfig("bind_address: expected an address to listen at, found none: 0.0.0.0 is every one")
 
-    @classmethod
-    def from_file(cls, path: str) -> tuple[NameServerConfig, list[str]]:
-        """From TOML (by its suffix) or properties, and the keys that are no settings of a name server."""
-        text = Path(path).read_text(encoding="utf-8")
-        return (cls.from_toml(text), []) if path.endswith(".toml") else cls.from_properties(text)
 
-
-def unkept_in_file(path: str, kept: Collection[str]) -> list[str]:
-    """What a properties file asks for that neither a name server here nor the options in `kept` provide, in words."""
-    text = "" if path.endswith(".toml") else Path(path).read_text(encoding="utf-8")
-    return unkept_promises(read_properties(text), PROMISES, kept)
+def unkept_in_file(path: Path, kept: Collection[str]) -> list[str]:
+    """What a file, unless it is TOML, asks for that neither a name server here nor the options in `kept` provide."""
+    if path.suffix == ".toml":
+        return []
+    return unkept_promises(read_entries(read_settings_text(path), path.suffix), PROMISES, kept)
 
 
 def changed_while_running(config: NameServerConfig, entries: dict[str, str]) -> NameServerConfig:

@@ -1,43 +1,164 @@
 """RouteTable: which brokers are alive and which topics they serve. Pure state over a clock.
 
-    topic ─► broker name ─► QueueData          told by the master, or by the slave that acts for it
+    topic ─► broker name ─► QueueData          registered by the master, or by its acting master
     broker name ─► cluster, broker id ─► address
     (broker name, address) ─► liveness: last word, timeout, DataVersion, channel
 
 Rules of a registration, by RocketMQ's:
 * The first one of a (name, id) with exactly one topic is refused: it can only be a change to a table we never saw.
 * An address has one id: another one it had before is dropped.
-* Another address under a known id takes its place, unless the known one has a higher state version.
+* Another address under a known id replaces it, unless the known one has a higher state version.
 * Queue data are taken when the broker is new, its DataVersion is another than before, or the topic is new for it. So
   permissions that an administrator took away stay away until the broker changes something.
 * Topics that a later registration does not name are kept, unless `delete_missing_topics`.
 
 Invariants: every address of every broker has exactly one liveness entry and the other way round; a broker has at least
-one address; queue data name known brokers only; a topic has at least one of them. Where the original lets a broker name
+one address; queue data name known brokers only; a topic has at least one of them. Where RocketMQ lets a broker name
 stay in two clusters, or an address that was replaced stay alive, this table keeps the latest word only.
 
 Belongs to one thread (the loop's); it never waits.
+
+What a name server answers with: queue data, broker data, a topic's route, in the JSON that clients read.
+
+    {"brokerDatas":[{"brokerAddrs":{"0":"10.0.0.1:10911"},"brokerName":"broker-a",
+                     "cluster":"DefaultCluster","enableActingMaster":false}],
+     "filterServerTable":{},
+     "queueDatas":[{"brokerName":"broker-a","perm":6,"readQueueNums":4,"topicSysFlag":0,"writeQueueNums":4}]}
+
+Clients before 4.9.4 were written for broker ids without quotes, `{0:"…"}`, and get them so; all others get standard
+JSON in ASCII.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+import json
+from collections import deque
+from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
+from operator import itemgetter
+from typing import Any
 
 from tiermq.clock import Clock
 from tiermq.errors import RequestRefused
 from tiermq.message.topic_name import SYSTEM_PREFIX
-from tiermq.namesrv.route_values import MASTER_ID, BrokerData, QueueData, TopicRoute
 from tiermq.namesrv.topic_config import NO_VERSION, PERM_READ, PERM_WRITE, DataVersion, TopicConfig
+from tiermq.remoting.json_dialect import int32_in, object_in, text_in
 
+MASTER_ID = 0
 BROKER_TIMEOUT_MS = 120_000
 MEMBER_TOPIC_PREFIX = SYSTEM_PREFIX + "SYNC_BROKER_MEMBER_"
 LiveKey = tuple[str, str]
+TOPICS_AT_ONCE = 1_000
+"""Topics that are changed before others are served."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueData:
+    """How many queues a topic has at one broker, and what may be done with them."""
+
+    broker_name: str
+    read_queues: int
+    write_queues: int
+    perm: int
+    sys_flag: int = 0
+
+    @property
+    def is_writable(self) -> bool:
+        return bool(self.perm & PERM_WRITE)
+
+    @classmethod
+    def of_topic(cls, broker_name: str, topic: TopicConfig) -> QueueData:
+        return cls(broker_name, topic.read_queues, topic.write_queues, topic.perm, topic.sys_flag)
+
+    @classmethod
+    def from_json(cls, value: object) -> QueueData:
+        """Raises RequestRefused."""
+        table = object_in(value, "queue data")
+        name = text_in(table.get("brokerName"), "brokerName")
+        if not name:
+            raise RequestRefused("expected queue data with a brokerName, found none")
+        perm = int32_in(table, "perm", PERM_READ | PERM_WRITE)
+        read, write = int32_in(table, "readQueueNums"), int32_in(table, "writeQueueNums")
+        return cls(name, read, write, perm, int32_in(table, "topicSysFlag"))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "brokerName": self.broker_name,
+            "perm": self.perm,
+            "readQueueNums": self.read_queues,
+            "topicSysFlag": self.sys_flag,
+            "writeQueueNums": self.write_queues,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerData:
+    """The addresses of one broker name, by broker id; 0 is the master's."""
+
+    cluster: str
+    broker_name: str
+    addresses: Mapping[int, str]
+    acting_master: bool = False
+    zone: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        zone = {} if self.zone is None else {"zoneName": self.zone}
+        return {
+            "brokerAddrs": {str(each): self.addresses[each] for each in sorted(self.addresses)},
+            "brokerName": self.broker_name,
+            "cluster": self.cluster,
+            "enableActingMaster": self.acting_master,
+            **zone,
+        }
+
+    def with_acting_master(self) -> BrokerData:
+        """The same with the lowest id as master."""
+        lowest = min(self.addresses)
+        others = {each: address for each, address in self.addresses.items() if each != lowest}
+        moved = {MASTER_ID: self.addresses[lowest], **others}
+        return BrokerData(self.cluster, self.broker_name, moved, self.acting_master, self.zone)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """Where a topic can be written and read."""
+
+    brokers: tuple[BrokerData, ...]
+    queues: tuple[QueueData, ...]
+    filter_servers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    order_conf: str | None = None
+
+    def encode(self, *, standard_json: bool = True) -> bytes:
+        """The body of a route answer."""
+        order = {} if self.order_conf is None else {"orderTopicConf": self.order_conf}
+        value = {
+            "brokerDatas": [broker.to_json() for broker in self.brokers],
+            "filterServerTable": {address: list(found) for address, found in self.filter_servers.items()},
+            **order,
+            "queueDatas": [queue.to_json() for queue in self.queues],
+        }
+        if standard_json:
+            return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+        # Only the ids lose their quotes, so they are inserted as text.
+        text = json.dumps({**value, "brokerDatas": []}, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        brokers = ",".join(_with_bare_ids(broker) for broker in self.brokers)
+        return text.replace('"brokerDatas":[]', f'"brokerDatas":[{brokers}]', 1).encode("utf-8", "replace")
+
+
+def _with_bare_ids(broker: BrokerData) -> str:
+    def text(value: object) -> str:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+    rest = broker.to_json()
+    del rest["brokerAddrs"]
+    ids = ",".join(f"{each}:{text(broker.addresses[each])}" for each in sorted(broker.addresses))
+    return f'{{"brokerAddrs":{{{ids}}},{text(rest)[1:]}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """What a broker says of itself. `acting_master` is None when the sender is too old to know of it."""
+    """A broker's registration. `acting_master` is None when the sender is too old to know of it."""
 
     cluster: str
     broker_name: str
@@ -54,7 +175,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The answer: a slave learns who its master is. `accepted` is False when another address has the better right."""
+    """The answer: a slave gets its master's address. `accepted` is False when another address takes precedence."""
 
     accepted: bool = True
     master_address: str | None = None
@@ -80,6 +201,18 @@ class _Live:
     channel: Hashable | None
 
 
+@dataclass(slots=True, eq=False)
+class _PermissionChange:
+    """Permissions of a broker's topics that are being changed, in steps."""
+
+    broker_name: str
+    clear: int
+    to: int | None
+    topics: Iterator[str]
+    changed: dict[QueueData, QueueData] = field(default_factory=dict)
+    count: int = 0
+
+
 class RouteTable:
     """See the module."""
 
@@ -93,12 +226,17 @@ class RouteTable:
         self._queues: dict[str, dict[str, QueueData]] = {}
         self._live: dict[LiveKey, _Live] = {}
         self._by_channel: dict[Hashable, set[LiveKey]] = {}
+        self._changes: deque[_PermissionChange] = deque()
 
-    # What brokers say.
+    # Registrations.
 
-    def register(self, told: Registration, channel: Hashable | None = None) -> Registered:
-        """Take a registration. `channel` is what it came over: when that ends, so does the broker's presence."""
+    def register(self, told: Registration, channel: Hashable | None = None, *, is_whole: bool = True) -> Registered:
+        """Take a registration. `channel` is what it came over: when that ends, so does the broker's presence.
+
+        Unless it `is_whole`, `add_topics` and `drop_missing_topics` follow.
+        """
         _check(told)
+        self._finish_changes()
         broker = self._brokers.get(told.broker_name)
         known_id = broker is not None and told.broker_id in broker.addresses
         if not known_id and len(told.topics) == 1:
@@ -123,6 +261,8 @@ class RouteTable:
         broker.zone = told.zone
         broker.addresses[told.broker_id] = told.address
         self._take_topics(told, broker, is_first=not known_id)
+        if is_whole:
+            self.drop_missing_topics(told)
         self._note_live(told, channel)
         return self._master_of(broker, told)
 
@@ -134,16 +274,19 @@ class RouteTable:
         """More topics of a registration that was accepted a moment ago; `is_changed`: its version was new then."""
         self._take_topics(replace(told, topics=topics), self._brokers[told.broker_name], is_first=is_changed)
 
-    def _take_topics(self, told: Registration, broker: _Broker, *, is_first: bool) -> None:
-        is_master = told.broker_id == MASTER_ID
-        acts = not is_master and told.acting_master is not None and told.broker_id == min(broker.addresses)
-        if not is_master and not acts:
-            return
-        if self.delete_missing_topics:
+    def drop_missing_topics(self, told: Registration) -> None:
+        """With `delete_missing_topics`: forget what a registration, which was accepted, does not name."""
+        is_master, acts = _speaks(told, self._brokers[told.broker_name])
+        if self.delete_missing_topics and (is_master or acts):
             named = {topic.name for topic in told.topics}
             for topic in [each for each, found in self._queues.items() if told.broker_name in found]:
                 if topic not in named:
                     self._drop_queue(topic, told.broker_name)
+
+    def _take_topics(self, told: Registration, broker: _Broker, *, is_first: bool) -> None:
+        is_master, acts = _speaks(told, broker)
+        if not is_master and not acts:
+            return
         changed = is_first or self.is_changed(told.cluster, told.broker_name, told.address, told.data_version)
         for config in told.topics:
             queues = self._queues.setdefault(config.name, {})
@@ -175,7 +318,7 @@ class RouteTable:
         return Registered(True, master, self._live[told.broker_name, master].ha_address)
 
     def unregister(self, broker_name: str, address: str) -> bool:
-        """The broker is gone, and with the last of its name its topics. False when it was not known."""
+        """Remove the broker, and with the last of its name its topics. False if it was unknown."""
         broker = self._brokers.get(broker_name)
         if broker is None or (broker_name, address) not in self._live:
             return False
@@ -186,8 +329,8 @@ class RouteTable:
             for topic in [each for each, found in self._queues.items() if broker_name in found]:
                 self._drop_queue(topic, broker_name)
         elif broker.acting_master and MASTER_ID not in broker.addresses:
-            # Whoever acts for a master may be read from, never written to.
-            self._change_perm(broker_name, clear=PERM_WRITE)
+            # An acting master is readable, never writable.
+            self.wipe_write_permission(broker_name)
         return True
 
     def heartbeat(self, cluster: str, broker_name: str, address: str) -> bool:
@@ -207,7 +350,7 @@ class RouteTable:
         """Whether `version` is another one than we know."""
         return self.data_version(cluster, broker_name, address) != version
 
-    # Who is gone.
+    # Removed brokers.
 
     def expire(self) -> list[tuple[str, str, Hashable | None]]:
         """Drop brokers that were silent for longer than their timeout: (name, address, channel) of each."""
@@ -222,7 +365,7 @@ class RouteTable:
         return silent
 
     def channel_closed(self, channel: Hashable) -> list[LiveKey]:
-        """Drop brokers whose last registration came over `channel`; says which."""
+        """Drop brokers whose last registration came over `channel`; returns them."""
         gone = sorted(self._by_channel.get(channel, ()))
         for name, address in gone:
             self.unregister(name, address)
@@ -259,14 +402,15 @@ class RouteTable:
         return BrokerData(known.cluster, name, dict(known.addresses), known.acting_master, known.zone)
 
     def brokers(self) -> list[BrokerData]:
+        """Any thread may call."""
         found = [self.broker(name) for name in sorted(self._brokers)]
         return [each for each in found if each is not None]
 
     def clusters(self) -> dict[str, list[str]]:
-        """Broker names by cluster."""
+        """Broker names by cluster. Any thread may call."""
         found: dict[str, list[str]] = {}
-        for name in sorted(self._brokers):
-            found.setdefault(self._brokers[name].cluster, []).append(name)
+        for name, broker in sorted(self._brokers.items(), key=itemgetter(0)):
+            found.setdefault(broker.cluster, []).append(name)
         return found
 
     def topics(self) -> list[str]:
@@ -274,35 +418,65 @@ class RouteTable:
         return sorted(self._queues)
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        names = {name for name, broker in self._brokers.items() if broker.cluster == cluster}
-        return sorted(topic for topic, queues in self._queues.items() if not names.isdisjoint(queues))
+        """Any thread may call."""
+        names = {name for name, broker in list(self._brokers.items()) if broker.cluster == cluster}
+        return sorted(topic for topic, queues in list(self._queues.items()) if not names.isdisjoint(list(queues)))
 
     def topics_with_flags(self, has: int, lacks: int = 0) -> list[str]:
-        """Topics whose system flags have all of the one and none of the other; any broker speaks for the others."""
-        flags = {topic: next(iter(queues.values())).sys_flag for topic, queues in self._queues.items()}
-        return sorted(topic for topic, found in flags.items() if found & has == has and not found & lacks)
+        """Topics whose system flags have all of `has` and none of `lacks`, as registered by any one broker.
+
+        Any thread may call.
+        """
+        found = ((topic, list(queues.values())[:1]) for topic, queues in list(self._queues.items()))
+        flags = [(topic, first.sys_flag) for topic, firsts in found for first in firsts]
+        return sorted(topic for topic, flag in flags if flag & has == has and not flag & lacks)
 
     # What administrators change.
 
     def wipe_write_permission(self, broker_name: str) -> int:
-        """Nobody is sent to that broker any more; says how many topics it had."""
-        return self._change_perm(broker_name, clear=PERM_WRITE)
+        """Remove write permission of the broker; returns the number of its topics."""
+        return _result_of(self.permission_steps(broker_name, clear=PERM_WRITE))
 
-    def add_write_permission(self, broker_name: str) -> int:
-        """All its topics are readable and writable; says how many."""
-        return self._change_perm(broker_name, to=PERM_READ | PERM_WRITE)
+    def permission_steps(
+        self, broker_name: str, *, clear: int = 0, to: int | None = None
+    ) -> Generator[None, None, int]:
+        """Remove or set permissions in steps: other requests are served in between; returns the number of topics.
 
-    def _change_perm(self, broker_name: str, *, clear: int = 0, to: int | None = None) -> int:
-        count = 0
-        for queues in self._queues.values():
-            queue = queues.get(broker_name)
-            if queue is not None:
-                queues[broker_name] = replace(queue, perm=queue.perm & ~clear if to is None else to)
-                count += 1
-        return count
+        Changes are atomic and applied in order: each step belongs to the first unfinished
+        change, and a registration, or closing the generator early, applies the remaining steps at once.
+        """
+        mine = _PermissionChange(broker_name, clear, to, iter(list(self._queues)))
+        self._changes.append(mine)
+        try:
+            while mine in self._changes:
+                self._step_of_change()
+                yield
+        except GeneratorExit:
+            self._finish_changes()
+            raise
+        return mine.count
+
+    def _finish_changes(self) -> None:
+        while self._changes:
+            self._step_of_change()
+
+    def _step_of_change(self) -> None:
+        change = self._changes[0]
+        name = change.broker_name
+        topics = list(islice(change.topics, TOPICS_AT_ONCE))
+        for topic in topics:
+            if (queue := self._queues.get(topic, {}).get(name)) is not None:
+                # Few are different, though there be many topics.
+                if (wanted := change.changed.get(queue)) is None:
+                    perm = queue.perm & ~change.clear if change.to is None else change.to
+                    wanted = change.changed[queue] = replace(queue, perm=perm)
+                self._queues[topic][name] = wanted
+                change.count += 1
+        if len(topics) < TOPICS_AT_ONCE:
+            self._changes.popleft()
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Everywhere, or at the brokers of one cluster. A broker that still has it brings it back by registering."""
+        """Everywhere, or at the brokers of one cluster. The next registration of a broker may add it again."""
         for name in list(self._queues.get(topic, ())):
             if cluster is None or self._brokers[name].cluster == cluster:
                 self._drop_queue(topic, name)
@@ -328,6 +502,20 @@ class RouteTable:
             keys.discard(key)
             if not keys:
                 del self._by_channel[live.channel]
+
+
+def _result_of(steps: Generator[None, None, int]) -> int:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return int(done.value)
+
+
+def _speaks(told: Registration, broker: _Broker) -> tuple[bool, bool]:
+    """Whether the broker is the master, and whether it is an acting master: other brokers do not register topics."""
+    is_master = told.broker_id == MASTER_ID
+    return is_master, not is_master and told.acting_master is not None and told.broker_id == min(broker.addresses)
 
 
 def _check(told: Registration) -> None:

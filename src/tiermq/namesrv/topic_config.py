@@ -1,28 +1,53 @@
-"""TopicConfig and DataVersion: what a broker says of its topics, as values and as RocketMQ's JSON.
+"""TopicConfig, DataVersion and RegisterBody: a broker's topics, as values and as registration bodies.
 
     {"attributes":{},"order":false,"perm":6,"readQueueNums":4,"topicFilterType":"SINGLE_TAG",
      "topicName":"orders","topicSysFlag":0,"writeQueueNums":4}
     {"counter":3,"stateVersion":0,"timestamp":1700000000000}
 
 Invariants: values never change; two versions are equal when all three numbers are; numbers of a topic fit 32 bits.
+
+The body of a registration, plain (every 5.x broker, 4.9 by default):
+
+    {"filterServerList":[],"topicConfigSerializeWrapper":{"dataVersion":{…},"topicConfigTable":{"orders":{…}},…}}
+
+Compressed (`compressed=true`): a zlib stream over
+
+    n i32, DataVersion as JSON
+    topics i32, then for each   n i32, "name readQueues writeQueues perm FILTER [attributes as JSON]"
+    n i32, filter servers as JSON
+    (senders from 5.0 on) mappings of static topics, not used here
+
+Brokers before 3.0.11 send the content of `topicConfigSerializeWrapper` alone. Reading returns a body or raises
+RequestRefused, whatever the bytes are; a stream that would inflate beyond `INFLATED_BYTES_MAX` is refused before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from tiermq.errors import RequestRefused
-from tiermq.remoting.json_dialect import as_bool, as_int, encode_body, quoted
+from tiermq.remoting.frame import LENGTH
+from tiermq.remoting.json_dialect import (
+    as_bool,
+    decode_body,
+    decode_object,
+    encode_body,
+    int32_in,
+    int64_in,
+    object_in,
+    quoted,
+    text_in,
+    text_map_in,
+)
 
 PERM_INHERIT = 1
 PERM_WRITE = 2
 PERM_READ = 4
 SYS_FLAG_UNIT = 1
 SYS_FLAG_UNIT_SUBSCRIBED = 2
-INT_MAX = 2**31 - 1
-LONG_MAX = 2**63 - 1
 FILTER_SINGLE_TAG = "SINGLE_TAG"
 FILTER_MULTI_TAG = "MULTI_TAG"
 
@@ -105,55 +130,135 @@ class DataVersion:
 
 
 NO_VERSION = DataVersion()
-"""Of a broker that has said nothing of its topics."""
+"""The version of a broker without registered topics."""
 
 
-def object_in(value: object, what: str) -> dict[str, Any]:
-    """An object of a body; raises RequestRefused for anything else."""
-    if not isinstance(value, dict):
-        raise RequestRefused(f"expected {what} to be an object, found a {type(value).__name__}")
-    return value
+VERSION_WITH_WRAPPER = 37
+"""V3_0_11: from here on a body has a wrapper and filter servers."""
+INFLATED_BYTES_MAX = 64 * 1024 * 1024
+_FIELDS_MIN = 5
 
 
-def list_in(table: Mapping[str, Any], name: str) -> list[Any]:
-    """A list of a body, empty where there is none; raises RequestRefused for anything else."""
-    found = table.get(name)
-    if found is None:
-        return []
-    if not isinstance(found, list):
-        raise RequestRefused(f"expected a list in {name}, found a {type(found).__name__}")
-    return found
+@dataclass(frozen=True, slots=True)
+class RegisterBody:
+    """What was sent beside the names and addresses."""
+
+    topics: tuple[TopicConfig, ...] = ()
+    data_version: DataVersion = NO_VERSION
+    filter_servers: tuple[str, ...] = ()
 
 
-def text_in(value: object, what: str) -> str:
-    """Text of a body, "" where there is none; raises RequestRefused for anything else."""
+def body_checksum(body: bytes | memoryview) -> int:
+    """`bodyCrc32` of a registration: CRC-32 without its sign bit."""
+    return zlib.crc32(body) & 0x7FFFFFFF
+
+
+def encode_register_body(topics: Iterable[TopicConfig], data_version: DataVersion) -> bytes:
+    """The plain form, as a 5.x broker writes it."""
+    table = ",".join(f"{quoted(topic.name)}:{topic.encode()}" for topic in sorted(topics, key=lambda each: each.name))
+    version = encode_body(data_version.to_json()).decode()
+    mapping = encode_body(DataVersion(timestamp=data_version.timestamp).to_json()).decode()
+    return (
+        f'{{"filterServerList":[],"topicConfigSerializeWrapper":{{"dataVersion":{version},"mappingDataVersion":{mapping},'
+        f'"topicConfigTable":{{{table}}},"topicQueueMappingDetailMap":{{}},"topicQueueMappingInfoMap":{{}}}}}}'
+    ).encode()
+
+
+def decode_register_body(body: bytes | memoryview, *, compressed: bool, version: int) -> RegisterBody:
+    """Either form. No body at all is a broker without topics. Any thread. Raises RequestRefused."""
+    if not len(body):
+        return RegisterBody()
+    if compressed:
+        return _decode_compressed(body)
+    table = decode_object(body)
+    if version < VERSION_WITH_WRAPPER:
+        return _decode_wrapper(table, ())
+    filters = table.get("filterServerList")
+    wrapper = table.get("topicConfigSerializeWrapper")
+    return _decode_wrapper({} if wrapper is None else wrapper, _filters_in(filters))
+
+
+def _decode_wrapper(value: object, filter_servers: tuple[str, ...]) -> RegisterBody:
+    wrapper = object_in(value, "topicConfigSerializeWrapper")
+    table = wrapper.get("topicConfigTable")
+    version = wrapper.get("dataVersion")
+    found = {} if table is None else object_in(table, "topicConfigTable")
+    return RegisterBody(
+        tuple(TopicConfig.from_json(each, name) for name, each in found.items()),
+        NO_VERSION if version is None else DataVersion.from_json(version),
+        filter_servers,
+    )
+
+
+def _filters_in(value: Any) -> tuple[str, ...]:
     if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise RequestRefused(f"expected text in {what}, found a {type(value).__name__}")
-    return value
+        return ()
+    if not isinstance(value, list):
+        raise RequestRefused(f"expected filterServerList to be a list, found a {type(value).__name__}")
+    return tuple(text_in(each, "filterServerList") for each in value)
 
 
-def text_map_in(value: object, what: str) -> dict[str, str]:
-    """A map of text to text; plain values that are no text become it, absent ones are left out, as Java does."""
-    found = {}
-    for key, each in object_in(value, what).items():
-        if isinstance(each, dict | list):
-            raise RequestRefused(f"expected text in {what}, found a {type(each).__name__} under {key[:40]!r}")
-        if each is not None:
-            found[key] = str(each).lower() if isinstance(each, bool) else str(each)
-    return found
+# The compressed form --------------------------------------------------------------------------------------------------
 
 
-def int32_in(table: Mapping[str, Any], name: str, default: int = 0) -> int:
-    return _within(as_int(table.get(name), default), name, INT_MAX)
+class _Pieces:
+    """A reader of length-prefixed fields."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def number(self) -> int:
+        if self._at + LENGTH.size > len(self._data):
+            raise RequestRefused(f"expected a length at byte {self._at} of the registration, found its end")
+        value: int = LENGTH.unpack_from(self._data, self._at)[0]
+        self._at += LENGTH.size
+        if value < 0 or value > len(self._data):
+            raise RequestRefused(f"expected a length within {len(self._data)} bytes, found {value}")
+        return value
+
+    def piece(self) -> bytes:
+        size = self.number()
+        if self._at + size > len(self._data):
+            raise RequestRefused(f"expected {size} bytes at {self._at} of the registration, found its end")
+        self._at += size
+        return self._data[self._at - size : self._at]
 
 
-def int64_in(table: Mapping[str, Any], name: str, default: int = 0) -> int:
-    return _within(as_int(table.get(name), default), name, LONG_MAX)
+def _decode_compressed(body: bytes | memoryview) -> RegisterBody:
+    pieces = _Pieces(_inflated(body))
+    version = DataVersion.from_json(decode_object(pieces.piece()))
+    topics = tuple(_topic_of(pieces.piece()) for _ in range(pieces.number()))
+    return RegisterBody(topics, version, _filters_in(decode_body(pieces.piece())))
 
 
-def _within(value: int, name: str, high: int) -> int:
-    if not -high - 1 <= value <= high:
-        raise RequestRefused(f"expected a number of {high.bit_length() + 1} bits in {name}, found {value}")
-    return value
+def _inflated(body: bytes | memoryview) -> bytes:
+    stream = zlib.decompressobj()
+    try:
+        data = stream.decompress(body, INFLATED_BYTES_MAX)
+    except zlib.error as error:
+        raise RequestRefused(f"expected a zlib stream as the registration, found none: {error}") from error
+    if not stream.eof:
+        raise RequestRefused(
+            f"expected a whole zlib stream of at most {INFLATED_BYTES_MAX} bytes, found a longer or torn one"
+        )
+    return data
+
+
+def _topic_of(piece: bytes) -> TopicConfig:
+    try:
+        name, *rest = piece.decode("utf-8").split(" ", _FIELDS_MIN)
+    except UnicodeDecodeError as error:
+        raise RequestRefused(f"expected a topic's line in UTF-8, found none: {error}") from error
+    if not name or len(rest) < _FIELDS_MIN - 1:
+        raise RequestRefused(f"expected 'name read write perm filter', found {piece[:80]!r}")
+    numbers = dict(zip(("readQueueNums", "writeQueueNums", "perm"), rest, strict=False))
+    attributes = text_map_in(decode_object(rest[4].encode()), "attributes") if len(rest) > 4 and rest[4] else {}
+    return TopicConfig(
+        name,
+        int32_in(numbers, "readQueueNums"),
+        int32_in(numbers, "writeQueueNums"),
+        int32_in(numbers, "perm"),
+        attributes=attributes,
+        filter_type=rest[3] or FILTER_SINGLE_TAG,
+    )

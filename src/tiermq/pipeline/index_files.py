@@ -1,40 +1,45 @@
-"""The uploaded index files of a broker as a job finds them: which are whole, what they hold, what they cover.
+"""The uploaded index files of a broker as a job finds them: complete ones, their contents and coverage.
 
-A job's own files carry a mark in their companion, under names that readers of coverage pass over:
+A job's own files carry a mark in their companion, under names that readers of coverage ignore:
 
-    "merged_from": [base, …]      the file holds all items of those files, which may go
-    "unregistered": true          the file's job did not come to its end: nothing says that its messages are indexed
+    "merged_from": [base, …]      the file holds all items of those files, which may be deleted
+    "unregistered": true          the file's job did not finish: its messages do not count as indexed
+    "few_slots": true             the file is small and has fewer slots than files of this tier should have, so that
+                                  RocketMQ, which takes the number of slots from its settings, cannot read it; a merge
+                                  gives its items the right number
 
-A file is whole when its size is what its header and its first slot say. One that is not, and is the last, is an upload
-that was cut short: whoever uploads next makes it again.
+A file is complete when its size matches its header and first slot. An incomplete last file is an upload
+that was interrupted: the next upload creates it again.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from tiermq.errors import CorruptRecord, CorruptSegment, IllegalRange, SegmentMissing, StoreDamaged
-from tiermq.spark.jobs.held_broker import HeldBroker
+from tiermq.errors import CorruptRecord, CorruptSegment, IllegalRange, SegmentMissing
+from tiermq.pipeline.leased_broker import LeasedBroker
 from tiermq.tier.block_sums import BlockSums, summed
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
 from tiermq.tier.index.compacted_index import CompactedIndex, companion_name
-from tiermq.tier.index.index_coverage import Coverage, CoverageRecord, QueueTail, open_sealed
+from tiermq.tier.index.index_coverage import Coverage, CoverageDamaged, CoverageRecord, QueueTail, open_sealed
 from tiermq.tier.index.index_item import HEADER_BYTES, MAGIC_END, decode_header
 from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, RECORD_NAME
 from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus
-from tiermq.tier.names import SegmentKey, SegmentType
+from tiermq.tier.names import QueueKey, SegmentKey, SegmentType
 
 MERGED_FROM = "merged_from"
 UNREGISTERED = "unregistered"
+FEW_SLOTS = "few_slots"
+MARKS = {MERGED_FROM, UNREGISTERED, FEW_SLOTS}
 
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """One whole index file. `companion` is what stands beside it; None beside a file of RocketMQ's."""
+    """One whole index file. `marks` are those of its companion; None beside a file of RocketMQ's, without companion."""
 
     key: SegmentKey
     size: int
@@ -42,7 +47,7 @@ class IndexFile:
     item_count: int
     begin_ms: int
     end_ms: int
-    companion: dict[str, Any] | None = None
+    marks: Mapping[str, Any] | None = None
 
     @property
     def end(self) -> int:
@@ -50,27 +55,27 @@ class IndexFile:
 
     @property
     def merged_from(self) -> Sequence[int] | None:
-        return None if self.companion is None else self.companion.get(MERGED_FROM)
+        return None if self.marks is None else self.marks.get(MERGED_FROM)
 
     @property
     def is_unregistered(self) -> bool:
-        return self.companion is not None and bool(self.companion.get(UNREGISTERED))
+        return self.marks is not None and bool(self.marks.get(UNREGISTERED))
+
+    @property
+    def has_few_slots(self) -> bool:
+        return self.marks is not None and bool(self.marks.get(FEW_SLOTS))
 
     def row(self, now_ms: int, crc32: int | None = None) -> Segment:
-        """What the metadata are told of it."""
+        """Its row in the metadata."""
         return Segment(self.key, self.size, SegmentStatus.SEALED, now_ms, self.begin_ms, self.end_ms, now_ms, crc32)
-
-    def record(self) -> CoverageRecord | None:
-        """The coverage in the companion; None without one. Raises StoreDamaged."""
-        if self.companion is None:
-            return None
-        return CoverageRecord.decode(json.dumps(self.companion).encode(), companion_name(self.key))
 
 
 @dataclass(slots=True)
 class IndexFiles:
-    """All index files of a broker by base: the whole ones, what is none, and what marks are in its directory."""
+    """All index files of a broker by base: complete ones, invalid ones, and what its store directory has."""
 
+    driver: TierDriver
+    index: QueueKey
     whole: list[IndexFile] = field(default_factory=list)
     broken: list[SegmentInfo] = field(default_factory=list)
     local_record: CoverageRecord | None = None
@@ -83,28 +88,39 @@ class IndexFiles:
         return max([0, *ends, self.local_record.next_base if self.local_record is not None else 0])
 
     def is_free(self, begin_ms: int) -> bool:
-        """Whether no file of the broker begins then; files are told apart by that."""
+        """Whether no file of the broker begins at this time, which identifies files."""
         return begin_ms not in self.local_begins and all(file.begin_ms != begin_ms for file in self.whole)
 
+    @property
+    def first(self) -> SegmentKey:
+        """The first file of a broker. Where no message has a key it has a companion alone, with the coverage."""
+        return self.index.segment(SegmentType.INDEX, 0)
+
+    @property
+    def registered(self) -> list[IndexFile]:
+        return [file for file in self.whole if not file.is_unregistered]
+
     def uploaded_coverage(self, tails: Iterable[QueueTail]) -> CoverageRecord:
-        """What the uploaded files say is indexed, by the newest of them. Raises StoreDamaged.
+        """The coverage of the uploaded files, from the newest of them. Raises StoreDamaged.
 
         Without a companion it is RocketMQ's, which had indexed what it committed, as well as it does.
         """
-        registered = [file for file in self.whole if not file.is_unregistered]
+        registered = self.registered
+        if not registered and not self.broken and (alone := read_companion(self.driver, self.first)) is not None:
+            return alone.record
         if not registered:
             return CoverageRecord.of(Coverage(), ())
-        found = registered[-1].record()
+        found = read_companion(self.driver, registered[-1].key)
         if found is not None:
-            return found
+            return found.record
         coverage = Coverage()
         coverage.take_as_indexed(tails)
         return CoverageRecord.of(coverage, ())
 
 
-def read_index_files(held: HeldBroker) -> IndexFiles:
+def read_index_files(held: LeasedBroker) -> IndexFiles:
     """Look at every index file of the broker: its head, and its companion. Raises what the driver raises."""
-    found = IndexFiles()
+    found = IndexFiles(held.driver, held.home.index)
     infos = [info for info in held.driver.list_segments(f"{held.home.index.directory}/") if _is_index(info)]
     deleted = {row.key for row in held.metadata.segments_being_deleted()}
     for info in sorted(infos, key=lambda info: info.key.base):
@@ -133,24 +149,32 @@ def read_index_file(driver: TierDriver, info: SegmentInfo) -> IndexFile | None:
         return None
     if header.magic != MAGIC_END or header.item_count < 1:
         return None
-    companion = read_companion(driver, info.key)
-    return IndexFile(info.key, info.size, slots, header.item_count, header.begin_ms, header.end_ms, companion)
+    found = read_companion(driver, info.key)
+    marks = None if found is None else found.marks
+    return IndexFile(info.key, info.size, slots, header.item_count, header.begin_ms, header.end_ms, marks)
 
 
-def read_companion(driver: TierDriver, key: SegmentKey) -> dict[str, Any] | None:
-    """What stands beside a file; None for nothing, and for what is no JSON object: then nobody can tell."""
+class Companion(NamedTuple):
+    """What stands beside an index file: the coverage of the whole index, and the marks of a job."""
+
+    record: CoverageRecord
+    marks: Mapping[str, Any]
+
+
+def read_companion(driver: TierDriver, key: SegmentKey) -> Companion | None:
+    """The companion of a file; None if missing or no JSON object. Raises StoreDamaged for one of a newer version."""
     stored = driver.get_object(companion_name(key))
     if stored is None:
         return None
     try:
-        found = json.loads(bytes(stored.data))
-        CoverageRecord.decode(bytes(stored.data), companion_name(key))
-    except (ValueError, StoreDamaged):
+        record = CoverageRecord.decode(bytes(stored.data), companion_name(key))
+    except CoverageDamaged:
         return None
-    return found if isinstance(found, dict) else None
+    marks = {name: value for name, value in json.loads(bytes(stored.data)).items() if name in MARKS}
+    return Companion(record, marks)
 
 
-def _read_local(held: HeldBroker, found: IndexFiles) -> None:
+def _read_local(held: LeasedBroker, found: IndexFiles) -> None:
     assert held.root is not None
     directory = held.root / INDEX_DIRECTORY
     if not directory.is_dir():
@@ -167,15 +191,18 @@ def encoded_companion(record: CoverageRecord, **marks: Any) -> bytes:
     return json.dumps({**document, **marks}, separators=(",", ":")).encode()
 
 
-def replace_companion(driver: TierDriver, key: SegmentKey, size: int, record: CoverageRecord) -> None:
-    """Let the companion of a file of `size` bytes say this; the checksums that it tells stay."""
+def replace_companion(
+    driver: TierDriver, key: SegmentKey, size: int, record: CoverageRecord, *, has_few_slots: bool = False
+) -> None:
+    """Write the companion of a file of `size` bytes as one that is registered; its checksums stay."""
     name = companion_name(key)
     stored = driver.get_object(name)
     sums = None if stored is None else BlockSums.told_by(stored.data, size)
-    driver.put_object(name, summed(encoded_companion(record), sums))
+    marks = {FEW_SLOTS: True} if has_few_slots else {}
+    driver.put_object(name, summed(encoded_companion(record, **marks), sums))
 
 
-def queue_tails_of(held: HeldBroker) -> list[QueueTail]:
+def queue_tails_of(held: LeasedBroker) -> list[QueueTail]:
     """Where the committed records of each queue end, by the metadata."""
     tails = []
     for queue in held.metadata.queues():
@@ -186,7 +213,7 @@ def queue_tails_of(held: HeldBroker) -> list[QueueTail]:
     return tails
 
 
-def remove_index_file(held: HeldBroker, key: SegmentKey) -> None:
+def remove_index_file(held: LeasedBroker, key: SegmentKey) -> None:
     """Remove a file, its companion and its row; hidden from readers first. May be repeated."""
     if held.metadata.segment(key) is not None:
         held.metadata.mark_deleted(key)
@@ -195,7 +222,8 @@ def remove_index_file(held: HeldBroker, key: SegmentKey) -> None:
     held.metadata.delete_segment(key)
 
 
-def write_index_manifest(held: HeldBroker) -> None:
-    """An index need not have a manifest. One that it has must name what is there."""
+def write_index_manifest(held: LeasedBroker) -> None:
+    """An index need not have a manifest. One that it has must name what is there; brokers that follow see it anyway."""
     if held.manifests is not None and held.manifests.read(held.home.index) is not None:
         held.write_manifest(held.home.index)
+    held.publish()

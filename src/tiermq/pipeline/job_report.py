@@ -12,14 +12,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tiermq.spark.source.scan_meter import size_text
-
 Number = int | float
 
 
 @dataclass(slots=True)
 class JobReport:
-    """See the module. `details` is the job's own: rows, tables, ranges; whatever JSON can hold."""
+    """See the module. `details` is the job's own: rows, tables, ranges; anything JSON can hold."""
 
     job: str
     place: str  # The tier or store it worked on, without anything secret.
@@ -40,6 +38,15 @@ class JobReport:
         for name, number in numbers.items():
             self.done[name] = self.done.get(name, 0) + number
 
+    def join(self, part: JobReport) -> None:
+        """Add the report of a part of the job: numbers are added up, problems and lists are appended."""
+        for mine, theirs in ((self.planned, part.planned), (self.done, part.done)):
+            for name, number in theirs.items():
+                mine[name] = mine.get(name, 0) + number
+        self.problems += part.problems
+        for name, rows in part.details.items():
+            self.details.setdefault(name, []).extend(rows)
+
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -53,21 +60,21 @@ class JobReport:
             self.took_s = round(self.took_s + time.monotonic() - started_s, 3)
 
     def lines(self) -> list[str]:
-        """The report for eyes, without details."""
+        """The report as text, without details."""
         head = f"{self.job} of {self.place}" + (" (dry run: nothing was written)" if self.dry_run else "")
         lines = [head]
         for title, numbers in (("planned", self.planned), ("done", self.done)):
             told = [counted(name, number) for name, number in numbers.items() if number]
             if told:
                 lines.append(f"  {title}: " + ", ".join(told))
-        if not self.dry_run and self.is_clean and not any((*self.planned.values(), *self.done.values())):
+        if self.is_clean and not any((*self.planned.values(), *self.done.values())):
             lines.append("  nothing to do")
         lines.extend(f"  problem: {problem}" for problem in self.problems)
         lines.append(f"  took {span_text(self.took_s)}{self._rate_text()}")
         return lines
 
     def _rate_text(self) -> str:
-        """How fast bytes were moved, where that says something: a tenth of a mebibyte each second at least."""
+        """The byte rate, if meaningful: at least a tenth of a mebibyte per second."""
         rate = self.done.get("bytes", 0) / self.took_s if self.took_s else 0.0
         return f" ({size_text(rate)}/s)" if rate >= (1 << 20) / 10 else ""
 
@@ -81,7 +88,7 @@ def span_text(seconds: float) -> str:
 
 
 def counted(name: str, number: Number) -> str:
-    """`3 index files`, `1 queue`, `5.1 MiB`, `0.02 s of task CPU`: a number with its unit and in words."""
+    """`3 index files`, `1 queue`, `5.1 MiB`, `0.02 s of task CPU`: a number with its unit as text."""
     if name == "bytes" or name.endswith("_bytes"):
         of = name.removesuffix("bytes").replace("_", " ").strip()
         return f"{size_text(number)}{' ' + of if of else ''}"
@@ -93,3 +100,18 @@ def counted(name: str, number: Number) -> str:
 
 def shown(number: Number) -> str:
     return f"{number:,}" if isinstance(number, int) else f"{number:,.3g}"
+
+
+def counted_noun(number: int, noun: str) -> str:
+    """1 queue, 2,000 queues."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def size_text(count: float) -> str:
+    """1536 -> 1.5 KiB."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

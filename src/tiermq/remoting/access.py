@@ -7,9 +7,9 @@
 
     server.serve(processor)           # every handler that the processor declares
 
-What a request names in its fields is checked before its handler runs. What it reaches by other ways (a body, a place in
-the log) is declared with `reaches`: then the handler calls `require_topic` and `require_group` for each topic and group
-once it knows them, and before it does or tells anything. Without accounts nothing is checked.
+What a request names in its fields is checked before its handler runs. What it reaches by other ways (a body, an offset
+in the log) is declared with `reaches`: then the handler calls `require_topic` and `require_group` for each topic and
+group once it knows them, and before any effect or answer. Without accounts nothing is checked.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tiermq.remoting.command import RemotingCommand
-from tiermq.remoting.fields import text_field
+from tiermq.remoting.command import RemotingCommand, text_field
 from tiermq.remoting.permissions import EITHER, Account, Permission
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ _DECLARED = "__serves__"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What an account needs to make a request: in words, and as the check that raises RequestRefused."""
+    """What an account needs to make a request: as text, and as the check that raises RequestRefused."""
 
     text: str
     check: Callable[[Account, RemotingCommand], None]
@@ -53,6 +52,8 @@ class Declaration:
     access: Access
     in_pool: bool
     large_body: bool
+    long_in_pool: bool
+    decode: Callable[[RemotingCommand], Any] | None
 
 
 ANY_ACCOUNT = Access(
@@ -73,7 +74,7 @@ def reads(field: str) -> Access:
 
 
 def knows(field: str) -> Access:
-    """PUB or SUB for the topic in a field: of requests that tell about a topic and give no message."""
+    """PUB or SUB for the topic in a field: of requests for information about a topic, without messages."""
     return _topic_in(field, EITHER, "PUB or SUB of the topic")
 
 
@@ -94,22 +95,35 @@ def _topic_in(field: str, wanted: Permission, text: str) -> Access:
     return Access(text, lambda account, command: account.require_topic(text_field(command, field), wanted))
 
 
-def serves(*codes: int, access: Access, in_pool: bool = False, large_body: bool = False) -> Callable[[F], F]:
+def serves(
+    *codes: int,
+    access: Access,
+    in_pool: bool = False,
+    large_body: bool = False,
+    long_in_pool: bool = False,
+    decode: Callable[[RemotingCommand], Any] | None = None,
+) -> Callable[[F], F]:
     """Declare what a handler serves, who may ask for it, and whether it waits (for the disk, the tier, a peer).
 
-    With `large_body` a request may be as large as a frame, not only as `ServerLimits.body_bytes_max`.
+    A body above `INLINE_BODY_BYTES` is refused, unless the handler runs in the pool or declares what to do with one:
+
+    * `decode`: it gets what `decode` makes of a request as its third argument. That is made in the pool if the body is
+      long, and with `in_pool` always; the handler runs on the loop.
+    * `long_in_pool`: the whole handler runs in the pool if the body is long.
+    * `large_body`: it may be as large as a frame, not only as `ServerLimits.body_bytes_max`. Without `decode` the
+      handler does not parse it.
     """
 
     def declare(handler: F) -> F:
-        added = (Declaration(int(code), access, in_pool, large_body) for code in codes)
+        added = (Declaration(int(code), access, in_pool, large_body, long_in_pool, decode) for code in codes)
         setattr(handler, _DECLARED, (*getattr(handler, _DECLARED, ()), *added))
         return handler
 
     return declare
 
 
-def declared_by(processor: object) -> Iterator[tuple[Declaration, Handler]]:
-    """What the methods of a processor declare."""
+def declared_by(processor: object) -> Iterator[tuple[Declaration, Callable[..., RemotingCommand | None]]]:
+    """What the methods of a processor declare. One that declares `decode` takes a third argument."""
     for name in dir(type(processor)):
         for declaration in getattr(getattr(type(processor), name), _DECLARED, ()):
             yield declaration, getattr(processor, name)

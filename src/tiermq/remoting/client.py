@@ -17,15 +17,15 @@ from concurrent.futures import Future as ThreadFuture
 from types import TracebackType
 from typing import Self
 
-from tiermq.errors import PeerGone
-from tiermq.kernel import FRAME_BYTES_MAX, SendLane, SendRequest
-from tiermq.remoting.acl import Credentials
+from tiermq.errors import BadConfig, PeerGone
+from tiermq.kernel import FRAME_BYTES_MAX, FastSendPath, SendRequest
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.command import HeaderType, RemotingCommand
-from tiermq.remoting.connection import Connection, TakeSends
+from tiermq.remoting.connection import Connection, RoundRobin, TakeSends
+from tiermq.remoting.frame import command_of_send
 from tiermq.remoting.limits import ServerLimits
 from tiermq.remoting.loop_thread import LoopThread
-from tiermq.remoting.receiving import command_of_send
+from tiermq.remoting.permissions import Credentials
 
 CLOSE_S = 1.0
 """How long a peer is given to take what was sent to it before a client that is closed goes without."""
@@ -35,6 +35,7 @@ _TLS_HINT = (
     "--tls-key), or its own may not be signed by one that is trusted (--tls-ca)"
 )
 ClientHandler = Callable[[RemotingCommand], RemotingCommand | None]
+Address = tuple[str, int]
 
 
 class RemotingClient:
@@ -42,7 +43,7 @@ class RemotingClient:
 
     tls_context: ssl.SSLContext | None = None  # The transport does it; the connection sees plain bytes.
     plain_allowed = True
-    send_lane: SendLane | None = None
+    fast_path: FastSendPath | None = None
     take_sends: TakeSends | None = None
 
     def __init__(self, header_type: int = HeaderType.JSON, credentials: Credentials | None = None) -> None:
@@ -50,6 +51,7 @@ class RemotingClient:
         self.limits = ServerLimits(header_bytes_max=FRAME_BYTES_MAX)
         self.header_type = header_type
         self.credentials = credentials
+        self.round_robin = RoundRobin()
         self.connection: Connection | None = None
         self._handlers: dict[int, ClientHandler] = {}
         self._closed = asyncio.Event()
@@ -67,7 +69,7 @@ class RemotingClient:
         header_type: int = HeaderType.JSON,
         timeout_s: float = 3.0,
     ) -> Self:
-        """Raises PeerGone when nobody answers there."""
+        """Raises PeerGone when the server does not answer."""
         loop = asyncio.get_running_loop()
         client, made = cls(header_type, credentials), False
         client._hint = _PLAIN_HINT if tls is None else _TLS_HINT
@@ -84,7 +86,7 @@ class RemotingClient:
             ) from error
         finally:
             if client.connection is not None and not made:
-                # It was made in the moment in which it was given up: nobody else knows of it.
+                # It was connected while being given up: no other owner closes it.
                 client.connection.abort()
         return client
 
@@ -156,8 +158,11 @@ class RemotingClient:
         del connection
         self._closed.set()
 
-    def partial_changed(self, connection: Connection, delta_bytes: int) -> None:
+    def partial_changed(self, delta_bytes: int) -> None:
         """One connection with a bounded frame needs no account."""
+
+    def unsent_changed(self, delta_bytes: int) -> None:
+        """The same."""
 
     def take_send(self, connection: Connection, request: SendRequest) -> None:
         self.take_request(connection, command_of_send(request))
@@ -173,7 +178,7 @@ class RemotingClient:
 
 
 class BlockingClient:
-    """A client for code without a loop: a thread of its own runs one. May be shared by threads."""
+    """A client for code without a loop: a separate thread runs one. Threads may share it."""
 
     def __init__(
         self,
@@ -185,7 +190,7 @@ class BlockingClient:
         header_type: int = HeaderType.JSON,
         timeout_s: float = 3.0,
     ) -> None:
-        """Connects. Raises PeerGone when nobody answers there."""
+        """Connects. Raises PeerGone when the server does not answer."""
         self.timeout_s = timeout_s
         self._thread = LoopThread(f"client-{host}:{port}")
         try:
@@ -225,3 +230,16 @@ class BlockingClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def parse_name_servers(text: str) -> list[Address]:
+    """`host:port;host:port`, as in `namesrvAddr`. Raises BadConfig."""
+    found: list[Address] = []
+    for part in filter(None, (piece.strip() for piece in text.replace(",", ";").split(";"))):
+        host, _, port = part.rpartition(":")
+        if not host or not (port.isascii() and port.isdigit() and len(port) <= 5) or not 0 < int(port) < 65_536:
+            raise BadConfig(f"expected name servers as host:port;host:port, found {part!r}")
+        address = (host.removeprefix("[").removesuffix("]"), int(port))
+        if address not in found:
+            found.append(address)
+    return found

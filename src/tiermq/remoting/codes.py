@@ -5,14 +5,14 @@ from __future__ import annotations
 import enum
 
 VERSION = 479
-"""V5_3_3, which we say we are: Java clients read from it what a broker can do."""
+"""V5_3_3, the version we report: Java clients derive the broker's features from it."""
 
 VERSION_STANDARD_JSON = 401
 """V4_9_4: clients from here on read routes in standard JSON."""
 
 
 class RequestCode(enum.IntEnum):
-    """What is asked. Requests that a broker sends to a client are in here too."""
+    """Request codes, also of requests that a broker sends to a client."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -194,7 +194,7 @@ class ResponseCode(enum.IntEnum):
 
 
 class Language(enum.IntEnum):
-    """Who speaks. A number or name that is not in here is OTHER."""
+    """The language of a client. A number or name that is not in here is OTHER."""
 
     JAVA = 0
     CPP = 1
@@ -213,7 +213,7 @@ class Language(enum.IntEnum):
 
 
 def language_of(value: int | str | None) -> Language:
-    """The language of a number or a name; OTHER for what nobody knows."""
+    """The language of a number or a name; OTHER if unknown."""
     if isinstance(value, str):
         return Language.__members__.get(value, Language.OTHER)
     try:

@@ -1,11 +1,14 @@
 """Connection: one peer, in either role. Frames in, commands to its owner, answers out.
 
 Invariants:
-* Everything happens on the loop's thread, except `send_threadsafe`.
+* Everything happens on the loop's thread; others go through `RemotingServer.call_threadsafe`.
 * All answers that one read causes leave in one write; answers of other moments of one turn of the loop too.
 * Nothing is sent before it is known whether the peer speaks TLS, where both are allowed.
 * While the peer does not take its answers, nothing is read from it, and frames that were already read wait.
-* A connection that cannot go on (garbage, too much unsent) is closed; requests to the peer that were open then fail
+* Requests of one peer hold the loop at most `SLICE_S` at a time. What is left of a read waits in the owner's queue, one
+  slice of one peer for each loop iteration, and nothing more is read from that peer meanwhile.
+* A peer is active when it completes a frame, or has sent `ACTIVE_BYTES` of one: single bytes keep nothing open.
+* A connection that cannot continue (garbage, too much unsent) is closed; requests to the peer that were open then fail
   with PeerGone.
 """
 
@@ -15,47 +18,93 @@ import asyncio
 import itertools
 import logging
 import ssl
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from tiermq.errors import BadFrame, PeerGone, RemotingError, RequestTimedOut
-from tiermq.kernel import Frame, FrameReader, SendLane, SendRequest
+from tiermq.kernel import FastSendPath, Frame, FrameReader, SendRequest
 from tiermq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
-from tiermq.remoting.frame import encode_frame
-from tiermq.remoting.limits import ServerLimits
-from tiermq.remoting.receiving import command_of
+from tiermq.remoting.frame import command_of, encode_frame
+from tiermq.remoting.limits import SLICE_S, ServerLimits
 from tiermq.remoting.tls import HANDSHAKE_BYTE, TlsLayer
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
 _FLUSH_BYTES = 256 * 1024
+ACTIVE_BYTES = 64 * 1024
+"""This many bytes of an incomplete frame count as activity."""
 NOBODY = ("", 0)
-"""Where a peer is that had gone before anybody asked."""
+"""The address of a peer that disconnected before it was read."""
 _JOINED_BYTES_MAX = 16 * 1024  # Beyond it a copy costs more than handing the parts over one by one.
 
 
 TakeSends = Callable[["Connection", "list[Frame | SendRequest]"], int]
-"""Takes usual sends at the head of a read, and says how many: they are answered later."""
+"""Takes sends for the fast path at the head of a read, and returns how many: they are answered later."""
+
+
+class Sliced(Protocol):
+    """Work on the loop in time slices."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def take_slice(self) -> bool:
+        """Work for at most SLICE_S; returns whether the work is done."""
+
+
+class RoundRobin:
+    """Work that waits for the loop: one item gets a time slice in each loop iteration.
+
+    Peers that send one request at a time are read in between, so a flood of one, or of many, delays them by one slice.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Sliced] = deque()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._waiting
+
+    def add(self, work: Sliced) -> None:
+        self._waiting.append(work)
+        if len(self._waiting) == 1:
+            work.loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        work = self._waiting[0]
+        try:
+            is_done = work.take_slice()
+        finally:
+            self._waiting.popleft()
+            if self._waiting:
+                work.loop.call_soon(self._run)
+        if not is_done:
+            self.add(work)
 
 
 class ConnectionOwner(Protocol):
-    """Who made the connection: the server, or a client."""
+    """The owner of the connection: the server, or a client."""
 
     limits: ServerLimits
     tls_context: ssl.SSLContext | None
     plain_allowed: bool
-    send_lane: SendLane | None
+    fast_path: FastSendPath | None
     take_sends: TakeSends | None
+    round_robin: RoundRobin
 
     def now_s(self) -> float: ...
 
     def opened(self, connection: Connection) -> bool:
-        """False: there is no room for one more."""
+        """False: the limit is reached."""
 
     def closed(self, connection: Connection) -> None: ...
 
-    def partial_changed(self, connection: Connection, delta_bytes: int) -> None: ...
+    def partial_changed(self, delta_bytes: int) -> None:
+        """Add to (or subtract from) the bytes of frames that are not complete."""
+
+    def unsent_changed(self, delta_bytes: int) -> None:
+        """Add to (or subtract from) the bytes of answers that the peer has not taken."""
 
     def take_send(self, connection: Connection, request: SendRequest) -> None: ...
 
@@ -66,6 +115,7 @@ class Connection(asyncio.Protocol):
     """See the module."""
 
     __slots__ = (
+        "_counted_unsent",
         "_flush_is_due",
         "_frames",
         "_in_read",
@@ -76,9 +126,11 @@ class Connection(asyncio.Protocol):
         "_partial_bytes",
         "_reader",
         "_requests",
+        "_silent_bytes",
         "_tls",
         "_tls_known",
         "_transport",
+        "_waits_for_slice",
         "_write_is_paused",
         "attributes",
         "born_host",
@@ -104,6 +156,9 @@ class Connection(asyncio.Protocol):
         self._owner = owner
         self._reader = FrameReader(owner.limits.frame_bytes_max, header_bytes_max=owner.limits.header_bytes_max)
         self._partial_bytes = 0
+        self._silent_bytes = 0
+        self._counted_unsent = 0
+        self._waits_for_slice = False
         self._transport: asyncio.Transport | None = None
         self._tls: TlsLayer | None = None
         self._tls_known = owner.tls_context is None and owner.plain_allowed
@@ -119,7 +174,7 @@ class Connection(asyncio.Protocol):
     # What the transport calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Not checked by its class: uvloop's transports are none of asyncio's.
+        # Not checked by its class: uvloop's transports are not asyncio's.
         self._transport = transport = cast(asyncio.Transport, transport)
         self.peer = _address(transport.get_extra_info("peername"))
         self.local = _address(transport.get_extra_info("sockname"))
@@ -133,7 +188,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.closing:
             return
-        self.last_active_s = self._owner.now_s()
+        self._silent_bytes += len(data)
         try:
             if not self._tls_known:
                 self._choose_tls(data[0])
@@ -146,8 +201,11 @@ class Connection(asyncio.Protocol):
             self._give_up(error)
             return
         if self._reader.pending_bytes != self._partial_bytes:
-            self._owner.partial_changed(self, self._reader.pending_bytes - self._partial_bytes)
+            self._owner.partial_changed(self._reader.pending_bytes - self._partial_bytes)
             self._partial_bytes = self._reader.pending_bytes
+        if frames or self._silent_bytes >= ACTIVE_BYTES:
+            self.last_active_s = self._owner.now_s()
+            self._silent_bytes = 0
         if frames:
             if self.born_host and not self._frames and not self._write_is_paused:
                 self._take_usual(frames)
@@ -155,7 +213,8 @@ class Connection(asyncio.Protocol):
                 self._frames.extend(frames)
             elif frames:
                 self._frames = deque(frames)
-            self._take_frames()
+            if not self._waits_for_slice:
+                self._take_frames()
         if self._tls is not None and self._tls.ended and not self.closing:
             self.close()
 
@@ -169,8 +228,26 @@ class Connection(asyncio.Protocol):
         self.last_active_s = self._owner.now_s()
         if self.closing:
             return
-        self._take_frames()
-        if not self._write_is_paused and self._transport is not None and not self._transport.is_closing():
+        self._count_unsent()
+        if not self._waits_for_slice:
+            self._take_frames()
+            self._read_on()
+
+    def take_slice(self) -> bool:
+        """Continue with requests that were read before; returns whether none are left, or they must wait."""
+        self._waits_for_slice = False
+        if self.closing:
+            return True
+        self._take_frames(waits=False)
+        if self._frames and not self._write_is_paused and not self.closing:
+            self._waits_for_slice = True
+            return False
+        self._read_on()
+        return True
+
+    def _read_on(self) -> None:
+        may_read = not (self._write_is_paused or self._waits_for_slice or self.closing)
+        if may_read and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def eof_received(self) -> bool:
@@ -182,24 +259,30 @@ class Connection(asyncio.Protocol):
         self._out.clear()
         self._out_bytes = 0
         if self._partial_bytes:
-            self._owner.partial_changed(self, -self._partial_bytes)
+            self._owner.partial_changed(-self._partial_bytes)
             self._partial_bytes = 0
+        if self._counted_unsent:
+            self._owner.unsent_changed(-self._counted_unsent)
+            self._counted_unsent = 0
         requests, self._requests = self._requests, {}
+        why = f" ({exc})" if exc is not None else ""
         for future, timer in requests.values():
             timer.cancel()
             if not future.done():
-                future.set_exception(PeerGone(f"{self}: expected an answer, found the connection closed ({exc})"))
+                future.set_exception(
+                    PeerGone(f"{self._peer_text}: expected an answer, found the connection closed{why}")
+                )
         self._owner.closed(self)
         for callback in self.on_close:
             try:
                 callback(self)
             except Exception:  # noqa: BLE001 - one owner's mistake must not keep others from hearing of the end
-                _log.exception("%s: what follows its end failed", self)
+                _log.exception("%s: a close callback failed", self)
 
     # What others call.
 
     def send(self, command: RemotingCommand) -> None:
-        """Send, together with whatever else this turn of the loop sends. A closed connection takes it and drops it."""
+        """Send, together with other data of this loop iteration. A closed connection takes it and drops it."""
         self.send_bytes(encode_frame(command))
 
     def send_bytes(self, *parts: bytes | memoryview) -> None:
@@ -216,23 +299,11 @@ class Connection(asyncio.Protocol):
             self._flush_is_due = True
             self.loop.call_soon(self._flush)
 
-    def send_threadsafe(self, command: RemotingCommand) -> None:
-        """`send` from any thread. The command is encoded there, not on the loop."""
-        self.send_bytes_threadsafe(encode_frame(command))
-
-    def send_bytes_threadsafe(self, *parts: bytes | memoryview) -> None:
-        try:
-            self.loop.call_soon_threadsafe(self.send_bytes, *parts)
-        except RuntimeError:
-            if not self.loop.is_closed():
-                raise
-            _log.debug("%s: an answer came after the loop had ended", self)
-
     def request(self, command: RemotingCommand, timeout_s: float = 3.0) -> asyncio.Future[RemotingCommand]:
         """Ask the peer. The future gets the answer, whatever its code, or PeerGone or RequestTimedOut."""
         future: asyncio.Future[RemotingCommand] = self.loop.create_future()
         if self.closing:
-            future.set_exception(PeerGone(f"{self}: expected an open connection, found it closed"))
+            future.set_exception(PeerGone(f"{self._peer_text}: expected an open connection, found it closed"))
             return future
         self._next_opaque = opaque = (self._next_opaque + 1) & 0x7FFFFFFF
         command.opaque = opaque
@@ -242,7 +313,7 @@ class Connection(asyncio.Protocol):
         return future
 
     def oneway(self, command: RemotingCommand) -> None:
-        """Tell the peer; it does not answer."""
+        """Send a one-way command."""
         self._next_opaque = command.opaque = (self._next_opaque + 1) & 0x7FFFFFFF
         command.flag |= FLAG_ONEWAY
         self.send(command)
@@ -267,12 +338,21 @@ class Connection(asyncio.Protocol):
         return self._out_bytes + (self._transport.get_write_buffer_size() if self._transport is not None else 0)
 
     @property
+    def partial_bytes(self) -> int:
+        """What it has sent of a frame that is not complete."""
+        return self._partial_bytes
+
+    @property
     def open_requests(self) -> int:
         """How many requests to the peer have no answer yet."""
         return len(self._requests)
 
     def __repr__(self) -> str:
-        return f"<connection {self.id} with {self.peer[0]}:{self.peer[1]}>"
+        return f"<connection {self.id} with {self._peer_text}>"
+
+    @property
+    def _peer_text(self) -> str:
+        return f"{self.peer[0]}:{self.peer[1]}"
 
     # How it works inside.
 
@@ -284,10 +364,10 @@ class Connection(asyncio.Protocol):
             raise BadFrame("expected TLS, which this server enforces, found a plain peer")
 
     def _take_usual(self, frames: list[Frame | SendRequest]) -> None:
-        """Take usual sends at the head of a read all at once, and out of the list."""
-        lane, take_sends = self._owner.send_lane, self._owner.take_sends
-        if lane is not None:
-            taken, answers = lane.take_all(frames, self.born_host)
+        """Take sends for the fast path at the head of a read all at once, and out of the list."""
+        fast_path, take_sends = self._owner.fast_path, self._owner.take_sends
+        if fast_path is not None:
+            taken, answers = fast_path.take_all(frames, self.born_host)
             if answers:
                 self._out.append(answers)
                 self._out_bytes += len(answers)
@@ -298,10 +378,16 @@ class Connection(asyncio.Protocol):
         if taken:
             del frames[:taken]
 
-    def _take_frames(self) -> None:
+    def _take_frames(self, *, waits: bool = True) -> None:
+        """Serve what was read. What exceeds the time slice is queued, if `waits`; else left to the caller."""
         frames, self._in_read = self._frames, True
+        until_s = 0.0
         try:
             while frames and not self._write_is_paused and not self.closing:
+                if not until_s:
+                    until_s = time.monotonic() + SLICE_S
+                elif time.monotonic() >= until_s:
+                    break
                 frame = frames.popleft()
                 if type(frame) is SendRequest:
                     self._owner.take_send(self, frame)
@@ -317,15 +403,21 @@ class Connection(asyncio.Protocol):
         finally:
             self._in_read = False
         self._flush()
-        if self._reader.broken is not None and not frames:
-            self._give_up(BadFrame(self._reader.broken))
+        if not frames:
+            if self._reader.broken is not None:
+                self._give_up(BadFrame(self._reader.broken))
+        elif waits and not self._write_is_paused and not self.closing:
+            self._waits_for_slice = True
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.pause_reading()
+            self._owner.round_robin.add(self)
 
     def _flush(self) -> None:
         self._flush_is_due = False
         if not self._out or self.closing or self._transport is None:
             return
         if not self._tls_known:
-            # Whether the peer wants TLS its first byte tells: until then everything waits.
+            # The peer's first byte shows whether it uses TLS: until then everything waits.
             if self._out_bytes > self._owner.limits.write_bytes_max:
                 self.abort()
             return
@@ -337,10 +429,17 @@ class Connection(asyncio.Protocol):
         else:
             data = out[0] if len(out) == 1 else b"".join(out)
             self._write_raw(data if self._tls is None else self._tls.wrap(bytes(data)))
-        unsent = self._transport.get_write_buffer_size()
+        unsent = self._count_unsent()
         if unsent > self._owner.limits.write_bytes_max:
-            _log.warning("%s: closed, since it has not taken %d bytes of its answers", self, unsent)
+            _log.warning("%s: closed: %d bytes of answers are unread", self, unsent)
             self.abort()
+
+    def _count_unsent(self) -> int:
+        unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        if unsent != self._counted_unsent:
+            changed, self._counted_unsent = unsent - self._counted_unsent, unsent
+            self._owner.unsent_changed(changed)
+        return unsent
 
     def _write_raw(self, data: bytes | memoryview) -> None:
         if data and self._transport is not None:
@@ -349,7 +448,7 @@ class Connection(asyncio.Protocol):
     def _answered(self, command: RemotingCommand) -> None:
         known = self._requests.pop(command.opaque, None)
         if known is None:
-            return  # It came too late: whoever waited was told so.
+            return  # It came too late: the request has timed out.
         future, timer = known
         timer.cancel()
         if not future.done():
@@ -359,7 +458,9 @@ class Connection(asyncio.Protocol):
         known = self._requests.pop(opaque, None)
         if known is not None and not known[0].done():
             known[0].set_exception(
-                RequestTimedOut(f"{self}: expected an answer to request {code} within {timeout_s} s, found none")
+                RequestTimedOut(
+                    f"{self._peer_text}: expected an answer to request {code} within {timeout_s} s, found none"
+                )
             )
 
     def _give_up(self, error: RemotingError) -> None:

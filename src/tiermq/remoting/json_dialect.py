@@ -1,14 +1,18 @@
 """JSON bodies as RocketMQ's Java writes and reads them (fastjson).
 
 Written: fields in alphabetical order, absent ones left out, enums by name, keys of maps as quoted text, and a map whose
-keys are objects (message queues) with the object itself as the key, because Java reads it so and no other way:
+keys are objects (message queues) with the object as the key, because Java reads it so and no other way:
 
     {"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:{"maxOffset":7}}}
 
 Read: that, integer keys without quotes, and everything that is JSON. A key that is an object reads as its text in
 standard JSON, in the order of arrival. What a number, a boolean or an enum was written as is for `as_int`, `as_bool`
-and `as_name`. Nesting is limited, so that no body can exhaust the stack; a key that is an object counts for many
-levels, because its text is quoted once more in every key around it: thirty of them would be gigabytes.
+and `as_name`; `object_in`, `text_in`, `int32_in` and others check the type of a field. Nesting is limited, so that no
+body can exhaust the stack; a key that is an object counts for many levels, because its text is quoted once more in
+every key around it: thirty of them would be gigabytes.
+
+`json.loads` holds the interpreter's lock until it has read all of a body, and every other thread waits meanwhile. So a
+body above `AT_ONCE_BYTES` (a registration of many topics) is read in small parts, between which others run.
 """
 
 from __future__ import annotations
@@ -21,9 +25,13 @@ from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 from tiermq.errors import RequestRefused
+from tiermq.settings import INT_MAX, LONG_MAX
 
 NESTING_MAX = 100
 KEY_LEVELS = 40
+AT_ONCE_BYTES = 1024 * 1024
+PART_CHARACTERS = 1024
+"""The length of an object or array that is parsed in one step."""
 _BARE_KEY = re.compile(r"[A-Za-z0-9_$.+-]+")
 _SPACE = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder()
@@ -47,15 +55,16 @@ def encode_body(value: Any) -> bytes:
 
 
 def decode_body(body: bytes | memoryview) -> Any:
-    """The document in a body. Raises RequestRefused when it is none."""
+    """The document in a body. Raises RequestRefused if it is invalid."""
     data = bytes(body)
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        pass  # Not standard JSON: perhaps the dialect.
-    else:
-        _check_nesting(value, data)
-        return value
+    if len(data) <= AT_ONCE_BYTES:
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError):
+            pass  # Not standard JSON: perhaps the dialect.
+        else:
+            _check_nesting(value, data)
+            return value
     try:
         text = data.decode("utf-8")
         value, at = _read(text, _skip(text, 0), 0)
@@ -67,7 +76,7 @@ def decode_body(body: bytes | memoryview) -> Any:
 
 
 def _check_nesting(value: Any, data: bytes) -> None:
-    """Refuse what those who write it out again could not walk through."""
+    """Refuse what an encoder could not write again."""
     if data.count(b"{") + data.count(b"[") <= NESTING_MAX:
         return
     level = [value] if isinstance(value, dict | list) else []
@@ -177,12 +186,22 @@ def _skip(text: str, at: int) -> int:
 def _read(text: str, at: int, depth: int) -> tuple[Any, int]:
     if depth > NESTING_MAX:
         raise ValueError(f"more than {NESTING_MAX} levels of nesting")
-    if text[at] == "{":
-        return _read_object(text, at, depth)
-    if text[at] == "[":
-        return _read_array(text, at, depth)
+    if text[at] in "{[":
+        return _read_part(text, at, depth) or (_read_object if text[at] == "{" else _read_array)(text, at, depth)
     value, end = _DECODER.raw_decode(text, at)
     return value, end
+
+
+def _read_part(text: str, at: int, depth: int) -> tuple[Any, int] | None:
+    """An object or array that is short and standard JSON; None for others."""
+    part = text[at : at + PART_CHARACTERS]
+    if part.count("{") + part.count("[") + depth > NESTING_MAX:
+        return None
+    try:
+        value, length = _DECODER.raw_decode(part)
+    except ValueError:
+        return None
+    return value, at + length
 
 
 def _read_object(text: str, at: int, depth: int) -> tuple[dict[str, Any], int]:
@@ -227,3 +246,54 @@ def _read_array(text: str, at: int, depth: int) -> tuple[list[Any], int]:
         elif text[at] != "]":
             raise ValueError(f"neither a comma nor the end of an array at {at}")
     return found, at + 1
+
+
+def object_in(value: object, what: str) -> dict[str, Any]:
+    """An object of a body; raises RequestRefused for anything else."""
+    if not isinstance(value, dict):
+        raise RequestRefused(f"expected {what} to be an object, found a {type(value).__name__}")
+    return value
+
+
+def list_in(table: Mapping[str, Any], name: str) -> list[Any]:
+    """A list of a body, empty if missing; raises RequestRefused for anything else."""
+    found = table.get(name)
+    if found is None:
+        return []
+    if not isinstance(found, list):
+        raise RequestRefused(f"expected a list in {name}, found a {type(found).__name__}")
+    return found
+
+
+def text_in(value: object, what: str) -> str:
+    """Text of a body, "" if missing; raises RequestRefused for anything else."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise RequestRefused(f"expected text in {what}, found a {type(value).__name__}")
+    return value
+
+
+def text_map_in(value: object, what: str) -> dict[str, str]:
+    """A map of text to text; plain values that are no text become it, absent ones are left out, as Java does."""
+    found = {}
+    for key, each in object_in(value, what).items():
+        if isinstance(each, dict | list):
+            raise RequestRefused(f"expected text in {what}, found a {type(each).__name__} under {key[:40]!r}")
+        if each is not None:
+            found[key] = str(each).lower() if isinstance(each, bool) else str(each)
+    return found
+
+
+def int32_in(table: Mapping[str, Any], name: str, default: int = 0) -> int:
+    return _within(as_int(table.get(name), default), name, INT_MAX)
+
+
+def int64_in(table: Mapping[str, Any], name: str, default: int = 0) -> int:
+    return _within(as_int(table.get(name), default), name, LONG_MAX)
+
+
+def _within(value: int, name: str, high: int) -> int:
+    if not -high - 1 <= value <= high:
+        raise RequestRefused(f"expected a number of {high.bit_length() + 1} bits in {name}, found {value}")
+    return value

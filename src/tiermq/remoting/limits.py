@@ -1,9 +1,9 @@
-"""What a server allows its peers, so that no number of them, no slowness of theirs and no single request takes all
-memory, or all the time of the loop that serves everybody else.
+"""Limits of a server, so that no number of peers, no slow peer and no single request takes all
+memory, or all the time of the event loop.
 
 A request's body is bounded before it is parsed. What is larger than `INLINE_BODY_BYTES` is parsed in the pool. Lists
-are bounded by what the largest real clients need; more is refused in words. What is still long is done in turns
-(`RemotingServer.in_turns`).
+are bounded by what the largest real clients need; more is refused with a remark. Long work is done in steps
+(`RemotingServer.in_steps`).
 """
 
 from __future__ import annotations
@@ -22,35 +22,8 @@ BODY_BYTES_MAX = 1024 * 1024
 """Of a request that is no message and no registration."""
 INLINE_BODY_BYTES = 16 * 1024
 """A larger one is parsed in the pool: a loop should not spend more than a millisecond on it."""
-TURN_S = 0.005
-"""How long a piece of work may hold the loop before the others get their turn."""
-HEARTBEAT_GROUPS_MAX = 2_000
-"""Groups of one client, producers' and consumers'."""
-HEARTBEAT_SUBSCRIPTIONS_MAX = 5_000
-"""Subscriptions of one heartbeat, over all its groups."""
-HEARTBEAT_TAGS_MAX = 20_000
-"""Tags of all these, and as many codes."""
-EXPRESSION_CHARACTERS_MAX = 16 * 1024
-"""Of one subscription: tags, or an SQL92 expression."""
-EXPRESSION_TAGS_MAX = 1_024
-EXPRESSION_TERMS_MAX = 512
-"""Values and properties of one SQL92 expression."""
-BATCH_ELEMENTS_MAX = 32_768
-"""Messages of one batch."""
-HELD_BYTES_MAX = 256 * 1024 * 1024
-"""What pulls that wait keep, and as much what pops that wait keep."""
-HELD_BYTES_PER_PEER_MAX = 16 * 1024 * 1024
-"""The same of one connection: some ten thousand usual pulls."""
-EARLY_ACKS_MAX = 10_000
-"""Check points of one group that were acknowledged before a timer brought them."""
-TABLE_ENTRIES_MAX = 5_000
-"""Topics or groups of one request that makes them."""
-LOCKED_QUEUES_MAX = 10_000
-"""Queues of one request to lock or unlock."""
-ACKS_MAX = 4_096
-"""Entries of one batch of acknowledgements."""
-ROUTE_QUEUES_MAX = 1_000
-"""Brokers in the route of one topic, and filter servers of one broker, that a registration names."""
+SLICE_S = 0.005
+"""The time slice of one step on the loop."""
 
 
 def check_count(what: str, count: int, most: int) -> None:
@@ -74,8 +47,10 @@ class ServerLimits:
     """Answers beyond this wait in the peer's way: nothing more is read from it until it has taken some."""
     write_bytes_max: int = 64 * 1024 * 1024
     """Answers and notices beyond this end the connection."""
-    partial_bytes_max: int = 1024 * 1024 * 1024
-    """Bytes of frames that are not complete, over all connections; the peer that exceeds it is closed."""
+    write_bytes_total_max: int = 512 * 1024 * 1024
+    """Answers that peers have not taken, over all connections; beyond it the peer with the most is closed."""
+    partial_bytes_max: int = 512 * 1024 * 1024
+    """Bytes of frames that are not complete, over all connections; beyond it the peer with the most is closed."""
     body_bytes_max: int = BODY_BYTES_MAX
     """Of a request's body, unless its handler declares that it takes more (`large_body`)."""
     blocking_threads: int = 8

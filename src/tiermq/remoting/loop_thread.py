@@ -1,4 +1,4 @@
-"""A loop in a thread of its own, and a server on it, for programs that have no loop: pytest, notebooks, tools.
+"""LoopThread: a loop in a thread of its own, for programs that have no loop: pytest, notebooks, tools.
 
 uvloop is used where it is installed (the extra `broker`), unless TIERMQ_UVLOOP=0.
 """
@@ -12,11 +12,9 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future as ThreadFuture
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from tiermq.errors import RemotingError
-from tiermq.remoting.server import RemotingServer
 
 T = TypeVar("T")
 
@@ -77,43 +75,3 @@ class LoopThread:
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()
-
-
-class ServerThread:
-    """A RemotingServer with a loop of its own.
-
-    with ServerThread(server) as running:
-        BlockingClient("127.0.0.1", running.port)
-    """
-
-    def __init__(self, server: RemotingServer, name: str = "remoting-loop") -> None:
-        """Starts it. Raises OSError when the address cannot be had."""
-        self.server = server
-        self.thread = LoopThread(name)
-        try:
-            self.thread.run(server.start())
-        except BaseException:
-            self.thread.stop()
-            raise
-
-    @property
-    def port(self) -> int:
-        return self.server.port
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        return self.thread.loop
-
-    def stop(self, drain_s: float = 0.0) -> None:
-        """Close every connection and end the thread. Twice does no harm."""
-        if self.thread.is_running:
-            self.thread.run(self.server.stop(drain_s))
-            self.thread.stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()

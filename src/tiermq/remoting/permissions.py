@@ -1,4 +1,9 @@
-"""Who may do what: accounts with their secrets, and what each may do to which topic and group.
+"""Credentials and permissions: signatures of requests, accounts with their secrets, rights to topics and groups.
+
+    content   = values of all ext fields but Signature, in the order of their names, as UTF-8; then the body
+    Signature = base64(HMAC-SHA1(secret, content))
+
+Accounts:
 
     globalWhiteRemoteAddresses = ["10.0.0.*"]          # peers that need no signature
 
@@ -12,8 +17,8 @@
     topicPerms = ["orders=PUB|SUB", "secret=DENY"]
     groupPerms = ["billing=SUB"]
 
-TOML as above, or RocketMQ's own `plain_acl.yml` with the same names. Whatever could open more than was meant is
-refused: unknown keys, text in place of a list, a name or an account that comes twice, an empty key or secret.
+TOML as above, or RocketMQ's own `plain_acl.yml` with the same names. Settings that could permit too much are
+refused: unknown keys, text instead of a list, a name or an account that comes twice, an empty key or secret.
 
 A request is checked in this order: global white addresses, account, signature (unless it comes from the account's own
 white address); then what its handler declares (`access`): an administrator, or permissions for each topic and group
@@ -27,8 +32,10 @@ that the request names or reaches. What requests there are, and what they need, 
 
 from __future__ import annotations
 
+import base64
 import enum
 import functools
+import hashlib
 import hmac
 import logging
 import operator
@@ -38,15 +45,50 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import BadConfig, RequestRefused
 from tiermq.message.topic_name import DEAD_LETTER_PREFIX, RETRY_PREFIX, group_problem, is_broker_topic, topic_problem
-from tiermq.remoting.acl import ACCESS_KEY, SIGNATURE, Credentials, signature_of
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
-from tiermq.settings import did_you_mean
+from tiermq.settings import YAML_SUFFIXES, did_you_mean, read_yaml
+
+ACCESS_KEY = "AccessKey"
+SECURITY_TOKEN = "SecurityToken"  # noqa: S105 - the name of a field
+SIGNATURE = "Signature"
+SIGNED_FIELDS = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE})
+"""What a signature adds to a request."""
+UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
+_VERSION_BEFORE_UNIQUE_KEY = 399
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a client signs with."""
+
+    access_key: str
+    secret_key: str
+    security_token: str | None = None
+
+    def sign(self, command: RemotingCommand) -> None:
+        """Add the key and the signature. The last thing that happens to a request before it is sent."""
+        command.ext.pop(SIGNATURE, None)
+        command.ext[ACCESS_KEY] = self.access_key
+        if self.security_token is not None:
+            command.ext[SECURITY_TOKEN] = self.security_token
+        command.ext[SIGNATURE] = signature_of(command, self.secret_key)
+
+
+def signature_of(command: RemotingCommand, secret_key: str) -> str:
+    """The signature that the request should have, as the receiver computes it."""
+    skipped = {SIGNATURE}
+    if command.version <= _VERSION_BEFORE_UNIQUE_KEY:
+        skipped.add(UNIQUE_KEY_QUERY)  # Clients that old added it behind the signature.
+    values = (command.ext[name] for name in sorted(command.ext) if name not in skipped)
+    content = "".join(values).encode("utf-8", "replace")
+    made = hmac.new(secret_key.encode(), content, hashlib.sha1)
+    made.update(command.body)
+    return base64.b64encode(made.digest()).decode()
+
 
 _log = logging.getLogger(__name__)
 RELOAD_S = 5.0
@@ -95,7 +137,7 @@ class Account:
             return self._may_use_retry_topic(topic.removeprefix(RETRY_PREFIX))
         if is_broker_topic(topic):
             return False
-        if topic.startswith(DEAD_LETTER_PREFIX) and not wanted & Permission.PUB:
+        if topic.startswith(DEAD_LETTER_PREFIX):
             return bool(self.default_topic & wanted) and self.may_use_group(topic.removeprefix(DEAD_LETTER_PREFIX))
         return bool(self.default_topic & wanted)
 
@@ -147,14 +189,14 @@ class AccessTable:
         """Raises BadConfig, naming the file and the entry, for what it cannot mean."""
         try:
             text = path.read_text(encoding="utf-8")
-            return cls(*_table_in(_read_yaml(text) if path.suffix in (".yml", ".yaml") else tomllib.loads(text)))
+            return cls(*_table_in(read_yaml(text) if path.suffix in YAML_SUFFIXES else tomllib.loads(text)))
         except BadConfig as error:
             raise BadConfig(f"{path}: {error}") from error
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise BadConfig(f"{path}: expected accounts and their permissions, found: {error!r}") from error
+            raise BadConfig(f"{path}: expected accounts and their permissions, found: {error}") from error
 
     def administrator(self) -> Credentials | None:
-        """What the first administrator signs with; None when there is none."""
+        """The credentials of the first administrator; None without one."""
         found = next((each for each in self.accounts.values() if each.admin), None)
         return None if found is None else Credentials(found.access_key, found.secret_key)
 
@@ -243,41 +285,19 @@ def _part_matches(wanted: str, found: str) -> bool:
     return wanted in ("*", found)
 
 
-class _YamlText(yaml.BaseLoader):
-    """Maps, lists and text alone: a secret of digits stays as it is written. A key that comes twice is refused."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        made = super().construct_mapping(node, deep=deep)
-        if len(made) != len(node.value):
-            line = node.start_mark.line + 1
-            raise BadConfig(f"expected each key once, found one twice in the map that begins in line {line}")
-        return made
-
-
-def _read_yaml(text: str) -> dict[str, Any]:
-    try:
-        found = yaml.load(text, _YamlText)  # noqa: S506 - it makes no objects
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)  # The error's own text quotes the file, secrets and all.
-        raise ValueError(f"no YAML in line {mark.line + 1}" if mark else "no YAML") from None
-    if found and not isinstance(found, dict):
-        raise TypeError(f"expected names and values, found a {type(found).__name__}")
-    return found or {}
-
-
 def _table_in(values: dict[str, Any]) -> tuple[list[Account], list[str]]:
     _check_keys("the file", values, TABLE_KEYS)
-    white = [_text(WHITE_ADDRESSES, each) for each in _list(WHITE_ADDRESSES, values, '"10.0.0.*"')]
+    white = [_text(WHITE_ADDRESSES, each) for each in _list(WHITE_ADDRESSES, values, 'write ["10.0.0.*"]')]
     accounts: dict[str, Account] = {}
-    for number, each in enumerate(_list("accounts", values, "one table for each account"), 1):
+    for number, each in enumerate(_list("accounts", values, "write one table for each account"), 1):
         if not isinstance(each, dict):
-            raise BadConfig(f"accounts: expected keys and values in number {number}, found a {type(each).__name__}")
+            raise BadConfig(f"accounts: expected keys and values in number {number}, found {_kind(each)}")
         try:
             made = _account(each)
         except BadConfig as error:
             raise BadConfig(f"account {number}: {error}") from error
         if made.access_key in accounts:
-            raise BadConfig(f"account {number}: expected an accessKey of its own, found {made.access_key!r} again")
+            raise BadConfig(f"account {number}: expected a unique accessKey, found {made.access_key!r} again")
         accounts[made.access_key] = made
     return list(accounts.values()), white
 
@@ -316,20 +336,26 @@ def _list(key: str, values: dict[str, Any], example: str) -> list[Any]:
     if found in (None, ""):
         return []
     if not isinstance(found, list):
-        raise BadConfig(f"{key}: expected a list, found a {type(found).__name__}: write [{example}]")
+        raise BadConfig(f"{key}: expected a list, found {_kind(found)}: {example}")
     return found
 
 
 def _text(key: str, value: object) -> str:
     """Never a list or a map: what aliases of YAML make of a few lines may be too large to print."""
     if not isinstance(value, str | int | float) or isinstance(value, bool):
-        raise BadConfig(f"{key}: expected text, found a {type(value).__name__}: write one value in quotes")
+        raise BadConfig(f"{key}: expected text, found {_kind(value)}: write one value in quotes")
     return str(value)
+
+
+def _kind(value: object) -> str:
+    """What a value is, in words; never the value, which may be a secret."""
+    kinds: dict[type, str] = {str: "text", bool: "true or false", list: "a list", dict: "keys and values"}
+    return kinds.get(type(value), "a number" if isinstance(value, int | float) else "something else")
 
 
 def _permissions(key: str, values: dict[str, Any], problem_of: Callable[[str], str | None]) -> dict[str, Permission]:
     made: dict[str, Permission] = {}
-    for each in _list(key, values, '"name=PUB|SUB"'):
+    for each in _list(key, values, 'write ["name=PUB|SUB"]'):
         name, equals, permission = (part.strip() for part in _text(key, each).partition("="))
         if not equals:
             raise BadConfig(f"{key}: expected name=permission, found {name[:80]!r}")
@@ -342,7 +368,7 @@ def _permissions(key: str, values: dict[str, Any], problem_of: Callable[[str], s
 
 
 def _permission(key: str, value: object) -> Permission:
-    """DENY where there is none."""
+    """DENY if missing."""
     words = {word.strip() for word in _text(key, value).split("|")}
     if words in ({""}, {"DENY"}):
         return Permission.DENY

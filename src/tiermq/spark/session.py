@@ -1,12 +1,12 @@
-"""The Spark session with the defaults that this pipeline is measured with, all in one place.
+"""The Spark session with the defaults that this pipeline is measured with.
 
     spark = get_spark()                                  # local[*,4] on this machine
     spark = get_spark("local-cluster[2,1,1024]")         # real executors, here
     spark = get_spark("spark://host:7077", conf={...})   # any cluster; `conf` wins over every default
     spark = get_spark("sc://host")                       # Spark Connect: the server has its own settings
 
-What the JVM must be told before it starts goes through its environment, and only while it starts: the variables of
-this process are as before when `get_spark` returns. Variables that the user has set are left alone.
+JVM options of the start are passed through its environment, and only while it starts: the variables of
+this process are as before when `get_spark` returns. Variables that the user has set are not changed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tiermq
+from tiermq.message.hosts import LOOPBACK
 from tiermq.spark.java import find_java, quiet_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TASK_ATTEMPTS = 4
-LOOPBACK = "127.0.0.1"
 _LOCAL = re.compile(r"local(?:\[\s*(\*|\d+)\s*\])?")
 _LOCAL_WITH_ATTEMPTS = re.compile(r"local\[\s*(\*|\d+)\s*,\s*\d+\s*\]")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
@@ -66,7 +66,7 @@ def get_spark(master: str = "local[*]", *, app: str = "tiermq", conf: Mapping[st
 
 
 def session_defaults(master: str) -> dict[str, str]:
-    """Every setting that a session gets unless told otherwise."""
+    """The default settings of a session."""
     defaults = {
         # A Python task costs 27 ms instead of 58 ms, since no small packet waits for an acknowledgement.
         "spark.python.unix.domain.socket.enabled": "true",

@@ -1,9 +1,9 @@
-"""Run pure tasks on executors and bring their results back: the one way in which jobs use Spark.
+"""SparkRunner: run pure tasks on executors and collect their results; the only way in which jobs use Spark.
 
     tasks ── pickled, one partition each ──► function ── pickled results ──► driver
 
 * A task and its result are small values; message bytes never pass through here.
-* A task that raises is run again by Spark, up to `spark.task.maxFailures` times. An error that repeating cannot mend
+* A task that raises is run again by Spark, up to `spark.task.maxFailures` times. An error that repeating cannot fix
   (a TierMQError that is not TierUnavailable) is carried back as a value, and raised on the driver with its own type.
 * Exactly one result per task comes back, whatever was retried or run twice by speculation.
 * With a classic session the tasks are the partitions of an RDD: one stage, no plan to make and to compile. Through
@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tiermq.errors import TierMQError, TierUnavailable
+from tiermq.pipeline.task_runner import Progress
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,49 +27,52 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
-Progress = Callable[[int, int], None]
-"""Told (tasks done, tasks in all), from another thread, whenever the number has changed."""
-
 RESULT_SCHEMA = "number bigint, outcome binary"
 POLL_S = 0.25
+CONNECT_PARALLELISM = 8
 
 
-def run_tasks(
-    spark: SparkSession,
-    function: Callable[[T], R],
-    tasks: Sequence[T],
-    *,
-    name: str = "tiermq",
-    progress: Progress | None = None,
-) -> list[R]:
-    """What `function` makes of each task, in the order of the tasks. It must be importable on the executors.
+class SparkRunner:
+    """Tasks on the executors of a session. `parallelism` is guessed where Spark Connect does not report it."""
 
-    Raises the first error that a task carried back, and PySpark's own when a task failed too often.
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        context = getattr(spark, "_sc", None)
+        self.parallelism = int(context.defaultParallelism) if context is not None else CONNECT_PARALLELISM
+        self.master = str(spark.conf.get("spark.master", "") or "")
+
+    def run(
+        self, function: Callable[[T], R], tasks: Sequence[T], *, name: str = "tiermq", progress: Progress | None = None
+    ) -> list[R]:
+        """What `function` makes of each task, in the order of the tasks. It must be importable on the executors.
+
+        Raises the first error that a task carried back, and PySpark's own when a task failed too often.
+        """
+        if not tasks:
+            return []
+        pickled = [pickle.dumps(task) for task in tasks]
+        collected = _collect_frame if getattr(self.spark, "_sc", None) is None else _collect_rdd
+        with _Watch(self.spark, name, len(tasks), progress):
+            outcomes = collected(self.spark, _Work(function), pickled)
+        found = {number: pickle.loads(outcome) for number, outcome in outcomes}  # noqa: S301 - ours
+        missing = [number for number in range(len(tasks)) if number not in found]
+        if missing:
+            raise RuntimeError(f"expected one result for each of {len(tasks)} tasks, found none for {missing[:10]}")
+        for outcome in found.values():
+            if isinstance(outcome, TierMQError):
+                raise outcome
+        return [found[number] for number in range(len(tasks))]
+
+
+def freeze_once() -> None:
+    """In a worker: take everything that was imported so far out of the garbage collector's walks.
+
+    Spark's daemon collects garbage after each task, which takes 10 to 25 ms with pandas loaded, all of it spent on
+    modules that live as long as the worker.
     """
-    if not tasks:
-        return []
-    pickled = [pickle.dumps(task) for task in tasks]
-    collected = _collect_frame if getattr(spark, "_sc", None) is None else _collect_rdd
-    with _Watch(spark, name, len(tasks), progress):
-        outcomes = collected(spark, _Work(function), pickled)
-    found = {number: pickle.loads(outcome) for number, outcome in outcomes}  # noqa: S301 - ours
-    missing = [number for number in range(len(tasks)) if number not in found]
-    if missing:
-        raise RuntimeError(f"expected one result for each of {len(tasks)} tasks, found none for {missing[:10]}")
-    for outcome in found.values():
-        if isinstance(outcome, TierMQError):
-            raise outcome
-    return [found[number] for number in range(len(tasks))]
-
-
-def run_here(function: Callable[[T], R], tasks: Sequence[T], *, progress: Progress | None = None) -> list[R]:
-    """The same without Spark, one after the other, for small work and for tests."""
-    results = []
-    for number, task in enumerate(tasks, 1):
-        results.append(function(task))
-        if progress is not None:
-            progress(number, len(tasks))
-    return results
+    if not gc.get_freeze_count():
+        gc.collect()
+        gc.freeze()
 
 
 def _collect_rdd(spark: SparkSession, work: _Work, pickled: Sequence[bytes]) -> list[tuple[int, bytes]]:
@@ -96,8 +100,7 @@ class _Work:
 
     def row(self, row: tuple[int, bytes]) -> tuple[int, bytes]:
         """A task with its number → its outcome with its number."""
-        if gc.get_freeze_count() == 0:
-            gc.freeze()  # Spark collects garbage after every task; what was imported is none.
+        freeze_once()
         number, task = row
         return number, pickle.dumps(self._outcome(pickle.loads(task)))  # noqa: S301 - written by the driver
 
@@ -121,7 +124,7 @@ class _Work:
 
 
 class _Watch:
-    """Tells the progress of the job that the calling thread runs, as far as the session can be asked."""
+    """Reports the progress of the calling thread's job, as far as the session provides it."""
 
     def __init__(self, spark: SparkSession, name: str, total: int, progress: Progress | None) -> None:
         self._context = getattr(spark, "_sc", None)
@@ -155,7 +158,7 @@ class _Watch:
                 told = done
 
     def _done(self) -> int:
-        """Finished tasks of the job's last stage: the one that does the work."""
+        """Finished tasks of the job's last stage, which does the work."""
         assert self._context is not None
         tracker = self._context.statusTracker()
         most = 0

@@ -1,6 +1,6 @@
 """sql: ask history in SQL. Every topic is a table (see `TopicViews` for its names); `messages` is all of them.
 
-Each table of the query is read by itself: only the columns that it can need, and only what the query's own conditions
+Each table of the query is read separately: only the columns that it can need, and only what the query's own conditions
 on topic, broker, queue, offset, store time, tags and keys leave (see `query_tables`). Spark applies each of them again.
 """
 
@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from tiermq.errors import BadOption
 from tiermq.history.scan_values import ScanCounters
+from tiermq.pipeline.job_report import JobReport
+from tiermq.pipeline.scan.explain import describe_counters
+from tiermq.pipeline.sql.topic_views import columns_needed
 from tiermq.spark.attached_history import AttachedHistory, quiet_analysis, read_arguments, tables_of, topic_views
-from tiermq.spark.jobs.job_report import JobReport
-from tiermq.spark.jobs.sql_views import columns_needed
 from tiermq.spark.source.builder import explain_scan
-from tiermq.spark.source.scan_meter import ScanMeter, describe_counters
+from tiermq.spark.source.scan_meter import ScanMeter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,9 +39,9 @@ def sql(
 ) -> JobReport:
     """Run a query; `details` of the report has `columns` and `rows`, as JSON can hold them, and `views`.
 
-    `topic` and `source` say which messages there are, as in `messages`. At most `limit` rows, 0 for all of them. With
+    `topic` and `source` select messages, as in `messages`. At most `limit` rows, 0 for all of them. With
     `explain` the counters of the scan are in `details["scan"]`; a dry run plans it and reads nothing, without Spark.
-    Raises BadOption, BadHistory, and for a query that Spark does not understand BadOption with what Spark says.
+    Raises BadOption, BadHistory, and for a query that Spark cannot parse BadOption with Spark's error.
     """
     views = topic_views(topic=topic, **source)
     columns = columns_needed(query)
@@ -70,7 +71,7 @@ def sql(
 
 
 def _explain(report: JobReport, query: str, attached: AttachedHistory, columns: tuple[str, ...] | None) -> None:
-    """Plan each table of a query by itself, or, where its text is left alone, each view that it names."""
+    """Plan each table of a query separately, or, if its text is not rewritten, each view that it names."""
     tables = tables_of(query, attached.views, None)
     if tables is not None:
         wanted = [(read.view, read_arguments(read, attached)) for read in tables.reads]

@@ -1,10 +1,10 @@
-"""PySpark's daemon, which forks Python workers, without a traceback for a worker that nobody listens to any more.
+"""PySpark's daemon, which forks Python workers, without a traceback for a worker whose reader has closed.
 
 When a query ends early (a limit that is reached, a stream that is stopped), the JVM closes the socket of a worker that
-may have something to say. PySpark's daemon prints a traceback of that BrokenPipeError on the user's standard error and
-ends the worker. Here the worker ends, and nothing is printed. Any other error is told as before.
+may still write. PySpark's daemon prints a traceback of that BrokenPipeError on the user's standard error and
+ends the worker. Here the worker ends, and nothing is printed. Any other error is reported as before.
 
-Workers that plan a read are forked by PySpark's own daemon, whatever the session says (4.3). There the data source
+Workers that plan a read are forked by PySpark's own daemon, whatever the session sets (4.3). There the data source
 calls `silence_broken_pipes` when it is first loaded, which is after the fork.
 
 Nothing but PySpark's daemon is imported here: workers are forked from this process, which must have one thread.

@@ -1,4 +1,4 @@
 """LocalStore: commit log, consume queues and key index as one store, with dispatch, reads, recovery and cleaning.
 
-May import every room above it in the map. Must never know tiers, Spark or the network.
+May import every package above it in the map. Must not depend on tiers, Spark or the network.
 """

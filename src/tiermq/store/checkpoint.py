@@ -1,4 +1,4 @@
-"""The checkpoint file: up to which store time log, queues and index are known to be on disk.
+"""The checkpoint file: up to which store time log, queues and index are on disk; the clean marker of a clean stop.
 
     0         8         16        24                   32                   40 ........ 4096
     +---------+---------+---------+--------------------+--------------------+-----------+
@@ -13,10 +13,14 @@ Threads: setters may be called by any thread (single stores), `flush` by one at 
 
 from __future__ import annotations
 
+import json
 import struct
 import threading
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from tiermq.files.file_access import FileAccess
+from tiermq.message.crc import crc32
 
 CHECKPOINT = struct.Struct(
     ">"
@@ -32,7 +36,7 @@ assert CHECKPOINT.size == 40
 
 
 class Checkpoint:
-    """The values, and the file that they are kept in."""
+    """The timestamps, and the file that stores them."""
 
     def __init__(self, access: FileAccess, path: str) -> None:
         found = access.file_info(path)
@@ -77,3 +81,86 @@ class Checkpoint:
             self.flush()
         finally:
             self._region.close()
+
+
+CLEAN_MARKER = "tiermq.clean"
+CLEAN_MARKER_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEnd:
+    """Where one consume queue ended."""
+
+    topic: str
+    queue_id: int
+    kind: str
+    min_offset: int
+    max_offset: int
+    max_physical_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class CleanMarker:
+    """What a clean shutdown records, so that the next start need not scan the log.
+
+    A JSON file `tiermq.clean` in the store's root, a name that RocketMQ does not look at. It is removed before a
+    store is written to and written as the very last step of a clean close.
+
+    Invariant: a marker is used only if nothing changed since: the checkpoint has the same bytes (a RocketMQ broker
+    that used the directory in between rewrites it), the log has no data at the recorded end, and the queues on disk
+    are those of the marker. Otherwise the marker is ignored. It has a checksum: one corrupt digit would hide
+    messages, or overwrite old ones.
+    """
+
+    log_end: int
+    checkpoint_hex: str
+    queues: list[QueueEnd]
+    index_names: list[str] = field(default_factory=list)
+
+    def encode(self) -> bytes:
+        return with_checksum({"version": CLEAN_MARKER_VERSION, **asdict(self)})
+
+    @classmethod
+    def decode(cls, data: bytes) -> CleanMarker | None:
+        """None for anything that is not a marker of this version: it is only a hint."""
+        try:
+            fields = json.loads(data)
+            if with_checksum({name: value for name, value in fields.items() if name != "checksum"}) != data:
+                return None
+            del fields["checksum"]
+            if fields.pop("version") != CLEAN_MARKER_VERSION:
+                return None
+            queues = [QueueEnd(**queue) for queue in fields.pop("queues")]
+            marker = cls(queues=queues, **fields)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+        return marker if marker._is_typed() else None
+
+    def _is_typed(self) -> bool:
+        ends = all(
+            type(end.topic) is str
+            and all(type(number) is int for number in (end.queue_id, end.min_offset, end.max_offset))
+            for end in self.queues
+        )
+        return ends and type(self.log_end) is int and type(self.checkpoint_hex) is str
+
+
+def with_checksum(fields: dict[str, Any]) -> bytes:
+    """The fields as JSON, the last of them the CRC-32 of the preceding fields as JSON."""
+    return json.dumps({**fields, "checksum": crc32(json.dumps(fields).encode())}).encode()
+
+
+def read_marker(access: FileAccess, root: str) -> CleanMarker | None:
+    path = f"{root}/{CLEAN_MARKER}"
+    return CleanMarker.decode(access.read_bytes(path)) if access.exists(path) else None
+
+
+def write_marker(access: FileAccess, root: str, marker: CleanMarker) -> None:
+    """Durable on return."""
+    access.write_bytes(f"{root}/{CLEAN_MARKER}", marker.encode())
+
+
+def remove_marker(access: FileAccess, root: str) -> None:
+    """Durable on return."""
+    access.remove(f"{root}/{CLEAN_MARKER}")
+    access.sync_directory(root)

@@ -1,4 +1,4 @@
-"""Cleaning: which commit-log files go, and the queue and index files that only they needed.
+"""Cleaning: which commit-log files are deleted, and the queue and index files that only they needed.
 
 When: at an hour of `delete_when`, when the disk is too full, or when asked to. What:
 
@@ -7,12 +7,11 @@ When: at an hour of `delete_when`, when the disk is too full, or when asked to. 
     disk above max used     delete what is older than `file_reserved_time`
     hour or by hand         delete what is older than `file_reserved_time`
 
-Invariants: oldest first, never the last file, at most `delete_file_batch_max` per run, and never a file that a veto
-holds back: a tier says "not yet" until it has proof of its copy, and a full disk does not change that (it is reported).
-A veto answers from what it knows, and waits for nothing: housekeeping has more to do. Whoever learns later that a file
-may go calls `LocalStore.clean_soon`.
-A file goes only when its records were dispatched and their units are durable: when a queue's last records are gone, its
-units are all that knows which queue offset comes next, and after a power cut it would begin again at 0.
+Invariants: oldest first, never the last file, at most `delete_file_batch_max` per round, and never a file that a veto
+holds back: a tier vetoes until its copy is verified, also on a full disk (which is reported). A veto answers from
+memory and never blocks the housekeeping thread. Its owner calls `LocalStore.clean_soon` once a file may be deleted.
+A file is deleted only when its records were dispatched and their units are durable: when a queue's last records are
+deleted, only its units give the next queue offset, and after a power cut the queue would begin again at 0.
 Threads: `run` is called by the housekeeping thread alone.
 """
 
@@ -25,7 +24,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tiermq.clock import Clock
+from tiermq.clock import HOUR_MS, Clock
 from tiermq.commitlog.commit_log import CommitLog
 from tiermq.config import StoreConfig
 from tiermq.consumequeue.queue_table import QueueTable
@@ -38,14 +37,13 @@ from tiermq.store.running_flags import Flag, RunningFlags
 _log = logging.getLogger(__name__)
 
 MANUAL_RUNS = 20
-HOUR_MS = 3_600_000
 
-Veto = Callable[[int, int], bool]
+RetentionGuard = Callable[[int, int], bool]
 """(first physical offset, end) of a commit-log file -> True when it must stay."""
 
 
 class Urgency(enum.Enum):
-    """What the disk asks for."""
+    """How urgently the disk needs cleaning."""
 
     NOTHING = 0
     EXPIRED = 1
@@ -54,7 +52,7 @@ class Urgency(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What one run removed. `vetoed` is True when a file was due but somebody still needed it."""
+    """What one round deleted. `vetoed` is True when a file was due and a veto held it back."""
 
     log_files: int
     queue_files: int
@@ -62,7 +60,7 @@ class Cleaned:
     vetoed: bool
 
     def and_then(self, later: Cleaned) -> Cleaned:
-        """Both runs as one."""
+        """Both rounds as one."""
         return Cleaned(
             self.log_files + later.log_files,
             self.queue_files + later.queue_files,
@@ -72,7 +70,7 @@ class Cleaned:
 
 
 def urgency_of(ratio: float, config: StoreConfig) -> Urgency:
-    """What a disk that is full to `ratio` (0 to 1, negative when unknown) asks for."""
+    """What a disk that is full to `ratio` (0 to 1, negative when unknown) needs."""
     if ratio > config.disk_clean_forcibly_fraction:
         return Urgency.IMMEDIATE
     if ratio < 0 or ratio > config.disk_max_used_fraction:
@@ -80,7 +78,7 @@ def urgency_of(ratio: float, config: StoreConfig) -> Urgency:
     return Urgency.NOTHING
 
 
-class Cleaner:
+class CleanService:
     """See the module."""
 
     def __init__(
@@ -93,7 +91,7 @@ class Cleaner:
         flags: RunningFlags,
         clock: Clock,
     ) -> None:
-        self.vetoes: list[Veto] = []
+        self.vetoes: list[RetentionGuard] = []
         self._config = config
         self._access = access
         self._log = log
@@ -107,15 +105,15 @@ class Cleaner:
         self._last_min_offset = -1
         self._last_redelete_ms = 0
         self._vetoed = False
-        self._held_from = -1  # Where the file begins that a veto held back in the last run.
+        self._held_from = -1  # First offset of the file that a veto held back in the last round.
         self._queues_flushed = False
 
     def request(self) -> None:
-        """Delete expired files in the next runs, whatever the hour."""
+        """Delete expired files in the next rounds, at any hour."""
         self._manual_runs = MANUAL_RUNS
 
     def go_on(self) -> None:
-        """A file that was held back may go now: the run that it ended does not count as one that was asked for."""
+        """A file that was held back may be deleted now: the round that it stopped does not count as a requested one."""
         if self._is_by_hand:
             self._manual_runs += 1
 
@@ -125,7 +123,7 @@ class Cleaner:
         return {str(path) for path in self._config.commit_log_paths if self._access.disk_usage_ratio(str(path)) > limit}
 
     def run(self) -> Cleaned:
-        """One round. Housekeeping and somebody's `clean_now` may come at the same time: one after the other."""
+        """One round. Serializes the housekeeping thread and callers of `clean_now`."""
         with self._run_lock:
             return self._run()
 
@@ -165,8 +163,8 @@ class Cleaner:
         held = any(veto(file.from_offset, file.from_offset + file.size) for veto in self.vetoes)
         if held and not self._vetoed:
             self._vetoed = True
-            level = logging.WARNING if file.from_offset == self._held_from else logging.INFO  # A proof takes a moment.
-            _log.log(level, "%s is due to be deleted, but somebody still needs it", file.path)
+            level = logging.WARNING if file.from_offset == self._held_from else logging.INFO  # Proof takes a moment.
+            _log.log(level, "%s is due to be deleted, but a reader or an upload still needs it", file.path)
             self._held_from = file.from_offset
         if not held and not self._queues_flushed:
             self._queues_flushed = True
@@ -192,7 +190,7 @@ class Cleaner:
         return urgency
 
     def _share_of_partition(self) -> Urgency:
-        """Several brokers share the partition: look at our own part of it instead."""
+        """Several brokers share the partition: measure this broker's share of it instead."""
         path = str(self._config.commit_log_paths[0])
         used = self._log.files.total_mapped_bytes
         free = self._access.free_bytes(path)
@@ -211,6 +209,6 @@ class Cleaner:
             self._log.files.retry_delete_first(self._config.destroy_maped_file_interval_forcibly)
 
     def note_disk_full(self, error: DiskFull) -> None:
-        """A put found no room. Nothing is refused beforehand: the next put looks again, so that new space counts."""
+        """A put found the disk full. Later puts are not refused in advance: each tries again, to use freed space."""
         _log.error("a put found the disk full: %s", error)
         self.request()

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tiermq.errors import StoreDamaged
+from tiermq.files.config_file import decode_lenient_json
 from tiermq.files.os_file_access import OsFileAccess
-from tiermq.store.lenient_json import decode_lenient_json
 
 FILE = "delayOffset.json"
 LEVEL_DIGITS_MAX = 9
@@ -44,7 +44,7 @@ def decode_delay_offsets(data: bytes) -> tuple[dict[int, int], int]:
 
 
 def decode_delays_ms(data: bytes) -> tuple[int, ...]:
-    """The delay of each level; empty where the file does not have them. Raises StoreDamaged for what is no JSON."""
+    """The delay of each level; empty where the file does not have them. Raises StoreDamaged for invalid JSON."""
     document = decode_lenient_json(data, FILE)
     found = document.get(DELAYS) if isinstance(document, dict) else None
     if not isinstance(found, list) or not all(type(each) is int and each >= 0 for each in found):
@@ -53,7 +53,7 @@ def decode_delays_ms(data: bytes) -> tuple[int, ...]:
 
 
 def stored_delays_ms(root: str | os.PathLike[str]) -> tuple[int, ...]:
-    """The delays that the broker of a store directory wrote down; empty where it did not. Raises StoreDamaged."""
+    """The delays that the broker of a store directory recorded; empty where it did not. Raises StoreDamaged."""
     return OsFileAccess().read_config(os.path.join(root, "config", FILE), decode_delays_ms) or ()
 
 

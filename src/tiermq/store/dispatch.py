@@ -1,12 +1,12 @@
-"""Dispatch: from each record of the commit log to its queue unit, its index entries and whoever else wants to know.
+"""Dispatch (reput): build the queue unit and index entries of each commit log record, and notify joined dispatchers.
 
-The kernel's Builder does ordinary records in bulk; this module does the others, one by one, and runs the chain:
+The kernel's Builder dispatches ordinary records in bulk; this module dispatches special records, and runs the chain:
 
-    consume queue, key index, then every dispatcher that joined, in the order in which it did
+    consume queue, key index, then every joined dispatcher, in the order of joining
 
-Invariants: records are dispatched in log order, each at least once and (as far as queue and index can tell) not twice;
-nothing beyond the confirm offset; a record whose unit or entries could not be written (full disk) is tried again, and
-nothing behind it is dispatched before.
+Invariants: records are dispatched in log order, each at least once and (as far as queue and index detect it) not twice;
+nothing beyond the confirm offset; a record whose unit or entries could not be written (full disk) is retried before
+anything behind it is dispatched.
 Threads: everything here runs under `lock`, on the reput thread or on the thread that opens the store.
 """
 
@@ -15,33 +15,33 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Protocol
 
 from tiermq.commitlog.commit_log import CommitLog
+from tiermq.commitlog.dispatch_request import DispatchRequest, request_at
 from tiermq.config import StoreConfig
 from tiermq.consumequeue.consume_queue import ConsumeQueue
 from tiermq.consumequeue.queue_table import QueueTable
-from tiermq.consumequeue.unit_request import AppendOutcome, UnitRequest
+from tiermq.consumequeue.queue_units import AppendOutcome
 from tiermq.errors import CorruptRecord
-from tiermq.index.index_request import IndexRequest
 from tiermq.index.index_service import IndexService
-from tiermq.kernel import Builder, IndexTail, Stop, Tail
+from tiermq.kernel import Builder, IndexTail, Stop, WriteCursor
 from tiermq.message.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
 from tiermq.message.system_flag import TransactionType, enters_consume_queue, transaction_type
-from tiermq.message.topic_name import SCHEDULE_TOPIC, is_light_queue
-from tiermq.store.dispatch_request import DispatchRequest, request_at
+from tiermq.message.topic_name import SCHEDULE_TOPIC, QueueName, is_light_queue, may_multi_dispatch
 
 _log = logging.getLogger(__name__)
 
-CHUNK_BYTES = 4 * 1024 * 1024  # Dispatched between two looks at listeners and stop requests.
+CHUNK_BYTES = 4 * 1024 * 1024  # Dispatched between two checks of listeners and stop requests.
 
 
 class DispatchSpan:
-    """A run of dispatched records of one file, given to dispatchers that joined the chain."""
+    """A range of dispatched records of one file, passed to dispatchers that joined the chain."""
 
     __slots__ = ("_config", "_view", "end_offset", "start_offset")
 
-    def __init__(self, view: Tail, start_offset: int, end_offset: int, config: StoreConfig) -> None:
+    def __init__(self, view: WriteCursor, start_offset: int, end_offset: int, config: StoreConfig) -> None:
         self._view = view
         self._config = config
         self.start_offset = start_offset
@@ -57,13 +57,13 @@ class DispatchSpan:
 
 
 class Dispatcher(Protocol):
-    """Someone who wants to see every record once it has its unit. Called in log order, on the dispatching thread."""
+    """Receives every record after its unit is written. Called in log order, on the dispatching thread."""
 
     def dispatch(self, span: DispatchSpan) -> None: ...
 
 
 ArrivalListener = Callable[[str, int, int, DispatchRequest | None], None]
-"""(topic, queue id, next queue offset, the record if it came alone). No record means: several came, look yourself."""
+"""(topic, queue id, next queue offset, the record if it came alone). No record: several arrived."""
 
 
 class Dispatch:
@@ -73,12 +73,9 @@ class Dispatch:
         self.lock = threading.RLock()
         self.dispatchers: list[Dispatcher] = []
         self.listeners: list[ArrivalListener] = []
-        self.bit_map_of: Callable[[DispatchRequest], bytes] = lambda _request: b""
         self.recovering = False
         self.gap_count = 0
-        self.advanced: dict[
-            tuple[str, int], int
-        ] = {}  # Where `LocalStore.advance_queue` left offsets without messages.
+        self.advanced: dict[QueueName, int] = {}  # Where `LocalStore.advance_queue` left offsets without messages.
         self.conflict_count = 0
         self._config = config
         self._log = log
@@ -105,14 +102,14 @@ class Dispatch:
         return self._builder.records
 
     def adopt(self, queue: ConsumeQueue) -> None:
-        """Let the fast path append to a queue from its next unit on, where that needs nothing but its place."""
+        """Let the fast path append to a queue from its next unit on, where an append only needs the file offset."""
         follows = queue.max_physical_offset >= 0 or queue.max_logic_offset == 0
         if follows and self._is_ordinary(queue.topic):
             with self.lock:
                 self._builder.add(queue.queue_tail)
 
     def prepare_index(self) -> None:
-        """Make the index file that the next record needs, if there is none: 20 MB of blocks for its slots."""
+        """Create the index file that the next record needs, if missing: 20 MB of blocks for its slots."""
         with self.lock:
             if self._index is not None:
                 self._refresh_index_tail(self._index)
@@ -124,7 +121,7 @@ class Dispatch:
                 self._builder.remove(topic, queue_id)
 
     def close(self) -> None:
-        """Let go of every mapped file."""
+        """Unmap every file."""
         with self.lock:
             self._builder.clear()
             self._drop_index_tail()
@@ -137,7 +134,7 @@ class Dispatch:
                 self._index.destroy()
 
     def drop_index_from(self, physical_offset: int) -> int | None:
-        """Forget the entries of records that the log lost; see `IndexService.drop_from`."""
+        """Drop the entries of records that the log lost; see `IndexService.drop_from`."""
         with self.lock:
             self._drop_index_tail()
             return None if self._index is None else self._index.drop_from(physical_offset)
@@ -166,7 +163,7 @@ class Dispatch:
         finally:
             file.release()
 
-    def _step_in(self, view: Tail, limit: int) -> bool:
+    def _step_in(self, view: WriteCursor, limit: int) -> bool:
         start = self._offset - view.base
         end = min(limit - view.base, view.position)
         position, stop = self.walk(view, start, end, budget=CHUNK_BYTES)
@@ -181,8 +178,8 @@ class Dispatch:
         self._offset = view.base + (view.size if at_end else position)
         return at_end or position > start
 
-    def _finish(self, view: Tail, start: int, position: int) -> None:
-        """Tell the joined dispatchers and the listeners."""
+    def _finish(self, view: WriteCursor, start: int, position: int) -> None:
+        """Notify the joined dispatchers and the listeners."""
         if position > start and self.dispatchers:
             span = DispatchSpan(view, view.base + start, view.base + position, self._config)
             for dispatcher in self.dispatchers:
@@ -194,11 +191,13 @@ class Dispatch:
             for listener in self.listeners:
                 listener(queue.topic, queue.queue_id, next_offset, None)
 
-    def walk(self, view: Tail, start: int, end: int, crc_mode: int = 0, budget: int = 1 << 62) -> tuple[int, Stop]:
+    def walk(
+        self, view: WriteCursor, start: int, end: int, crc_mode: int = 0, budget: int = 1 << 62
+    ) -> tuple[int, Stop]:
         """Build units and entries for [start, end) of one file, fast where possible. Stops as the kernel does."""
         position = start
         if self._index is not None and self._builder.index is None and start < end:
-            # Without it the fast path would take the store for one that keeps no index, and skip every key.
+            # Without it the fast path would treat the store as one without an index, and skip every key.
             self._refresh_index_tail(self._index)
         while True:
             left = start + budget - position
@@ -219,28 +218,17 @@ class Dispatch:
             self._append_unit(request)
             self._append_light_units(request)
         if self._index is not None and transaction_type(request.sys_flag) is not TransactionType.ROLLBACK:
-            self._index.put(
-                IndexRequest(request.topic, request.keys, request.physical_offset, request.store_timestamp_ms)
-            )
+            self._index.put(request.topic, request.keys, request.physical_offset, request.store_timestamp_ms)
             self._refresh_index_tail(self._index)
 
     def _append_unit(self, request: DispatchRequest) -> None:
         queue = self._queues.find_or_create(request.topic, request.queue_id)
-        unit = UnitRequest(
-            physical_offset=request.physical_offset,
-            size=request.size,
-            tags_code=request.tags_code,
-            queue_offset=request.queue_offset,
-            store_timestamp_ms=request.store_timestamp_ms,
-            batch_size=request.batch_size,
-            bit_map=self.bit_map_of(request) if self._config.enable_consume_queue_ext else b"",
-        )
-        outcome = queue.append(unit)
+        outcome = queue.append(request)
         if outcome is AppendOutcome.CONFLICT and self.recovering and request.queue_offset == 0:
-            # The topic was deleted and began again: what the log still has of its first life is nobody's.
+            # The topic was deleted and began again: the log's older records of it belong to no queue.
             self._builder.remove(request.topic, request.queue_id)
             queue.destroy()
-            outcome = queue.append(unit)
+            outcome = queue.append(request)
         self._note(outcome, request)
         if isinstance(queue, ConsumeQueue) and self._is_ordinary(request.topic):
             self._builder.add(queue.queue_tail)
@@ -248,22 +236,21 @@ class Dispatch:
             listener(request.topic, request.queue_id, request.queue_offset + request.batch_size, request)
 
     def _is_ordinary(self, topic: str) -> bool:
-        """Whether the kernel may append this topic's units by itself."""
+        """Whether the kernel may append this topic's units."""
         return not self._config.enable_consume_queue_ext and topic != SCHEDULE_TOPIC and topic.isascii()
 
     def _append_light_units(self, request: DispatchRequest) -> None:
         """A multi-dispatched record has a unit in each light queue that its properties name."""
         names = request.properties.get(INNER_MULTI_DISPATCH)
-        if not names or not (self._config.enable_lmq and self._config.enable_multi_dispatch):
+        enabled = self._config.enable_lmq and self._config.enable_multi_dispatch
+        if not names or not enabled or not may_multi_dispatch(request.topic):
             return
         offsets = request.properties.get(INNER_MULTI_QUEUE_OFFSET, "").split(",")
         for name, offset in zip(names.split(","), offsets, strict=False):
             if not (is_light_queue(name) and offset.isascii() and offset.isdigit()):
                 continue
-            unit = UnitRequest(
-                request.physical_offset, request.size, request.tags_code, int(offset), request.store_timestamp_ms
-            )
-            self._note(self._queues.find_or_create(name, 0).append(unit), request)
+            light = replace(request, topic=name, queue_id=0, queue_offset=int(offset), batch_size=1)
+            self._note(self._queues.find_or_create(name, 0).append(light), light)
             for listener in self.listeners:
                 listener(name, 0, int(offset) + 1, request)
 

@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NoReturn
 
 from tiermq.config import FlushDiskType
-from tiermq.consumequeue.boundary import Boundary
 from tiermq.consumequeue.consume_queue import ConsumeQueue
 from tiermq.consumequeue.ext_unit import ExtUnit
 from tiermq.consumequeue.queue_table import Queue, QueueType
-from tiermq.consumequeue.unit import UNIT, UNIT_BYTES, is_real
+from tiermq.consumequeue.queue_units import Boundary
+from tiermq.consumequeue.unit import UNIT, is_real
 from tiermq.errors import CorruptRecord, IllegalMessage, StoreClosed, StoreError
 from tiermq.kernel import (
     Appender,
@@ -36,24 +36,23 @@ from tiermq.kernel import (
     collect_for_tier,
     messages_of_batch,
 )
+from tiermq.kernel.columns import TIME_MAX_MS
 from tiermq.message.ids import decode_message_id
+from tiermq.message.layout import UNIT_BYTES
 from tiermq.message.message_filter import MessageFilter
 from tiermq.message.properties import DELAY, get_property
 from tiermq.message.stored_message import StoredMessage
-from tiermq.message.topic_name import is_light_queue, is_system_topic
+from tiermq.message.topic_name import QueueName, is_light_queue, is_system_topic
 from tiermq.status import PutStatus
-from tiermq.store.cleaning import Cleaned, Veto
-from tiermq.store.dispatching import ArrivalListener, Dispatcher
-from tiermq.store.querying import QueryPage, query_by_key, record_at
-from tiermq.store.reading import PULL_BYTES_MAX
+from tiermq.store.clean_service import Cleaned, RetentionGuard
+from tiermq.store.dispatch import ArrivalListener
+from tiermq.store.reader import PULL_BYTES_MAX, QueryPage, query_by_key, record_at
 from tiermq.store.running_flags import Flag
-from tiermq.store.store_life import StoreLife
-
-TIME_MAX_MS = 2**63 - 1
+from tiermq.store.store_lifecycle import StoreLifecycle
 
 
-class LocalStore(StoreLife):
-    """See the module. `open` and `close` are `StoreLife`'s."""
+class LocalStore(StoreLifecycle):
+    """See the module. `open` and `close` are `StoreLifecycle`'s."""
 
     def _bind_hot_paths(self) -> None:
         parts = self._parts
@@ -61,14 +60,14 @@ class LocalStore(StoreLife):
         self.get = parts.reader.get  # type: ignore[method-assign]
         self.append = appender.put  # type: ignore[method-assign]
         if parts.config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
-            appender.waits = True
-            appender.door = self.put
+            appender.is_sync = True
+            appender.sync_put = self.put
         elif not parts.config.wake_flush_when_put_message:
             self.put = appender.put  # type: ignore[method-assign]
             self.put_many = appender.put_many  # type: ignore[method-assign]
 
     def _forbid(self) -> None:
-        """A closed store answers reads with an error, not with emptiness."""
+        """A closed store raises on reads instead of returning empty pages."""
 
         def closed(*_args: object, **_keywords: object) -> NoReturn:
             raise StoreClosed(f"the store in {self._parts.config.root_path} is closed")
@@ -95,11 +94,11 @@ class LocalStore(StoreLife):
         return results if status is PutStatus.PUT_OK else results.with_status(status)
 
     def put_batch(self, envelope: Message) -> PutResults:
-        """Store a classic batch: `envelope.body` holds the client's messages, which lie side by side afterwards.
+        """Store a classic batch: `envelope.body` holds the client's messages, which are stored side by side.
 
         Each of them gets the envelope's properties behind its own, as RocketMQ stores them. Raises CorruptRecord when
-        the body is no batch; a batch that is too large, transactional or delayed is refused whole (every result has the
-        status).
+        the body is not a batch; a batch that is too large, transactional or delayed is refused whole (every result has
+        the status).
         """
         outcome = self.append_batch(envelope)
         if outcome.end_offset < 0:
@@ -108,36 +107,52 @@ class LocalStore(StoreLife):
         return outcome if status is PutStatus.PUT_OK else outcome.with_status(status)
 
     def append(self, message: Message) -> PutResult:
-        """`put` for callers that must not block: it never waits for the disk. What it stored is as durable as
-        ASYNC_FLUSH has it until `when_durable(result.end_offset, ...)` has called back; that also starts the flush.
+        """`put` for callers that must not block: it never waits for the disk. The message is as durable
+        as under ASYNC_FLUSH until `when_durable(result.end_offset, ...)` has called back; that also starts the flush.
         """
         return self._parts.log.appender.put(message)
 
     def append_batch(self, envelope: Message) -> PutResults:
-        """`put_batch`, without waiting for the disk in the same way."""
+        """`put_batch` that never waits for the disk, as `append`."""
         messages = messages_of_batch(envelope)
         illegal = (
             len(envelope.body) > self._parts.log.appender.max_body_bytes
             or envelope.sys_flag & 0x0C
             or get_property(envelope.encoded_properties, DELAY.encode()) not in (None, b"0")
         )
-        if illegal or any(message.special for message in messages):
+        if illegal or any(message.needs_offset for message in messages):
             self._parts.statistics.record_put_failures(len(messages))
             return PutResults.refused(PutStatus.MESSAGE_ILLEGAL, len(messages))
         outcome = self._parts.log.put_together(messages)
         return PutResults.refused(outcome, len(messages)) if isinstance(outcome, PutStatus) else outcome
 
     def queue(self, topic: str, queue_id: int = 0) -> QueueHandle:
-        """A handle for putting many messages to one queue. Raises IllegalMessage when no queue can have that name."""
+        """A handle for putting many messages to one queue. Raises IllegalMessage when no queue can have that name, and
+        StoreError when there are as many queues as the next start could map.
+        """
+        if self._parts.log.bind(topic, queue_id) is PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED:
+            raise StoreError(
+                f"{topic}-{queue_id}: expected a memory map for another queue at the next start, found too few left; "
+                "raise `sysctl vm.max_map_count`, or delete topics that are not used"
+            )
+        return self._handle(topic, queue_id)
+
+    def _handle(self, topic: str, queue_id: int) -> QueueHandle:
         handle = self._parts.log.queue(topic, queue_id)
         if handle is None:
             raise IllegalMessage(f"{topic!r} is not a legal topic name")
         return handle
 
+    def may_begin_queue(self, topic: str, queue_id: int) -> bool:
+        """Whether a client may send to a queue: it has messages, or another one may begin (`MapBudget`)."""
+        parts = self._parts
+        bound = parts.log.appender.handle(topic, queue_id) is not None
+        return bound or parts.queues.may_begin(topic, queue_id, for_client=True)
+
     def when_durable(self, offset: int, call: Callable[[PutStatus], None]) -> None:
         """Call back once everything below physical `offset` is durable. For callers that must not block."""
         self._ensure_running()
-        with self._close_lock:  # Two first callers at once, or one during a close: a single thread serves.
+        with self._close_lock:  # Concurrent first callers, or one during a close, start a single thread.
             self._ensure_running()
             if not self._parts.group_commit.running:
                 self._parts.group_commit.start()
@@ -163,9 +178,10 @@ class LocalStore(StoreLife):
         max_messages: int = 32,
         max_bytes: int = PULL_BYTES_MAX,
         message_filter: MessageFilter | None = None,
+        bulk: bool = False,
     ) -> GetPage:
-        """A page of messages from `offset` on. What was not found, and where to go on, is in the page."""
-        return self._parts.reader.get(topic, queue_id, offset, max_messages, max_bytes, message_filter)
+        """A page of messages from `offset` on. The page has the status and the next offset. `bulk`: a large one."""
+        return self._parts.reader.get(topic, queue_id, offset, max_messages, max_bytes, message_filter, bulk)
 
     def query(
         self,
@@ -184,7 +200,7 @@ class LocalStore(StoreLife):
         return query_by_key(index, self._parts.log.files.segments, topic, key, most, begin_ms, end_ms)
 
     def message_at(self, physical_offset: int, size: int | None = None) -> StoredMessage | None:
-        """The message that lies at a physical offset, or None. Raises CorruptRecord when its bytes are damaged."""
+        """The message at a physical offset, or None. Raises CorruptRecord when its bytes are damaged."""
         self._ensure_running()
         return record_at(self._parts.log.files.segments, physical_offset, size)
 
@@ -192,7 +208,7 @@ class LocalStore(StoreLife):
         """The message whose record begins at a physical offset that a client names, or None.
 
         Its queue must refer to that offset: bytes within a message's body may look like a record. What was read there
-        instead is not reported, since it is another message's content.
+        is not reported, since it is another message's content.
         """
         if physical_offset < 0:
             return None
@@ -203,7 +219,7 @@ class LocalStore(StoreLife):
         if message is None:
             return None
         if physical_offset >= self.dispatched_where:
-            self.dispatch_now()  # It was stored a moment ago.
+            self.dispatch_now()  # It is not dispatched yet.
         place = self.physical_offset_of(message.topic, message.queue_id, message.queue_offset)
         return message if place == physical_offset else None
 
@@ -228,7 +244,7 @@ class LocalStore(StoreLife):
 
     @property
     def appender(self) -> Appender:
-        """The writing end of the log, for a kernel's lane; a put through it waits for no flush."""
+        """The log's appender, for the kernel's fast path; a put through it waits for no flush."""
         return self._parts.log.appender
 
     @property
@@ -267,29 +283,12 @@ class LocalStore(StoreLife):
         return -1 if size <= 0 else self._store_time_of(physical, size)
 
     def physical_offset_of(self, topic: str, queue_id: int, offset: int) -> int:
-        """Where the record of a queue offset lies; -1 when there is none."""
+        """Physical offset of the record of a queue offset; -1 when there is none."""
         return self._place_of(topic, queue_id, offset)[0]
 
     def earliest_time(self, topic: str, queue_id: int) -> int:
         """Store time of the oldest message of a queue; -1 when there is none."""
         return self.store_time_of(topic, queue_id, self.min_offset(topic, queue_id))
-
-    def latest_time(self, topic: str, queue_id: int) -> int:
-        """Store time of the newest message of a queue; -1 when there is none."""
-        return self.store_time_of(topic, queue_id, self.max_offset(topic, queue_id) - 1)
-
-    def estimate_message_count(
-        self, topic: str, queue_id: int, from_offset: int, to_offset: int, message_filter: MessageFilter | None = None
-    ) -> int:
-        """About how many messages of a range match a filter, from a sample."""
-        queue = self._queue(topic, queue_id)
-        if queue is None:
-            return 0
-        config = self._parts.config
-        matches = None if message_filter is None else lambda code: message_filter.matches_unit(code, None)
-        return queue.estimate_count(
-            from_offset, to_offset, matches, config.max_consume_queue_scan, config.sample_count_threshold
-        )
 
     def _place_of(self, topic: str, queue_id: int, offset: int) -> tuple[int, int]:
         queue = self._queue(topic, queue_id)
@@ -312,9 +311,9 @@ class LocalStore(StoreLife):
         return {topic: sorted(queues.queues_of(topic)) for topic in queues.topics()}
 
     def set_queue_type(self, topic: str, queue_type: QueueType) -> None:
-        """Whether a topic has simple queues or batch queues, said before anything is put to it.
+        """Set whether a topic has simple queues or batch queues, before anything is put to it.
 
-        Raises StoreError when it has queues of another type already: their files would no longer load.
+        Raises StoreError when it already has queues of the other type: their files would no longer load.
         """
         self._ensure_running()
         attributes = self._parts.attributes
@@ -327,9 +326,9 @@ class LocalStore(StoreLife):
         attributes.set_queue_type(topic, queue_type)
 
     def delete_topics(self, topics: Iterable[str]) -> int:
-        """Delete the queues of topics; their records go when their files do. How many topics there were.
+        """Delete the queues of topics; their records are deleted with their files. Returns how many topics there were.
 
-        What is put to such a topic afterwards begins at offset 0 again. Nobody should put to it meanwhile.
+        What is put to such a topic afterwards begins at offset 0 again. Do not put to it meanwhile.
         """
         self._ensure_running()
         parts = self._parts
@@ -337,7 +336,7 @@ class LocalStore(StoreLife):
         count = 0
         with parts.dispatch.lock:
             self.flush()
-            self.dispatch_now()  # Or what is still to be dispatched would bring the queues back.
+            self.dispatch_now()  # Otherwise pending dispatches would create the queues again.
             for topic in gone:
                 parts.dispatch.forget_topic(topic)
                 count += parts.queues.delete_topic(topic) > 0
@@ -353,29 +352,15 @@ class LocalStore(StoreLife):
             topic for topic in self.topics() if not (topic in keep or is_system_topic(topic) or is_light_queue(topic))
         )
 
-    # Dispatch, flush, cleaning: for those who work on top of the store
-
-    def add_dispatcher(self, dispatcher: Dispatcher) -> None:
-        """Join the dispatch chain, behind consume queue and index."""
-        self._parts.dispatch.dispatchers.append(dispatcher)
+    # Dispatch, flush, cleaning: for layers on top of the store
 
     def add_arrival_listener(self, listener: ArrivalListener) -> None:
-        """Be told, on the dispatch thread, when a queue got messages."""
+        """Call `listener` on the dispatch thread when a queue got messages."""
         self._parts.dispatch.listeners.append(listener)
 
-    def add_eviction_veto(self, veto: Veto) -> None:
-        """Hold commit-log files back from cleaning as long as `veto(first offset, end)` says True."""
+    def add_eviction_veto(self, veto: RetentionGuard) -> None:
+        """Hold commit-log files back from cleaning as long as `veto(first offset, end)` returns True."""
         self._parts.cleaner.vetoes.append(veto)
-
-    def pause_dispatch(self) -> None:
-        """Leave what is put undispatched until `resume_dispatch` or `dispatch_now`."""
-        self._parts.reput.paused = True
-        with self._parts.dispatch.lock:  # The current round is over when the lock is ours.
-            pass
-
-    def resume_dispatch(self) -> None:
-        self._parts.reput.paused = False
-        self._parts.reput.wake()
 
     def dispatch_now(self) -> int:
         """Dispatch everything that may be, on this thread; how many records. Everything put before can then be got."""
@@ -392,7 +377,7 @@ class LocalStore(StoreLife):
             raise StoreError("the commit log could not be flushed") from self._parts.flusher.failure
 
     def flush_queues(self) -> None:
-        """Make every unit that was dispatched before durable, and let the checkpoint say so."""
+        """Make every unit that was dispatched before durable, and update the checkpoint."""
         self._ensure_running()
         self._parts.queue_flush.flush_all()
 
@@ -402,12 +387,19 @@ class LocalStore(StoreLife):
         self._parts.cleaner.request()
         return self._parts.cleaner.run()
 
-    def fence(self) -> bool:
-        """Refuse puts from now on, for as long as the store is open; False when they were refused so before."""
-        return self._parts.flags.set(Flag.FENCED)
+    def fence(self, reason: str = "") -> bool:
+        """Refuse puts from now on, for as long as the store is open; False when the store was fenced before.
+
+        `reason`: which process has the broker instead.
+        """
+        return self._parts.flags.set(Flag.FENCED, reason)
+
+    @property
+    def is_fenced(self) -> bool:
+        return Flag.FENCED in self._parts.flags.bits
 
     def clean_soon(self) -> None:
-        """What held a file back is over: let housekeeping clean now instead of at its next time. Waits for nothing."""
+        """A file is no longer held back: wake housekeeping to clean now. Does not block."""
         self._parts.housekeeping.clean_soon()
 
     def verify_log(self) -> int:
@@ -418,11 +410,11 @@ class LocalStore(StoreLife):
     # Copying: for a tier, which takes messages queue by queue
 
     def advance_queue(self, topic: str, queue_id: int, offset: int) -> None:
-        """Let the queue's next message have at least this queue offset: the numbers before it are taken elsewhere.
+        """Let the queue's next message have at least this queue offset: the offsets before it are in use in the tier.
 
-        An empty queue begins there; in another one the places in between stay without a message. Only before puts.
+        An empty queue begins there; in a non-empty queue the offsets in between have no message. Only before puts.
         """
-        handle = self.queue(topic, queue_id)
+        handle = self._handle(topic, queue_id)
         with self._parts.dispatch.lock:
             if handle.next_offset >= offset:
                 return
@@ -443,13 +435,13 @@ class LocalStore(StoreLife):
         """How many messages were put since the store was opened."""
         return self._parts.log.appender.puts
 
-    def simple_queues(self) -> list[tuple[str, int]]:
+    def simple_queues(self) -> list[QueueName]:
         """Topic and id of every queue whose units are 20 bytes; those of batch topics are not."""
         queues = self._parts.queues.all_queues()
         return [(queue.topic, queue.queue_id) for queue in queues if isinstance(queue, ConsumeQueue)]
 
     def units_between(self, topic: str, queue_id: int, low: int, high: int) -> Iterator[tuple[int, int, int]]:
-        """(queue offset, physical offset, size) of the messages low..high-1; places without one are passed over."""
+        """(queue offset, physical offset, size) of the messages low..high-1; offsets without a message are skipped."""
         queue = self._queue(topic, queue_id)
         if not isinstance(queue, ConsumeQueue):
             return
@@ -478,9 +470,9 @@ class LocalStore(StoreLife):
             low = queue.roll_next_file(low)
 
     def unit_at(self, topic: str, queue_id: int, offset: int) -> tuple[int, int] | None:
-        """Physical offset and size of the message at exactly that place of a simple queue; None when there is none.
+        """Physical offset and size of the message at exactly that offset of a simple queue; None when there is none.
 
-        For whoever looks at many places: it copies 20 bytes and holds nothing.
+        Cheap for many lookups: it copies 20 bytes and holds no file.
         """
         queue = self._queue(topic, queue_id)
         if not isinstance(queue, ConsumeQueue) or not queue.min_offset <= offset < queue.max_offset:
@@ -494,9 +486,9 @@ class LocalStore(StoreLife):
     def collect_for_tier(
         self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int, tier_offset: int
     ) -> Collected:
-        """Copy records from `offset` on, rebased to `tier_offset`, with units that say so; see the kernel's.
+        """Copy records from `offset` on, with units rebased to `tier_offset`; see the kernel's.
 
-        Nothing is collected of a queue that is not there, or whose units are not simple ones.
+        Collects nothing of a queue that does not exist or is not a simple queue.
         """
         queue = self._queue(topic, queue_id)
         units = queue.files.segments if isinstance(queue, ConsumeQueue) else Segments((), UNIT_BYTES)
@@ -507,7 +499,14 @@ class LocalStore(StoreLife):
 
     @property
     def writeable(self) -> bool:
-        return self.running and not self._parts.log.appender.gate
+        return self.running and not self._parts.log.appender.closed
+
+    @property
+    def why_not_writeable(self) -> str:
+        """Why puts are refused, as text; empty when they are not."""
+        if self.writeable:
+            return ""
+        return (self.running and self._parts.flags.words()) or "it is closing"
 
     def set_max_message_size(self, max_message_size: int) -> None:
         """Change the body limit; the next put honours it. Values below 10 are ignored, as RocketMQ does."""
@@ -523,7 +522,7 @@ class LocalStore(StoreLife):
         return {topic: counts.put_messages for topic, counts in self._parts.statistics.topics().items()}
 
     def status(self) -> dict[str, object]:
-        """What an operator asks first."""
+        """The main figures for operators."""
         parts = self._parts
         return {
             "running": self.running,

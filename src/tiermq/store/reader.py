@@ -1,4 +1,4 @@
-"""get: a page of messages of one queue, from an offset on, with RocketMQ's statuses and next offsets.
+"""get and query. get: a page of messages of one queue, from an offset on, with RocketMQ's statuses and next offsets.
 
     offset < min      OFFSET_TOO_SMALL       next = min        offset == max   OFFSET_OVERFLOW_ONE    next = offset
     queue is empty    NO_MESSAGE_IN_QUEUE    next = 0          offset > max    OFFSET_OVERFLOW_BADLY  next = max
@@ -23,10 +23,12 @@ from tiermq.consumequeue.consume_queue import ConsumeQueue
 from tiermq.consumequeue.queue_table import QueueTable
 from tiermq.consumequeue.unit import UNIT, UNIT_BYTES, is_ext_address, is_real
 from tiermq.errors import CorruptRecord
+from tiermq.index.index_service import IndexService
 from tiermq.kernel import GetPage, Segments, TransferLimits, read_page
 from tiermq.message.layout import MAGIC_V1, MAGIC_V2
 from tiermq.message.message_filter import MessageFilter, TagCodeFilter
 from tiermq.message.record import decode_record
+from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import SCHEDULE_TOPIC
 from tiermq.status import GetStatus
 
@@ -34,7 +36,12 @@ PULL_BYTES_MIN = 100
 PULL_BYTES_MAX = 134_217_728
 NUMBER_MAX = 2**50
 FILTER_STEPS_MAX = 10_000
-"""Comparisons of one get with a filter that says how many it needs for a message; some ten milliseconds."""
+"""Comparisons of one get with a filter that counts its comparisons; about ten milliseconds."""
+BULK_BYTES = 1 << 20
+BULK_MESSAGES = 1024
+"""Of a page for those who copy queues as a whole: RocketMQ's limits make a page for each 32 messages."""
+FILTER_STEP_BYTES = 4096
+"""Each comparison counts once more for each of these of a record, in which properties are looked for."""
 _HEAD = struct.Struct(">ii4xi4xq")  # Size, magic, queue id, queue offset.
 _NONE = (0, 0, -1, -1)
 
@@ -52,13 +59,13 @@ class _Collector:
     count: int = 0
     total: int = 0
     queue_id: int = -1
-    """Whose records they must be; -1 where units lead to records of other queues."""
+    """Queue id that the records must have; -1 where units point to records of other queues."""
     removed_before: int = -1
     last_physical: int = -1
 
     @property
     def low(self) -> int:
-        """Where the log begins; everything lies before it when there is none."""
+        """First offset of the log; above every offset when the log is empty."""
         views = self.segments.views
         return views[0].base if views else NUMBER_MAX
 
@@ -78,8 +85,8 @@ class _Collector:
         )
 
     def take(self, physical: int, size: int, batch: int, chosen: MessageFilter | None, queue_offset: int) -> bool:
-        """Fetch the record of a unit and keep it if the filter says so. False, and nothing done, where the page must
-        end because the record is damaged or not the unit's. Raises CorruptRecord where it would begin with that one.
+        """Fetch the record of a unit and keep it if the filter accepts it. False, and nothing done, where the page must
+        end because the record is damaged or not the unit's. Raises CorruptRecord where the page would begin with it.
         """
         record = self.segments.read(physical, size)
         if record is None and 0 <= physical < self.low:
@@ -110,12 +117,21 @@ class Reader:
         self.transferred_count = 0
         self._log = log
         self._queues = queues
+        window_bytes = memory_bytes * config.access_message_in_memory_max_ratio // 100
         self._limits = TransferLimits(
             config.max_transfer_bytes_on_message_in_memory,
             config.max_transfer_count_on_message_in_memory,
             config.max_transfer_bytes_on_message_in_disk,
             config.max_transfer_count_on_message_in_disk,
-            memory_bytes * config.access_message_in_memory_max_ratio // 100,
+            window_bytes,
+            config.max_filter_message_size,
+        )
+        self._bulk_limits = TransferLimits(
+            max(BULK_BYTES, self._limits.memory_bytes),
+            max(BULK_MESSAGES, self._limits.memory_count),
+            max(BULK_BYTES, self._limits.disk_bytes),
+            max(BULK_MESSAGES, self._limits.disk_count),
+            window_bytes,
             config.max_filter_message_size,
         )
 
@@ -124,8 +140,8 @@ class Reader:
         return self._limits.memory_window_bytes
 
     def check_below(self, physical_offset: int) -> None:
-        """Look at the checksums of records below: somebody else wrote them, and what the disk kept of them is open."""
-        self._limits.checked_below = physical_offset
+        """Verify the checksums of records below: another process wrote them, and a crash may have torn them."""
+        self._limits.checked_below = self._bulk_limits.checked_below = physical_offset
 
     def get(
         self,
@@ -135,16 +151,19 @@ class Reader:
         max_messages: int = 32,
         max_bytes: int = PULL_BYTES_MAX,
         message_filter: MessageFilter | None = None,
+        bulk: bool = False,
     ) -> GetPage:
-        """See the module. Raises CorruptRecord where a page would begin with a record that is damaged, or with a unit
-        that does not lead to its own; a page ends before one.
+        """See the module. `bulk`: large pages, to copy a queue.
+
+        Raises CorruptRecord where a page would begin with a record that is damaged, or with a unit that does not lead
+        to its own; a page ends before one.
         """
         queue = self._queues.find(topic, queue_id)
         try:
-            page = self._page(queue, offset, max_messages, max_bytes, message_filter)
+            page = self._page(queue, offset, max_messages, max_bytes, message_filter, bulk)
         except CorruptRecord:
-            # Log files may have come and gone between the looks at queue and log. What is damaged is so again.
-            page = self._page(queue, offset, max_messages, max_bytes, message_filter)
+            # Log files may have been added or deleted between the reads of queue and log. Real damage is found again.
+            page = self._page(queue, offset, max_messages, max_bytes, message_filter, bulk)
         if page.count:
             self.found_count += 1
             self.transferred_count += page.count
@@ -159,6 +178,7 @@ class Reader:
         max_messages: int,
         max_bytes: int,
         message_filter: MessageFilter | None,
+        bulk: bool,
     ) -> GetPage:
         if message_filter is None and type(queue) is ConsumeQueue:
             try:
@@ -169,11 +189,11 @@ class Reader:
                     self._log.files.segments,
                     max_messages,
                     max_bytes if PULL_BYTES_MIN <= max_bytes <= PULL_BYTES_MAX else _clamped(max_bytes),
-                    self._limits,
+                    self._bulk_limits if bulk else self._limits,
                     queue.own_id,
                 )
-            except OverflowError:  # A number beyond 64 bits; no queue reaches that far, no page is that long.
-                return self._page(queue, _fitting(offset), _fitting(max_messages), max_bytes, None)
+            except OverflowError:  # Beyond 64 bits: above any queue offset and any page size.
+                return self._page(queue, _fitting(offset), _fitting(max_messages), max_bytes, None, bulk)
         if queue is None:
             return GetPage(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0)
         if type(message_filter) is TagCodeFilter and _has_plain_codes(queue):
@@ -188,7 +208,7 @@ class Reader:
         max_bytes: int,
         message_filter: TagCodeFilter,
     ) -> GetPage:
-        """`_collect` for units whose tags codes are hashes: those that do not fit cost next to nothing."""
+        """`_collect` for units whose tags codes are hashes: units that do not match cost almost nothing."""
         min_offset, max_offset = queue.min_offset, queue.max_offset
         segments = queue.files.segments
         per_file = segments.file_size // UNIT_BYTES
@@ -250,12 +270,13 @@ class Reader:
             queue_id=-1 if isinstance(queue, BatchConsumeQueue) else queue.own_id,
         )
         scan_units = max(self._limits.filter_bytes // UNIT_BYTES, max_messages)
-        if steps := getattr(message_filter, "steps", 0):
-            scan_units = max(1, min(scan_units, FILTER_STEPS_MAX // steps))
+        steps = getattr(message_filter, "steps", 0)
         next_offset = offset
-        examined = 0
+        examined = work = 0
         for physical, size, tags_code, queue_offset, batch in _with_batch(units):
-            if examined >= scan_units or collector.is_full(physical, size, batch):
+            work += steps * (1 + size // FILTER_STEP_BYTES)
+            is_over = examined >= scan_units or (examined and work > FILTER_STEPS_MAX)
+            if is_over or collector.is_full(physical, size, batch):
                 break
             examined += 1
             collector.last_physical = physical
@@ -275,7 +296,7 @@ class Reader:
 
 
 def _required(record: bytes | None, physical: int, queue_id: int, queue_offset: int) -> bytes:
-    """The record that a unit points to. Raises CorruptRecord when it is none, or that of another place."""
+    """The record that a unit points to. Raises CorruptRecord when it is invalid, or has another offset."""
     size, magic, found_id, found_offset = _HEAD.unpack_from(record) if record and len(record) >= _HEAD.size else _NONE
     if record is None or size != len(record) or magic not in (MAGIC_V1, MAGIC_V2):
         problem = "that are not the record it describes"
@@ -326,3 +347,62 @@ def _outside(offset: int, min_offset: int, max_offset: int) -> GetPage:
     if offset == max_offset:
         return GetPage(GetStatus.OFFSET_OVERFLOW_ONE, offset, min_offset, max_offset)
     return GetPage(GetStatus.OFFSET_OVERFLOW_BADLY, max_offset, min_offset, max_offset)
+
+
+CANDIDATES_MAX = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPage:
+    """Messages that a query found, and the end of the index."""
+
+    messages: list[StoredMessage]
+    last_update_timestamp_ms: int
+    last_update_physical_offset: int
+    complete: bool = True
+    """False while an index is being rebuilt: stored older messages may be missing here."""
+
+
+def query_by_key(
+    index: IndexService, log: Segments, topic: str, key: str, max_messages: int, begin_ms: int, end_ms: int
+) -> QueryPage:
+    """Messages by key and time, from the index to verified records. The newest `max_messages` hits, oldest first.
+
+    The index knows hashes and seconds; a hit counts only when the record has the key and is within the time range.
+    (The original returns collisions to the client.) Reads more candidates as long as too few are left.
+    """
+    wanted = max_messages
+    while True:
+        found = index.query(topic, key, wanted, begin_ms, end_ms)
+        hits: dict[int, StoredMessage] = {}
+        for offset in found.offsets:
+            message = record_at(log, offset)
+            if message is not None and _matches(message, topic, key, begin_ms, end_ms):
+                hits[offset] = message
+        if len(hits) >= max_messages or len(found.offsets) < wanted or wanted >= CANDIDATES_MAX:
+            break
+        wanted *= 4
+    newest = sorted(hits)[-max_messages:]
+    return QueryPage([hits[at] for at in newest], found.last_update_timestamp_ms, found.last_update_physical_offset)
+
+
+def record_at(log: Segments, physical_offset: int, size: int | None = None) -> StoredMessage | None:
+    """The message at a physical offset; None when nothing readable is stored there. Raises CorruptRecord on damage."""
+    if size is None:
+        prefix = log.read(physical_offset, 4)
+        size = int.from_bytes(prefix, "big", signed=True) if prefix is not None else 0
+    record = log.read(physical_offset, size) if size > 0 else None
+    if record is None:
+        return None
+    try:
+        return decode_record(record, expect_physical_offset=physical_offset)
+    except CorruptRecord as error:
+        raise CorruptRecord(f"physical offset {physical_offset}: {error}") from error
+
+
+def _matches(message: StoredMessage, topic: str, key: str, begin_ms: int, end_ms: int) -> bool:
+    return (
+        message.topic == topic
+        and begin_ms <= message.store_timestamp_ms <= end_ms
+        and (key in message.keys or key == message.unique_key)
+    )

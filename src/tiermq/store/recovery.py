@@ -1,15 +1,15 @@
-"""What happens between loading the files and accepting the first put.
+"""Recovery: from loading the files to accepting the first put.
 
-    clean marker believed     positions come from the marker; the log is not read
-    clean stop, no marker     queues are scanned, the log is walked from the newest file that the queues know
-    unclean stop              queues forget what may not have reached the disk, and the log is walked, checked and
-                              dispatched again from the newest file that the checkpoint vouches for
+    valid clean marker        positions come from the marker; the log is not read
+    clean stop, no marker     queues are scanned, the log is scanned from the newest file that the queues refer to
+    unclean stop              queues drop what may not have reached the disk, and the log is scanned, checked and
+                              dispatched again from the newest file that the checkpoint covers
 
 Invariants when it is done: the log ends behind its last valid record and is zero beyond; every record has its unit and
 its index entries; no queue has a unit and the index no entry for anything beyond the end; the next queue offsets follow
 the last units.
-If the walk meets damage that cannot be an unfinished write (records that were known to be on disk follow it), it
-refuses to go on, because the truncation would destroy them; log and queues are then as they were.
+If the scan finds damage that cannot be an unfinished write (records that were known to be on disk follow it), recovery
+fails, because truncation would destroy them; log and queues are left unchanged.
 Runs on the thread that opens the store, before any other thread exists; bodies are checked on a second one where that
 helps (see `check_ahead`).
 """
@@ -24,18 +24,26 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 
 from tiermq.commitlog.commit_log import CommitLog
-from tiermq.commitlog.recovery import FindTorn, LogEnd, crc_mode_of, first_record, start_file, verify_log, walk_log
-from tiermq.commitlog.torn_pages import first_torn_record
+from tiermq.commitlog.recovery import (
+    FindTorn,
+    LogEnd,
+    crc_mode_of,
+    first_record,
+    first_torn_record,
+    start_file,
+    verify_log,
+    walk_log,
+)
 from tiermq.config import StoreConfig
 from tiermq.consumequeue.consume_queue import ConsumeQueue
 from tiermq.consumequeue.queue_table import QueueTable
 from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import StoreDamaged, StoreError
 from tiermq.files.mapped_file import MappedFile
-from tiermq.kernel import KERNEL, Stop, Tail
-from tiermq.store.checkpoint import SAFETY_MS, Checkpoint
-from tiermq.store.clean_marker import NAME, CleanMarker
-from tiermq.store.dispatching import Dispatch
+from tiermq.kernel import KERNEL, Stop, WriteCursor
+from tiermq.message.topic_name import QueueName
+from tiermq.store.checkpoint import CLEAN_MARKER, SAFETY_MS, Checkpoint, CleanMarker
+from tiermq.store.dispatch import Dispatch
 
 _log = logging.getLogger(__name__)
 
@@ -50,8 +58,8 @@ class Recovered:
     records_dispatched: int
     truncated: bool
     lost_durable: bool = False
-    """Whether the checkpoint knows of records on disk that are newer than any that was found: a file or sectors are
-    gone, or the clock was set back."""
+    """Whether the checkpoint covers records that are newer than any that was found: a file or sectors are missing, or
+    the clock was set back."""
 
 
 class Recovery:
@@ -76,18 +84,18 @@ class Recovery:
         self._index_from = index_rebuild_from
         self._threads = threads
         self._crc_mode = crc_mode_of(config.check_crc_on_recover, config.force_verify_prop_crc)
-        # The pure kernel keeps the interpreter lock: two threads would take turns.
+        # The pure kernel keeps the interpreter lock: two threads would alternate.
         self._checks_ahead = threads and KERNEL == "compiled" and len(os.sched_getaffinity(0)) > 1
 
     def run(
         self, clean: bool, marker: CleanMarker | None, before_changes: Callable[[], None] = lambda: None
     ) -> Recovered:
-        """`before_changes`: called when the marker is not believed: from then on it is true of nothing."""
+        """`before_changes`: called when the marker is not used: it is invalid from then on."""
         files = self._log.files.files
         if not files:
             for queue in self._queues.all_queues():
                 queue.destroy()
-            # Its entries are of records that are gone, and its end lies behind all that are to come.
+            # Its entries are of deleted records, and its end is above all future records.
             self._dispatch.destroy_index()
             return Recovered("empty", 0, 0, 0, False)
         lost_units = False
@@ -108,10 +116,10 @@ class Recovery:
 
     @contextmanager
     def _index_prepared_beside(self) -> Iterator[None]:
-        """A second thread reserves the blocks of the index, which the walk needs first."""
+        """A second thread reserves the blocks of the index, which the scan needs first."""
 
         def prepare() -> None:
-            # Should it fail, the walk asks again and raises.
+            # If it fails, the scan tries again and raises.
             with suppress(StoreError):
                 self._dispatch.prepare_index()
 
@@ -125,11 +133,11 @@ class Recovery:
     # Nothing happened since the store was closed
 
     def _unused_since(self, marker: CleanMarker) -> bool:
-        """Whether nobody else ran a store here: RocketMQ, which does not know the marker, rewrites the checkpoint."""
+        """Whether no RocketMQ broker used the directory since: it ignores the marker and rewrites the checkpoint."""
         return marker.checkpoint_hex == self._checkpoint.encoded().hex()
 
     def _has_queues_of(self, marker: CleanMarker) -> bool:
-        """Whether the files of every queue are there, up to the one that it ended in."""
+        """Whether the files of every queue exist, up to its last one."""
         on_disk = {(queue.topic, queue.queue_id): queue for queue in self._queues.all_queues() if queue.files.files}
         if on_disk.keys() != {(end.topic, end.queue_id) for end in marker.queues}:
             return False
@@ -149,12 +157,12 @@ class Recovery:
         if found < marker.log_end:
             raise StoreDamaged(
                 f"the commit log was closed at physical offset {marker.log_end}, and its files end at {found}: files "
-                f"behind {files[-1].path} are gone. Bring them back; or, to go on without their messages, remove "
-                f"{NAME} from the store's directory."
+                f"behind {files[-1].path} are missing. Restore them; or, to continue without their messages, remove "
+                f"{CLEAN_MARKER} from the store's directory."
             )
 
     def _ends_as(self, marker: CleanMarker) -> bool:
-        """Whether the log can end where the marker says: the file is there and nothing was written behind."""
+        """Whether the log can end at the marker's offset: the file exists and nothing was written behind."""
         file = self._log.files.find(marker.log_end)
         last = self._log.files.last()
         if last is None or (file is None and marker.log_end != last.from_offset + last.size):
@@ -164,7 +172,7 @@ class Recovery:
         return ahead is None or not any(ahead)
 
     def _resume(self, marker: CleanMarker) -> bool:
-        """Go on where the store was closed; False, with nothing changed, when a queue does not end there."""
+        """Resume where the store was closed; False, with nothing changed, when a queue does not end there."""
         for end in marker.queues:
             queue = self._queues.find(end.topic, end.queue_id)
             if queue is None:
@@ -179,7 +187,7 @@ class Recovery:
         self._settle_queues()
         return True
 
-    # A clean stop by someone who leaves no marker: RocketMQ
+    # A clean stop without a marker: RocketMQ's
 
     def _normal(self, files: Sequence[MappedFile]) -> Recovered:
         known = self._queues.max_physical_offset()
@@ -205,17 +213,17 @@ class Recovery:
             whole = hole_at is None or physical <= hole_at
             return store_ms <= vouched_ms and whole and self._index_vouches(physical)
 
-        # A unit may be torn (its page came to the disk only in part), so the ones that the log can give again go.
+        # A unit may be torn (its page came to the disk only in part), so units that the log can rebuild are dropped.
         return self._walk_until_whole("abnormal", files, start_file(files, vouched), cut_queues=True)
 
     def _index_vouches(self, physical: int) -> bool:
-        """Whether a walk that begins at `physical` gives the index everything that it lacks."""
+        """Whether a scan from `physical` on rebuilds everything that the index lacks."""
         return self._index_from is None or physical <= self._index_from
 
     # Both
 
     def _walk_until_whole(self, mode: str, files: Sequence[MappedFile], start: int, cut_queues: bool) -> Recovered:
-        """Walk from file number `start`, and again from an earlier one when queues or index turn out to lack more."""
+        """Scan from file number `start`, and again from an earlier one when queues or index lack more."""
         truncated = False
         while True:
             self._look_before_changing(files, start)
@@ -227,7 +235,7 @@ class Recovery:
             truncated = truncated or done.truncated
             files = self._log.files.files
             if start > 0 and (self._misfits() > misfits or self._begin_late(begun)):
-                # The checkpoint promised more than the disk had, or somebody removed queues.
+                # The checkpoint was ahead of the disk, or queue files were removed.
                 _log.warning("queues lack units from before %d; walking the whole log", files[start].from_offset)
                 start, cut_queues = 0, True
                 continue
@@ -240,16 +248,16 @@ class Recovery:
     def _misfits(self) -> int:
         return self._dispatch.gap_count + self._dispatch.conflict_count
 
-    def _begin_late(self, begun: set[tuple[str, int]]) -> bool:
-        """Whether a queue that had no unit before the walk got its first one for a later message than its first."""
+    def _begin_late(self, begun: set[QueueName]) -> bool:
+        """Whether a queue that had no unit before the scan got its first one for a later message than its first."""
         return any(
             queue.min_offset > 0 for queue in self._queues.all_queues() if (queue.topic, queue.queue_id) not in begun
         )
 
     def _cut_queues(self, physical_offset: int) -> None:
-        """Drop all units of records from there on: the walk gives them again, or they go when it has ended.
+        """Drop all units of records from there on, of every queue: the scan rebuilds those whose records are valid.
 
-        Of every queue: one that a power cut left empty but for the length of its files has nothing to tell it by.
+        A queue whose files a power cut left empty cannot be distinguished from one that needs no cut.
         """
         for queue in self._queues.all_queues():
             if not queue.files.files:
@@ -264,7 +272,7 @@ class Recovery:
         before = self._dispatch.records
         self._dispatch.recovering = True
 
-        def step(view: Tail, position: int, size: int) -> tuple[int, Stop]:
+        def step(view: WriteCursor, position: int, size: int) -> tuple[int, Stop]:
             return self._dispatch.walk(view, position, size, self._crc_mode)
 
         step_checked = self._dispatch.walk if self._checks_ahead else None
@@ -275,8 +283,8 @@ class Recovery:
         )
         self._end_log_at(end.offset, erase=True)
         for file in self._log.files.files[start:]:
-            # What a killed process wrote is in the page cache only; from here on it counts as flushed, and puts that
-            # are acknowledged lie behind it.
+            # What a killed process wrote may be in the page cache only; from here on it counts as flushed, and
+            # acknowledged puts follow it.
             file.sync_whole()
         for queue in self._queues.all_queues():
             if isinstance(queue, ConsumeQueue):
@@ -288,7 +296,7 @@ class Recovery:
         newest_ms, durable_ms = self._dispatch.last_store_timestamp_ms, self._checkpoint.physic_msg_timestamp_ms
         if newest_ms < durable_ms:
             _log.error(
-                "records of up to %d ms were on disk, the checkpoint says, and the log ends at physical offset %d with "
+                "by the checkpoint, records of up to %d ms were on disk, but the log ends at physical offset %d with "
                 "one of %d ms: what came behind it is gone, unless the clock was set back. Look for files and sectors "
                 "that are missing before new messages take their place.",
                 durable_ms,
@@ -300,7 +308,7 @@ class Recovery:
         return Recovered(mode, end.offset, files[start].from_offset, count, truncated, newest_ms < durable_ms)
 
     def _note_durable(self, store_ms: int) -> None:
-        """Log and queues are on disk up to here: the next unclean start need not walk this part again."""
+        """Log and queues are on disk up to here: the next unclean start need not scan this part again."""
         checkpoint = self._checkpoint
         checkpoint.physic_msg_timestamp_ms = max(checkpoint.physic_msg_timestamp_ms, store_ms)
         checkpoint.logics_msg_timestamp_ms = max(checkpoint.logics_msg_timestamp_ms, store_ms)
@@ -308,20 +316,20 @@ class Recovery:
 
     @property
     def _find_torn(self) -> FindTorn | None:
-        return self._first_torn if self._crc_mode == 1 else None  # 2 sees every byte; 0 was asked not to look.
+        return self._first_torn if self._crc_mode == 1 else None  # 2 checks every byte; 0 checks none.
 
     def _first_torn(self, file: MappedFile, start: int) -> int | None:
-        # As elsewhere, a clock that was set back a little must not let old times vouch for new records.
+        # A clock that was set back a little must not let old times cover new records.
         return first_torn_record(file, self._checkpoint.physic_msg_timestamp_ms - SAFETY_MS, start)
 
     def _look_before_changing(self, files: Sequence[MappedFile], start: int) -> None:
-        """Find damage that must be refused before anything is cut. Costs a read only if such damage can be met."""
+        """Find damage that must be refused before anything is truncated. Reads only if such damage is possible."""
         if any(map(self._holds_durable_records, files[start + 1 :])):
             end, _ = verify_log(files, start, self._crc_mode, self._find_torn)
             self._refuse_to_destroy(files, end)
 
     def _holds_durable_records(self, file: MappedFile) -> bool:
-        """Whether a file begins with a record that was on disk for certain."""
+        """Whether a file begins with a record that was durable."""
         found = first_record(file)
         return found is not None and found[0] == file.from_offset and found[1] <= self._checkpoint.min_timestamp_ms
 

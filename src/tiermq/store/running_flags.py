@@ -29,6 +29,17 @@ _FORBIDS_WRITING = (
 )
 
 
+_WORDS = {
+    Flag.NOT_READABLE: "it may not be read",
+    Flag.NOT_WRITEABLE: "its log could not be written, or it is a slave's",
+    Flag.WRITE_LOGICS_QUEUE_ERROR: "a consume queue could not be written",
+    Flag.WRITE_INDEX_FILE_ERROR: "its key index could not be written",
+    Flag.DISK_FULL: "its disk is full",
+    Flag.FENCED: "another process has its broker, and it takes messages again only once it is started again",
+    Flag.LOGIC_DISK_FULL: "the disk of its consume queues is full",
+}
+
+
 class RunningFlags:
     """Changed under `_lock` by any thread; `on_change` is called after each change with whether writing is allowed."""
 
@@ -36,9 +47,11 @@ class RunningFlags:
         self._lock = threading.Lock()
         self._on_change = on_change
         self.bits = Flag(0)
+        self._details: dict[Flag, str] = {}
 
-    def set(self, flag: Flag) -> bool:
-        """True when the flag was not set before."""
+    def set(self, flag: Flag, detail: str = "") -> bool:
+        """True when the flag was not set before. `detail`: an explanation for operators."""
+        self._details[flag] = detail
         return self._move(flag, Flag(0))
 
     def clear(self, flag: Flag) -> bool:
@@ -46,7 +59,7 @@ class RunningFlags:
         return self._move(Flag(0), flag)
 
     def _move(self, added: Flag, removed: Flag) -> bool:
-        with self._lock:  # Also while telling: of two changes the last one told must be the last one made.
+        with self._lock:  # Held during the callback: callbacks must come in the order of changes.
             bits = (self.bits | added) & ~removed
             moved = bits != self.bits
             self.bits = bits
@@ -63,5 +76,10 @@ class RunningFlags:
         return not self.bits & _FORBIDS_WRITING
 
     def names(self) -> list[str]:
-        """The reasons that are in force, for people."""
+        """The active reasons, by name."""
         return [flag.name for flag in Flag if flag in self.bits and flag.name is not None]
+
+    def words(self) -> str:
+        """The active reasons, as text; empty when there is none."""
+        details = {flag: self._details.get(flag, "") for flag in Flag if flag in self.bits}
+        return "; ".join(f"{_WORDS[flag]}: {detail}" if detail else _WORDS[flag] for flag, detail in details.items())

@@ -1,11 +1,11 @@
-"""What a store did lately: counts per topic, rates over 10, 60 and 600 seconds, put latency.
+"""Store statistics: counts per topic, rates over 10, 60 and 600 seconds, put latency.
 
     count   every put adds to its topic's messages and bytes; every get to found, missed and transferred
     sample  once a second the totals are noted; a rate is the difference of two notes over the time between them
     latency coarse buckets for ever (the table that RocketMQ prints), fine buckets for the last one to two minutes
 
 Invariants: totals never go down; a rate needs two samples and uses the oldest one that is not older than its window;
-a percentile lies within the bucket that holds it (linear inside), and is 0 when nothing was put.
+a percentile is interpolated linearly within its bucket, and is 0 when nothing was put.
 Counting may be called from any thread; one lock guards it, held for a few additions.
 """
 
@@ -19,8 +19,11 @@ from collections import deque
 from typing import NamedTuple
 
 from tiermq.clock import Clock, SystemClock
+from tiermq.commitlog.commit_log import CommitLog
+from tiermq.message.topic_name import QueueName
+from tiermq.store.reader import Reader
 
-SAMPLES_KEPT = 601  # Ten minutes of seconds, and the one at the start of them.
+SAMPLES_KEPT = 601  # Ten minutes of seconds, and their start.
 SAMPLE_INTERVAL_MS = 1_000
 FINE_RESET_MS = 60_000
 RATE_WINDOWS_SECONDS = (10, 60, 600)
@@ -78,13 +81,8 @@ class StoreStatistics:
         self._started_ms = self._fine_since_ms
         self._samples: deque[Sample] = deque([Sample(self._started_ms, 0, 0, 0, 0)], maxlen=SAMPLES_KEPT)
 
-    def record_put(self, topic: str, size_bytes: int, latency_ms: float, messages: int = 1) -> None:
-        """Count one successful put call, which may have been a batch of several messages."""
-        self.add_puts(topic, size_bytes, messages)
-        self.record_latency(latency_ms)
-
     def record_latency(self, latency_ms: float) -> None:
-        """Count how long one put call took; a store that times only some of its puts gives those."""
+        """Count how long one put call took; a store may time only a sample of its puts."""
         coarse = bisect.bisect_right(_COARSE_ENDS_MS, latency_ms) if latency_ms > 0 else 0
         fine = bisect.bisect_right(FINE_ENDS_MS, latency_ms)
         with self._lock:
@@ -117,10 +115,6 @@ class StoreStatistics:
         """Messages that the log refused since the store was opened."""
         return self._put_failures
 
-    def record_get(self, messages: int) -> None:
-        """Count one get call: found when it returned messages, missed when it returned none."""
-        self.add_gets(1 if messages else 0, 0 if messages else 1, messages)
-
     def add_gets(self, found: int, missed: int, messages: int) -> None:
         """Count get calls that were counted elsewhere first."""
         with self._lock:
@@ -129,7 +123,7 @@ class StoreStatistics:
             self._get_transferred += messages
 
     def sample(self) -> bool:
-        """Note the totals if a second has passed since the last note; says whether it did. Call it often enough."""
+        """Note the totals if a second has passed since the last note; returns whether it did."""
         now_ms = self._clock.now_ms()
         with self._lock:
             if now_ms - self._samples[-1].at_ms < SAMPLE_INTERVAL_MS:
@@ -167,7 +161,7 @@ class StoreStatistics:
     def latency_percentile_ms(self, percentile: float) -> float:
         """The put latency that `percentile` per cent of the recent puts did not exceed."""
         if not 0 <= percentile <= 100:
-            raise ValueError(f"a percentile lies within 0 and 100, found {percentile}")
+            raise ValueError(f"a percentile is between 0 and 100, found {percentile}")
         with self._lock:
             counts = [now + before for now, before in zip(self._fine, self._fine_before, strict=True)]
             latency_ms_max = self._latency_ms_max
@@ -212,3 +206,27 @@ class StoreStatistics:
         ):
             values[name] = {f"{window}s": rate(window) for window in RATE_WINDOWS_SECONDS}
         return values
+
+
+class Counting:
+    """Adds the appender's and the reader's counts to the statistics. Used by the housekeeping thread alone."""
+
+    def __init__(self, log: CommitLog, reader: Reader, statistics: StoreStatistics) -> None:
+        self._log = log
+        self._reader = reader
+        self._statistics = statistics
+        self._puts: dict[QueueName, tuple[int, int]] = {}
+        self._gets = (0, 0, 0)
+
+    def take_over(self) -> None:
+        for handle in self._log.appender.handles():
+            name = (handle.topic, handle.queue_id)
+            puts, stored_bytes = self._puts.get(name, (0, 0))
+            if handle.puts > puts:
+                self._statistics.add_puts(handle.topic, handle.stored_bytes - stored_bytes, handle.puts - puts)
+            self._puts[name] = (handle.puts, handle.stored_bytes)
+        reader = self._reader
+        gets = (reader.found_count, reader.missed_count, reader.transferred_count)
+        self._statistics.add_gets(*(now - before for now, before in zip(gets, self._gets, strict=True)))
+        self._gets = gets
+        self._statistics.sample()

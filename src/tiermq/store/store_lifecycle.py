@@ -1,13 +1,14 @@
-"""StoreLife: opening, recovering, running and closing a store; what users call is in `local_store`.
+"""StoreLifecycle: opening, recovering, running and closing a store; what users call is in `local_store`.
 
     load files -> recover -> start services -> RUNNING -> gate shut -> everything durable -> clean marker -> unlocked
 
 Invariants: a directory that is written to has an `abort` file and no clean marker; the marker is the last thing that a
-clean close writes; whatever fails on the way in leaves the directory unlocked and unmapped.
+clean close writes; a failed open leaves the directory unlocked and unmapped.
 """
 
 from __future__ import annotations
 
+import enum
 import logging
 import os
 import threading
@@ -20,33 +21,31 @@ from typing import Any, Self
 from tiermq.clock import Clock, SystemClock
 from tiermq.config import BrokerRole, StoreConfig
 from tiermq.consumequeue.queue_table import QueueType
-from tiermq.errors import BadConfig, StoreClosed
+from tiermq.errors import BadConfig, IllegalTransition, StoreClosed
 from tiermq.files.file_access import FileAccess, FileLock
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.message.hosts import encode_host
 from tiermq.metrics import Registry
-from tiermq.store.assembly import Parts, assemble, raise_descriptor_limit
-from tiermq.store.clean_marker import CleanMarker, QueueEnd, read_marker, remove_marker, write_marker
-from tiermq.store.lifecycle import Lifecycle, State
+from tiermq.store.checkpoint import CleanMarker, QueueEnd, read_marker, remove_marker, write_marker
+from tiermq.store.readonly.directory import require_no_rocksdb
 from tiermq.store.recovery import Recovered, Recovery
 from tiermq.store.running_flags import Flag
-from tiermq.store.store_files import require_no_rocksdb
-from tiermq.store.store_metrics import register_metrics
 from tiermq.store.tier_continuation import require_own_numbers
 from tiermq.store.topic_attributes import TopicAttributes
+from tiermq.store.wiring import StoreComponents, assemble, raise_descriptor_limit
 
 _log = logging.getLogger(__name__)
 
 DEFAULT_HOST = "127.0.0.1:10911"
 
 
-class StoreLife:
+class StoreLifecycle:
     """See the module. One thread opens and one closes; `_bind_hot_paths` and `_forbid` are the subclass's."""
 
-    def __init__(self, parts: Parts, lock: FileLock) -> None:
+    def __init__(self, parts: StoreComponents, lock: FileLock) -> None:
         self._parts = parts
         self._lock = lock
-        self._lifecycle = Lifecycle()
+        self._lifecycle = StateMachine()
         self._close_lock = threading.Lock()
         self._in_use = False
         self.metrics = Registry()
@@ -67,15 +66,15 @@ class StoreLife:
         with_tier: bool = False,
         **settings: Any,
     ) -> Self:
-        """Open the store in `path`, making it when there is none, and recover what is there.
+        """Open the store in `path`, creating it if missing, and recover it.
 
         `settings` are RocketMQ's names in snake_case. Raises StoreLocked when another process has it, StoreDamaged when
         a file in it is foreign or of a wrong size, ReadOnlyStore when it cannot be written, BadConfig for a bad
         setting, and for one that asks for safety which is not provided (a replica), unless `accept_weaker`.
-        StoreDamaged also when its numbering continues in a tier, unless `with_tier` says that the caller sees to that.
+        StoreDamaged also when its numbering continues in a tier, unless `with_tier`: then the caller handles that.
 
-        `background=False` starts no thread: nothing is dispatched, flushed or cleaned but by `dispatch_now`, `flush`,
-        `flush_queues`, `clean_now` and `close`. For simulations, which must repeat themselves step by step.
+        `background=False` starts no thread: only `dispatch_now`, `flush`, `flush_queues`, `clean_now` and
+        `close` dispatch, flush or clean. For simulations, which must be deterministic.
         """
         config = config or StoreConfig()
         if path is not None:
@@ -150,7 +149,7 @@ class StoreLife:
         self._lifecycle.advance(State.LOAD_INDEX_OK)
 
     def _lost_index_files(self, marker: CleanMarker | None) -> bool:
-        """Whether files of the index vanished since the store was closed."""
+        """Whether index files are missing that existed when the store was closed."""
         if marker is None or marker.checkpoint_hex != self._parts.checkpoint.encoded().hex():
             return False
         listed = self._parts.access.list_files(f"{self._parts.config.root_path}/index")
@@ -162,13 +161,13 @@ class StoreLife:
         recovery = Recovery(
             parts.config, parts.log, parts.queues, parts.dispatch, parts.checkpoint, self._index_from, threads
         )
-        # A recovery that dies has changed queues: the marker would take what it left for what was closed.
+        # A recovery that is killed has changed queues: the marker would describe the state before it.
         self.recovered = recovery.run(clean, marker, before_changes=self._take_into_use)
         self._lifecycle.advance(State.RECOVER_TOPIC_QUEUE_TABLE_OK)
         _log.info("recovered %s: %s", parts.config.root_path, self.recovered)
 
     def _take_into_use(self) -> None:
-        """From here on no marker vouches for the directory, and its abort file says so. Harmless when repeated."""
+        """Remove the clean marker and write the abort file. Idempotent."""
         if self._in_use:
             return
         access, root = self._parts.access, str(self._parts.config.root_path)
@@ -182,7 +181,7 @@ class StoreLife:
         return services if parts.commit_service is None else [parts.commit_service, *services]
 
     def close(self) -> None:
-        """Flush and dispatch everything, and let the directory go. Calling it again changes nothing.
+        """Flush and dispatch everything, and unlock the directory. Idempotent.
 
         The abort file stays, so that the next start checks everything, when something could not be finished.
         """
@@ -213,7 +212,7 @@ class StoreLife:
             parts.commit_service.stop()
         parts.flush_service.stop()
         parts.group_commit.stop()
-        parts.flusher.flush_all()  # The services did it, unless they never ran.
+        parts.flusher.flush_all()  # The services did it, unless they were never started.
         paused = parts.reput.paused
         parts.reput.stop()
         parts.queue_flush.stop()
@@ -292,3 +291,61 @@ class StoreLife:
     def _ensure_running(self) -> None:
         if not self._lifecycle.running:
             raise StoreClosed(f"the store in {self._parts.config.root_path} is closed")
+
+
+class State(enum.IntEnum):
+    """Numbers are RocketMQ's; the compaction state exists there only."""
+
+    INIT = 0
+    LOAD_BEGIN = 10
+    LOAD_COMMITLOG_OK = 11
+    LOAD_CONSUME_QUEUE_OK = 12
+    LOAD_INDEX_OK = 14
+    RECOVER_BEGIN = 20
+    RECOVER_CONSUME_QUEUE_OK = 21
+    RECOVER_COMMITLOG_OK = 22
+    RECOVER_TOPIC_QUEUE_TABLE_OK = 23
+    RUNNING = 30
+    SHUTDOWN_BEGIN = 40
+    SHUTDOWN_OK = 41
+
+
+class StateMachine:
+    """State of a store; it only moves forward. Changed by the thread that opens or closes it."""
+
+    def __init__(self) -> None:
+        self.state = State.INIT
+
+    def advance(self, to: State) -> None:
+        """Move forward; a move to the same or an earlier state raises and changes nothing."""
+        if to <= self.state:
+            raise IllegalTransition(f"a store that is {self.state.name} cannot become {to.name}")
+        self.state = to
+
+    @property
+    def running(self) -> bool:
+        return self.state is State.RUNNING
+
+
+def register_metrics(registry: Registry, parts: StoreComponents) -> None:
+    """Values are read at each rendering: a metric costs nothing between renderings."""
+    figures = {
+        "rocketmq_storage_size": ("bytes of the mapped commit log", lambda: parts.log.files.total_mapped_bytes),
+        "rocketmq_storage_flush_behind_bytes": (
+            "bytes of the commit log that are not durable yet",
+            lambda: max(0, parts.log.max_offset - parts.log.files.flushed_where),
+        ),
+        "rocketmq_storage_dispatch_behind_bytes": ("bytes not dispatched yet", parts.reput.behind_bytes),
+        "tiermq_store_puts_total": ("records put since the store was opened", lambda: parts.log.appender.puts),
+        "tiermq_store_put_bytes_total": ("bytes put since the opening", lambda: parts.log.appender.stored_bytes),
+        "tiermq_store_queues_refused_total": (
+            "queues that were not begun because the next start could not map them",
+            lambda: parts.queues.budget.refused_count,
+        ),
+        "tiermq_store_put_failures_total": ("messages that the log refused", lambda: parts.statistics.put_failures),
+        "tiermq_store_flushes_total": ("flushes of the commit log", lambda: parts.flusher.flush_count),
+        "tiermq_store_queue_gaps_total": ("queues found with lost messages", lambda: parts.dispatch.gap_count),
+        "tiermq_store_writeable": ("1 when puts are accepted", lambda: float(parts.flags.writeable)),
+    }
+    for name, (text, read) in figures.items():
+        registry.gauge(name, text).labels().set_function(read)

@@ -1,4 +1,4 @@
-"""TableJournal: changes of a configuration table, beside its file, so that one change does not rewrite the whole.
+"""TableJournal: changes of a configuration table, beside its file, so that one change does not rewrite the whole file.
 
     topics.json            the whole table, as RocketMQ keeps it, and its data version
     topics.json.journal    lines, oldest first:   <crc32 as 8 hex digits> <JSON>
@@ -6,10 +6,10 @@
                            {"v":[…],"put":{"orders":{…}},"gone":["old"]}    one change, and the version after it
 
 Invariants: a change is on disk when `append` returns, also for a power cut. Changes belong to the file whose version is
-the base or one of theirs: those behind it are applied, the others are in it already. A file that is older than the base
+the base or one of theirs: those behind it are applied, earlier ones are in it already. A file older than the base
 (its backup was read, or an older copy put back) gets all changes, since they are later than anything in it. A file that
 another program wrote since gets the entries that it lacks, without those that were deleted again, and nothing else.
-A line that is torn or damaged is passed over; one that is whole and says what no broker writes is StoreDamaged.
+A torn or damaged line is skipped; a valid line with content that no broker writes raises StoreDamaged.
 RocketMQ does not look at the journal: what it holds is in the file after `clear` at the latest, which follows each
 whole write.
 """
@@ -27,19 +27,19 @@ from typing import Any, NamedTuple
 
 from tiermq.errors import StoreDamaged, TierMQError
 from tiermq.files.file_access import FileAccess
+from tiermq.settings import LONG_MAX
 
 _log = logging.getLogger(__name__)
 
 SUFFIX = ".journal"
 _CRC_CHARACTERS = 8
-_LONG_MAX = 2**63 - 1
 Version = tuple[int, int, int]
 """Timestamp, counter, state version."""
 
 
 @dataclass(slots=True)
 class JournalChanges:
-    """What a journal says beyond its file."""
+    """Changes that a journal has beyond its file."""
 
     version: Version | None = None
     """After the last change; None when the file's own counts."""
@@ -70,11 +70,11 @@ class TableJournal:
         self,
         version: Version,
         has: Callable[[str], bool],
-        check: Callable[[str, Any], None] = lambda _name, _entry: None,
+        check: Callable[[str, Any], object] = lambda _name, _entry: None,
     ) -> JournalChanges:
         """The changes to a file of this version, that has these entries.
 
-        `check(name, entry)` raises a TierMQError for an entry that cannot be. Raises StoreDamaged.
+        `check(name, entry)` raises a TierMQError for an invalid entry. Raises StoreDamaged.
         """
         lines = list(self._lines(check))
         known = {line.version for line in lines}
@@ -84,7 +84,7 @@ class TableJournal:
         takes_all = is_ours or is_older
         if lines and not is_ours:
             added = "all its changes are made" if is_older else "what that lacks is added"
-            _log.warning("%s: belongs to another state of its file; %s", self.path, added)
+            _log.warning("%s: belongs to another version of its table file; %s", self.path, added)
         for line in lines:
             if line.put is None or (is_ours and line.version[1] <= version[1]):
                 continue
@@ -99,7 +99,7 @@ class TableJournal:
             changes.gone.clear()
         return changes
 
-    def _lines(self, check: Callable[[str, Any], None]) -> Iterator[_Line]:
+    def _lines(self, check: Callable[[str, Any], object]) -> Iterator[_Line]:
         counter = -1
         for number, text in _texts(self._access, self.path):
             try:
@@ -164,7 +164,7 @@ def _texts(access: FileAccess, path: str) -> Iterator[tuple[int, bytes]]:
         text = line[_CRC_CHARACTERS + 1 :]
         if line[: _CRC_CHARACTERS + 1] != b"%08x " % zlib.crc32(text):
             if number < len(lines):  # A torn end is a change that was not acknowledged.
-                _log.error("%s: line %d is damaged, what it says is lost", path, number)
+                _log.error("%s: line %d is damaged; its change is lost", path, number)
             continue
         yield number, text
 
@@ -187,6 +187,6 @@ def _decoded(text: bytes) -> _Line:
 def _version(value: Any) -> Version:
     if not isinstance(value, list) or len(value) != 3 or not all(type(each) is int for each in value):
         raise ValueError("no version of three numbers")
-    if not all(0 <= each <= _LONG_MAX for each in value):
+    if not all(0 <= each <= LONG_MAX for each in value):
         raise ValueError("a version beyond 63 bits")
     return value[0], value[1], value[2]

@@ -1,4 +1,4 @@
-"""What the store must know about topics: whether their queues are simple ones or batch ones.
+"""Topic attributes that the store needs: whether a topic's queues are simple queues or batch queues.
 
 RocketMQ keeps topic attributes in `config/topics.json`; a store that is opened without a broker reads them from there.
 """
@@ -9,15 +9,15 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from tiermq.consumequeue.queue_table import QueueType
+from tiermq.files.config_file import decode_lenient_json
 from tiermq.files.file_access import FileAccess
-from tiermq.store.lenient_json import decode_lenient_json
 from tiermq.store.table_journal import TableJournal, Version
 
 ATTRIBUTE = "queue.type"
 
 
 class TopicAttributes:
-    """Queue types by topic. A topic that nobody said anything about has simple queues."""
+    """Queue types by topic. A topic without attributes has simple queues."""
 
     def __init__(self, types: dict[str, QueueType] | None = None) -> None:
         self._types = dict(types or {})

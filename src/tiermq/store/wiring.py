@@ -1,4 +1,7 @@
-"""Assembly: makes the parts of a store and connects them. `LocalStore` drives them; tests may take them one by one."""
+"""Wiring: create the components of a store and connect them; its threads reput, queue flush and housekeeping.
+
+Tests may use components singly. Each round of a thread is short; a test can run it by hand.
+"""
 
 from __future__ import annotations
 
@@ -9,33 +12,150 @@ from dataclasses import dataclass
 
 from tiermq.clock import Clock
 from tiermq.commitlog.commit_log import CommitLog
-from tiermq.commitlog.flushing import Flusher, GroupCommit, RealTimeCommit, RealTimeFlush
-from tiermq.commitlog.page_release import PageRelease
+from tiermq.commitlog.flush_services import Flusher, GroupCommit, PageRelease, RealTimeCommit, RealTimeFlush
 from tiermq.config import FlushDiskType, StoreConfig
 from tiermq.consumequeue.queue_table import QueueTable
 from tiermq.errors import CorruptRecord
-from tiermq.files.allocator import FileAllocator, Preparation
+from tiermq.files.allocator import FileAllocator, Preparation, TransientPool
 from tiermq.files.file_access import FileAccess
-from tiermq.files.mapped_file_queue import MappedFileQueue
-from tiermq.files.multi_path import MultiPathMappedFileQueue
-from tiermq.files.transient_pool import TransientPool
+from tiermq.files.mapped_file_queue import MappedFileQueue, MultiPathMappedFileQueue
+from tiermq.files.os_errors import maps_max
 from tiermq.index.index_service import IndexService
+from tiermq.service import Service
 from tiermq.store.checkpoint import Checkpoint
-from tiermq.store.cleaning import Cleaner
-from tiermq.store.counting import Counting
-from tiermq.store.dispatching import Dispatch
-from tiermq.store.querying import CANDIDATES_MAX
-from tiermq.store.reading import Reader
+from tiermq.store.clean_service import CleanService
+from tiermq.store.dispatch import Dispatch
+from tiermq.store.reader import CANDIDATES_MAX, Reader
 from tiermq.store.running_flags import Flag, RunningFlags
-from tiermq.store.services import Housekeeping, QueueFlush, Reput
-from tiermq.store.statistics import StoreStatistics
+from tiermq.store.statistics import Counting, StoreStatistics
 from tiermq.store.topic_attributes import TopicAttributes
+
+REPUT_REST_S = 0.1
+HOUSEKEEPING_REST_S = 1.0
+CLEAN_DELAY_MS = 60_000
+SYNC_GATHER_S = 0.001
+"""How long reput batches puts that wait for the disk anyway; RocketMQ's reput also polls every millisecond."""
+
+
+class Reput(Service):
+    """Dispatches what was put. The appender wakes it when `idle` is set."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        log: CommitLog,
+        dispatch: Dispatch,
+        limit: Callable[[], int],
+        on_damage: Callable[[CorruptRecord], None],
+    ) -> None:
+        super().__init__("reput")
+        # Under SYNC_FLUSH every put would wake it, which costs a put more than its dispatch does.
+        self._gather_s = SYNC_GATHER_S if config.flush_disk_type is FlushDiskType.SYNC_FLUSH else 0.0
+        self.paused = False
+        self._log = log
+        self._dispatch = dispatch
+        self._limit = limit
+        self._on_damage = on_damage
+
+    def run_once(self) -> float:
+        if self.paused:
+            return REPUT_REST_S
+        if self._gather_s:
+            self._stopping.wait(self._gather_s)
+        try:
+            self._dispatch.run(self._limit(), stopping=lambda: self.stopping or self.paused)
+        except CorruptRecord as error:
+            self._on_damage(error)
+            raise
+        appender = self._log.appender
+        appender.reput_idle = True
+        if self._limit() > self._dispatch.offset:  # A put arrived between the last check and setting idle.
+            appender.reput_idle = False
+            return 0.0
+        return REPUT_REST_S
+
+    def behind_bytes(self) -> int:
+        return max(0, self._limit() - self._dispatch.offset)
+
+
+class QueueFlush(Service):
+    """Flushes consume queues, and advances the checkpoint only to what is on disk."""
+
+    def __init__(
+        self, config: StoreConfig, queues: QueueTable, dispatch: Dispatch, checkpoint: Checkpoint, clock: Clock
+    ) -> None:
+        super().__init__("flush-consumequeue")
+        self._config = config
+        self._queues = queues
+        self._dispatch = dispatch
+        self._checkpoint = checkpoint
+        self._clock = clock
+        self._last_thorough_ms = clock.now_ms()
+
+    def run_once(self) -> float:
+        now_ms = self._clock.now_ms()
+        if now_ms >= self._last_thorough_ms + self._config.flush_consume_queue_thorough_interval:
+            self._last_thorough_ms = now_ms
+            self.flush_all()
+        else:
+            for queue in self._queues.all_queues():
+                queue.flush(self._config.flush_consume_queue_least_pages)
+        return self._config.flush_interval_consume_queue / 1000
+
+    def flush_all(self) -> None:
+        """Everything that was dispatched before the call is durable on return, and in the checkpoint."""
+        dispatched_ms = self._dispatch.last_store_timestamp_ms
+        for queue in self._queues.all_queues():
+            while not queue.flush(0):
+                pass
+        if dispatched_ms > 0:
+            self._checkpoint.logics_msg_timestamp_ms = dispatched_ms
+        self._checkpoint.flush()
+
+
+class Housekeeping(Service):
+    """Once a second: statistics, checkpoint, memory; at its interval: cleaning."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        cleaner: CleanService,
+        checkpoint: Checkpoint,
+        sample: Callable[[], None],
+        release_pages: Callable[[], None],
+        clock: Clock,
+    ) -> None:
+        super().__init__("housekeeping")
+        self._config = config
+        self._cleaner = cleaner
+        self._checkpoint = checkpoint
+        self._sample = sample
+        self._release_pages = release_pages
+        self._clock = clock
+        self._next_clean_ms = clock.now_ms() + CLEAN_DELAY_MS
+
+    def clean_soon(self) -> None:
+        """Resume a round of the cleaner that a veto stopped. Any thread may call it."""
+        self._cleaner.go_on()
+        self._next_clean_ms = 0
+        self.wake()
+
+    def run_once(self) -> float:
+        self._sample()
+        self._checkpoint.flush()
+        self._release_pages()
+        now_ms = self._clock.now_ms()
+        if now_ms >= self._next_clean_ms:
+            self._next_clean_ms = now_ms + self._config.clean_resource_interval
+            self._cleaner.run()
+        return HOUSEKEEPING_REST_S
+
 
 LOG_RESERVE_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(slots=True)
-class Parts:
+class StoreComponents:
     """Everything that a store consists of."""
 
     config: StoreConfig
@@ -52,7 +172,7 @@ class Parts:
     index: IndexService | None
     dispatch: Dispatch
     reader: Reader
-    cleaner: Cleaner
+    cleaner: CleanService
     flusher: Flusher
     group_commit: GroupCommit
     flush_service: GroupCommit | RealTimeFlush
@@ -75,15 +195,14 @@ def assemble(
     store_host: bytes,
     attributes: TopicAttributes,
     background: bool = True,
-) -> Parts:
+) -> StoreComponents:
     """Make and connect the parts; `background` as in `LocalStore.open`. On disk, only the checkpoint is opened."""
-    root = str(config.root_path)
     statistics = StoreStatistics(clock)
     pool = _pool(config)
     allocator = _allocator(config, access, clock, pool, background)
     files = _log_files(config, access, clock, allocator)
-    queues = _queue_table(config, access, clock, attributes, root)
-    box: list[Parts] = []  # The callbacks below run only once the parts exist.
+    box: list[StoreComponents] = []  # The callbacks below run only once the parts exist.
+    queues = _queue_table(config, access, clock, attributes, box)
     log = CommitLog(
         config,
         files,
@@ -91,17 +210,18 @@ def assemble(
         clock=clock,
         wake=lambda: _wake_after_put(box[0]),
         first_offset_of=lambda topic, queue_id: _first_offset(queues, topic, queue_id),
+        may_begin=queues.may_begin,
         is_batch_queue=attributes.is_batch_queue,
         note_latency=statistics.record_latency,
         note_failure=statistics.record_put_failures,
     )
-    checkpoint = Checkpoint(access, os.path.join(root, "checkpoint"))
+    checkpoint = Checkpoint(access, os.path.join(config.root_path, "checkpoint"))
     is_indexed = config.message_index_enable
-    index = _index_service(config, access, clock, checkpoint, root, background) if is_indexed else None
+    index = _index_service(config, access, clock, checkpoint, background) if is_indexed else None
     dispatch = Dispatch(config, log, queues, index)
     flags = RunningFlags(lambda writeable: _set_gate(box[0], writeable))
-    cleaner = Cleaner(config, access, log, queues, index, flags, clock)
-    cleaner.vetoes.append(lambda _, end: end > dispatch.offset)  # Nobody could ever have got those records.
+    cleaner = CleanService(config, access, log, queues, index, flags, clock)
+    cleaner.vetoes.append(lambda _, end: end > dispatch.offset)  # Those records were never readable.
     log.on_disk_full = cleaner.note_disk_full
     flusher = Flusher(
         log,
@@ -112,7 +232,7 @@ def assemble(
     group_commit = GroupCommit(config, flusher)
     reader = Reader(config, log, queues, _physical_memory_bytes())
     sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-    parts = Parts(
+    parts = StoreComponents(
         config=config,
         access=access,
         clock=clock,
@@ -142,7 +262,7 @@ def assemble(
 
 def _housekeeping(
     config: StoreConfig,
-    cleaner: Cleaner,
+    cleaner: CleanService,
     checkpoint: Checkpoint,
     log: CommitLog,
     reader: Reader,
@@ -213,22 +333,28 @@ def _log_files(config: StoreConfig, access: FileAccess, clock: Clock, allocator:
 
 
 def _queue_table(
-    config: StoreConfig, access: FileAccess, clock: Clock, attributes: TopicAttributes, root: str
+    config: StoreConfig, access: FileAccess, clock: Clock, attributes: TopicAttributes, box: list[StoreComponents]
 ) -> QueueTable:
     return QueueTable(
         access,
-        root,
+        str(config.root_path),
         clock,
         attributes.queue_type_of,
         file_size=config.mapped_file_size_consume_queue,
         ext_file_size=config.mapped_file_size_consume_queue_ext,
         batch_file_size=config.mapper_file_size_batch_consume_queue,
         enable_ext=config.enable_consume_queue_ext,
+        maps_max=maps_max(),
+        other_maps=lambda: _other_maps(box[0]),
     )
 
 
+def _other_maps(parts: StoreComponents) -> int:
+    return len(parts.log.files.files) + (0 if parts.index is None else len(parts.index.files))
+
+
 def _index_service(
-    config: StoreConfig, access: FileAccess, clock: Clock, checkpoint: Checkpoint, root: str, background: bool
+    config: StoreConfig, access: FileAccess, clock: Clock, checkpoint: Checkpoint, background: bool
 ) -> IndexService:
     def note_synced(timestamp_ms: int) -> None:
         checkpoint.index_msg_timestamp_ms = timestamp_ms
@@ -236,7 +362,7 @@ def _index_service(
 
     return IndexService(
         access,
-        os.path.join(root, "index"),
+        os.path.join(config.root_path, "index"),
         config.max_hash_slot_num,
         config.max_index_num,
         clock,
@@ -251,7 +377,7 @@ def _first_offset(queues: QueueTable, topic: str, queue_id: int) -> int:
     return 0 if queue is None else queue.max_offset
 
 
-def _set_gate(parts: Parts, writeable: bool) -> None:
+def _set_gate(parts: StoreComponents, writeable: bool) -> None:
     parts.log.set_writeable(writeable)
 
 
@@ -266,16 +392,16 @@ def _note_damage(flags: RunningFlags) -> Callable[[CorruptRecord], None]:
     return stop_writing
 
 
-def _wake_after_put(parts: Parts) -> None:
+def _wake_after_put(parts: StoreComponents) -> None:
     parts.reput.wake()
     if parts.commit_service is not None and parts.config.wake_commit_when_put_message:
-        parts.commit_service.wake()  # Before it is committed nobody can read it, reput neither.
+        parts.commit_service.wake()  # Neither readers nor reput can read it before it is committed.
 
 
-def _wake_reput(parts: Parts) -> None:
+def _wake_reput(parts: StoreComponents) -> None:
     appender = parts.log.appender
-    if appender.idle:
-        appender.idle = False
+    if appender.reput_idle:
+        appender.reput_idle = False
         parts.reput.wake()
 
 

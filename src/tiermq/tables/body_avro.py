@@ -1,5 +1,5 @@
 """Avro bodies to columns, by the writer's schema. A body is one datum, plain or with the header of Avro's single-object
-encoding (C3 01 and eight bytes), which is passed over.
+encoding (C3 01 and eight bytes), which is skipped.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import fastavro
 import pyarrow as pa
 
 from tiermq.errors import BadBody
-from tiermq.spark.tables.body_format import DecodedBodies, decode_each
-from tiermq.spark.tables.ddl_schema import checked
+from tiermq.tables.body_format import DecodedBodies, decode_each
+from tiermq.tables.ddl_schema import checked
 
 SINGLE_OBJECT = b"\xc3\x01"
 SINGLE_OBJECT_BYTES = 10
@@ -69,7 +69,7 @@ class AvroBodies:
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:
-    """What Arrow does not take as it is: a UUID where a text is expected, a map inside."""
+    """Convert values that Arrow does not accept: a UUID where a text is expected, a map inside."""
     if value is None:
         return None
     if pa.types.is_map(kind):
@@ -90,7 +90,7 @@ def _arrow_type(schema: Any, named: dict[str, pa.DataType]) -> pa.DataType:
     if isinstance(schema, str):
         found = _PLAIN.get(schema) or named.get(schema) or named.get(schema.rsplit(".", 1)[-1])
         if found is None:
-            raise BadBody(f"Avro type {schema!r} is not known, or contains itself, which a table cannot")
+            raise BadBody(f"Avro type {schema!r} is unknown or recursive, which a table cannot represent")
         return found
     kind = schema["type"]
     if isinstance(kind, dict | list):

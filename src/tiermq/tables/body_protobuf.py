@@ -14,8 +14,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from tiermq.errors import BadBody
-from tiermq.spark.tables.body_format import DecodedBodies, decode_each
-from tiermq.spark.tables.ddl_schema import checked
+from tiermq.tables.body_format import DecodedBodies, decode_each
+from tiermq.tables.ddl_schema import checked
 
 _TYPES = {
     FieldDescriptor.CPPTYPE_INT32: pa.int32(),
@@ -70,7 +70,7 @@ class ProtobufBodies:
 
 def _fields(descriptor: Descriptor, outer: tuple[str, ...]) -> list[pa.Field]:
     if descriptor.full_name in outer:
-        raise BadBody(f"message {descriptor.full_name} contains itself, which a table cannot")
+        raise BadBody(f"message {descriptor.full_name} is recursive, which a table cannot represent")
     path = (*outer, descriptor.full_name)
     return [pa.field(field.name, _field_type(field, path)) for field in descriptor.fields]
 

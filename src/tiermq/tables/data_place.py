@@ -3,7 +3,7 @@
     file:///lake/orders      /lake/orders      s3://bucket/prefix (AWS_* variables, AWS_ENDPOINT_URL)      gs://…
 
 A file that `create` has closed is durable. `move` gives a file its last name; it may be repeated after a crash.
-Clients of object stores are made when they are first used, in the process that uses them.
+Clients of object stores are created on first use, in the process that uses them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SCHEMES = ("file", "s3", "gs")
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file of a listing. The name is relative to the place."""
+    """A file of a listing. The name is relative to the root."""
 
     name: str
     size: int
@@ -116,7 +116,7 @@ class DataPlace:
         system.delete_file(source)
 
     def files(self, folder: str = "") -> list[FoundFile]:
-        """Every file in a folder of the place, at any depth; none when there is no such folder."""
+        """Every file in a folder, at any depth; none if it does not exist."""
         base = f"{self.path}/{folder}".rstrip("/")
         found = self._system().get_file_info(pa.fs.FileSelector(base, allow_not_found=True, recursive=True))
         cut = len(self.path) + 1
@@ -134,17 +134,17 @@ class DataPlace:
             return
 
     def _system(self) -> Any:
-        return _file_system(os.getpid(), urlsplit(self.url).scheme)
+        endpoint = os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT")
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        return _file_system(os.getpid(), urlsplit(self.url).scheme, endpoint, region)
 
 
 @lru_cache(maxsize=8)
-def _file_system(_process: int, scheme: str) -> Any:
+def _file_system(_process: int, scheme: str, endpoint: str | None, region: str | None) -> Any:
     if scheme == "file":
         return pa.fs.LocalFileSystem()
     if scheme == "gs":
         return pa.fs.GcsFileSystem()
-    endpoint = os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT")
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     settings: dict[str, Any] = {"region": region} if region else {}
     if endpoint:
         parts = urlsplit(endpoint)

@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from tiermq.errors import BadBody
+from tiermq.history.arrow_schema import TIMESTAMP
 
-_TIMESTAMP = pa.timestamp("us", tz="UTC")
 _TYPES = {
     "string": pa.string(),
     "boolean": pa.bool_(),
@@ -32,13 +32,13 @@ _TYPES = {
     "double": pa.float64(),
     "binary": pa.binary(),
     "date": pa.date32(),
-    "timestamp": _TIMESTAMP,
-    "timestamp_ltz": _TIMESTAMP,
+    "timestamp": TIMESTAMP,
+    "timestamp_ltz": TIMESTAMP,
     "timestamp_ntz": pa.timestamp("us"),
 }
 _TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[<>(),:])")
 _JSON_TYPES = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
-_JSON_FORMATS = {"date-time": _TIMESTAMP, "date": pa.date32()}
+_JSON_FORMATS = {"date-time": TIMESTAMP, "date": pa.date32()}
 
 
 def schema_of_ddl(text: str) -> pa.Schema:

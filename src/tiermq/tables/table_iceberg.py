@@ -4,7 +4,7 @@
     catalog="sqlite:////lake/catalog.db", warehouse="file:///lake"      a catalogue in a file, made when it is not there
     catalog="prod"                                                      a catalogue of .pyiceberg.yaml or PYICEBERG_*
 
-A table that is made here is partitioned by topic, says that its files are sorted by broker, topic, queue and offset,
+A table created here is partitioned by topic, declares its sort order (broker, topic, queue, offset),
 and has `recordId` as its identifier field, as far as it has these columns. The catalogue in a file is called `tiermq`.
 """
 
@@ -12,23 +12,32 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.table import _parquet_files_to_data_files
 from pyiceberg.table.sorting import NullOrder
 from pyiceberg.transforms import IdentityTransform
 
 from tiermq.errors import BadOption, TableConflict
-from tiermq.spark.tables.data_place import DataPlace
-from tiermq.spark.tables.table_contract import COMMIT_PROPERTY, ID_COLUMN, DataFile, own_errors
-from tiermq.spark.tables.table_parquet import conflict
+from tiermq.tables.data_place import DataPlace
+from tiermq.tables.table_contract import (
+    ATTEMPTS,
+    COMMIT_PROPERTY,
+    ID_COLUMN,
+    DataFile,
+    ExpiredFiles,
+    conflict,
+    own_errors,
+    rewritten,
+)
 
-ATTEMPTS = 5
 RETRIES = "commit.retry.num-retries"
+NAME_MAPPING = "schema.name-mapping.default"
 SQLITE = "sqlite:///"
 SORTED_BY = ("brokerName", "topic", "queueId", "queueOffset")
 """As tasks write rows: queues in their order, each by its offsets."""
@@ -39,6 +48,7 @@ class IcebergTable:
 
     kind = "iceberg"
     stages_files = False
+    refusals: ClassVar[dict[str, str]] = {}
 
     def __init__(self, name: str, catalog: str, warehouse: str | None = None) -> None:
         self._name = name
@@ -47,13 +57,13 @@ class IcebergTable:
 
     @property
     def place(self) -> DataPlace:
-        """The table's own location; before it is made, the one that it gets."""
+        """The table's own location; before it is created, its future location."""
         table = self._open()
         if table is not None:
             return DataPlace.of(table.location())
         if self._warehouse is None:
             raise BadOption(
-                f"iceberg table {self._name}: expected it to exist, or a warehouse to make it in, found neither"
+                f"iceberg table {self._name}: expected it to exist, or a warehouse to create it in, found neither"
             )
         return DataPlace.of(f"{self._warehouse}/{self._name.replace('.', '/')}")
 
@@ -77,7 +87,7 @@ class IcebergTable:
         table = self._open()
         return None if table is None else table.schema().as_arrow()
 
-    def create(self, schema: pa.Schema) -> None:
+    def create(self, schema: pa.Schema, identifier: str = ID_COLUMN) -> None:
         if self._open() is None:
             place = self.place
             with own_errors(f"iceberg table {self._name}", OSError):
@@ -86,34 +96,102 @@ class IcebergTable:
                     suppress(TableAlreadyExistsError),
                     self._catalog.create_table_transaction(self._name, schema=schema, location=place.url) as made,
                 ):
-                    _lay_out(made, schema)
+                    _lay_out(made, schema, identifier)
 
-    def commit(self, number: int, previous: int, files: Sequence[DataFile], schema: pa.Schema) -> None:  # noqa: ARG002 - the signature is shared
+    def evolve(self, schema: pa.Schema) -> None:
+        with own_errors(f"iceberg table {self._name}", ValueError), self._open().update_schema() as change:
+            change.union_by_name(schema)
+
+    def files(self) -> dict[str, int]:
+        table = self._open()
+        return {} if table is None else {name: file.file_size_in_bytes for name, file in _live_files(table).items()}
+
+    def commit(
+        self,
+        number: int,
+        previous: int,
+        files: Sequence[DataFile],
+        schema: pa.Schema,  # noqa: ARG002 - the signature is shared
+        removed: Sequence[str] = (),
+    ) -> None:
+        def is_done(table: Any) -> bool:
+            found = int(table.properties.get(COMMIT_PROPERTY, "0"))
+            if found not in (number, previous):
+                raise conflict(self._name, previous, found)
+            return found == number
+
+        self._write(files, removed, is_done, {COMMIT_PROPERTY: str(number)})
+
+    def replace(self, files: Sequence[DataFile], removed: Sequence[str], schema: pa.Schema) -> None:  # noqa: ARG002
+        self._write(files, removed, lambda _table: False, {})
+
+    def partitions(self) -> list[list[str]]:
+        table = self._open()
+        groups: dict[Any, list[str]] = {}
+        for name, file in sorted(_live_files(table).items()) if table is not None else ():
+            if file.spec_id == table.spec().spec_id:
+                groups.setdefault(tuple(file.partition), []).append(name)
+        return list(groups.values())
+
+    def expire(self, keep_hours: int, now_ms: int, *, dry_run: bool) -> ExpiredFiles:
+        """Files younger than this stay, also without a snapshot: a running export may add them."""
+        table = self._open()
+        before_ms = now_ms - keep_hours * 3_600_000
+        heads = {ref.snapshot_id for ref in table.refs().values()}
+        old = [
+            each.snapshot_id
+            for each in table.snapshots()
+            if each.timestamp_ms < before_ms and each.snapshot_id not in heads
+        ]
+        if old and not dry_run:
+            with own_errors(f"iceberg table {self._name}", CommitFailedException):
+                table.maintenance.expire_snapshots().by_ids(old).commit()
+            table = self._open()
+        place = self.place
+        kept = _referenced(table, set(old))
+        names = tuple(
+            file.name
+            for file in place.files()
+            if file.name.startswith(("data/", "metadata/"))
+            and file.name.endswith((".parquet", ".avro"))
+            and file.modified_ms < before_ms
+            and f"{place.url}/{file.name}" not in kept
+        )
+        for name in () if dry_run else names:
+            place.remove(name)
+        return ExpiredFiles(len(old), names)
+
+    def _write(
+        self, files: Sequence[DataFile], removed: Sequence[str], is_done: Callable[[Any], bool], mark: dict[str, str]
+    ) -> None:
         for _ in range(ATTEMPTS):
             table = self._open()
             if table is None:
-                raise TableConflict(f"iceberg table {self._name} went away while it was exported to; run it again")
-            found = int(table.properties.get(COMMIT_PROPERTY, "0"))
-            if found == number:
+                raise TableConflict(f"iceberg table {self._name} was deleted during the export; run it again")
+            if is_done(table):
                 return
-            if found != previous:
-                raise conflict(self._name, previous, found)
+            live = _live_files(table) if removed else {}
+            if gone := set(removed) - live.keys():
+                raise rewritten(self._name, gone)
             left_behind = table.properties.get(RETRIES) == "0" and COMMIT_PROPERTY in table.properties
             # A retry inside would not look whether another export was the reason. Not stored: this is our copy.
             table.metadata.properties[RETRIES] = "0"
             paths = [f"{self.place.url}/{file.name}" for file in files]
-            mark = {COMMIT_PROPERTY: str(number)}
             try:
                 with _quietly(), table.transaction() as change:
-                    change.set_properties(mark)
-                    if left_behind:  # By exports of older versions, in the table itself.
+                    if mark:
+                        change.set_properties(mark)
+                    if left_behind:  # By exports of older versions, in the table.
                         change.remove_properties(RETRIES)
-                    # Their names are random: nobody has added them before, and to look would read every manifest.
-                    change.add_files(paths, snapshot_properties=mark, check_duplicate_files=False)
+                    if removed:
+                        _replace(change, [live[name] for name in removed], paths, mark)
+                    else:
+                        # Their names are random: they were not added before, and a check would read every manifest.
+                        change.add_files(paths, snapshot_properties=mark, check_duplicate_files=False)
             except CommitFailedException:
                 continue
             return
-        raise TableConflict(f"iceberg table {self._name}: others commit all the time; run it again")
+        raise TableConflict(f"iceberg table {self._name}: the commit conflicts with other writers; run it again")
 
     def _open(self) -> Any:
         try:
@@ -122,7 +200,7 @@ class IcebergTable:
             return None
 
 
-def _lay_out(made: Any, schema: pa.Schema) -> None:
+def _lay_out(made: Any, schema: pa.Schema, identifier: str) -> None:
     """Partition, order and identity of a new table, by those columns that it has."""
     if "topic" in schema.names:
         with made.update_spec() as spec:
@@ -132,9 +210,9 @@ def _lay_out(made: Any, schema: pa.Schema) -> None:
         with made.update_sort_order() as change:
             for name in order:
                 change.asc(name, IdentityTransform(), NullOrder.NULLS_FIRST)
-    if ID_COLUMN in schema.names:
+    if identifier in schema.names:
         with made.update_schema() as change:
-            change.set_identifier_fields(ID_COLUMN)
+            change.set_identifier_fields(identifier)
 
 
 @contextmanager
@@ -172,7 +250,7 @@ def open_catalog(catalog: str, warehouse: str | None) -> Catalog:
 
 
 def s3_properties() -> dict[str, str]:
-    """What pyiceberg does not read from AWS_* variables by itself; keys it takes from there as everybody does."""
+    """Options that pyiceberg does not read from AWS_* variables; it does read access keys."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL") or os.environ.get("AWS_ENDPOINT")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or ("us-east-1" if endpoint else None)
     found = {"s3.endpoint": endpoint, "s3.region": region}
@@ -180,7 +258,7 @@ def s3_properties() -> dict[str, str]:
 
 
 def warehouse_of(catalog: str, warehouse: str | None) -> str | None:
-    """Where tables are made: as said, or beside a catalogue that is a file."""
+    """The warehouse: as given, or beside a catalog that is a file."""
     if warehouse is not None:
         return DataPlace.of(warehouse).url
     if catalog.startswith(SQLITE):
@@ -188,7 +266,32 @@ def warehouse_of(catalog: str, warehouse: str | None) -> str | None:
     return None
 
 
-def iceberg_files(name: str, catalog: str, place: DataPlace) -> set[str]:
-    """The names of the files that the table has now, relative to its place."""
-    tasks = open_catalog(catalog, None).load_table(name).scan().plan_files()
-    return {task.file.file_path.removeprefix(f"{place.url}/") for task in tasks}
+def _live_files(table: Any) -> dict[str, Any]:
+    """The table's files by their names, relative to its location."""
+    place = DataPlace.of(table.location())
+    return {task.file.file_path.removeprefix(f"{place.url}/"): task.file for task in table.scan().plan_files()}
+
+
+def _referenced(table: Any, without: set[int]) -> set[str]:
+    """Every file that a snapshot needs, but for these snapshots: data, manifests, and lists of manifests."""
+    found: set[str] = set()
+    for snapshot in table.snapshots():
+        if snapshot.snapshot_id in without:
+            continue
+        found.add(snapshot.manifest_list)
+        for manifest in snapshot.manifests(table.io):
+            if manifest.manifest_path not in found:
+                found.add(manifest.manifest_path)
+                found |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)}
+    return found
+
+
+def _replace(change: Any, removed: Sequence[Any], paths: list[str], mark: dict[str, str]) -> None:
+    """Remove files and add others as one snapshot."""
+    if change.table_metadata.name_mapping() is None:  # Files have no ids of columns, as those that `add_files` adds.
+        change.set_properties({NAME_MAPPING: change.table_metadata.schema().name_mapping.model_dump_json()})
+    with change.update_snapshot(snapshot_properties=mark).overwrite() as snapshot:
+        for file in removed:
+            snapshot.delete_data_file(file)
+        for file in _parquet_files_to_data_files(change.table_metadata, paths, change._table.io):
+            snapshot.append_data_file(file)

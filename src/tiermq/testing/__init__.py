@@ -1,6 +1,6 @@
-"""A broker inside a test: `tiermq_broker`, a fixture of pytest, and what it is made of.
+"""A broker inside a test: `tiermq_broker`, a pytest fixture, and its parts.
 
-May import anything but the command line. Nothing else of the package imports it; pytest itself is imported by the
+May import anything but the command line. Nothing else of the package imports it; pytest is imported by the
 plugin alone, so that a broker can be had in any other test framework."""
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tiermq.testing.local_broker import LocalBroker
-    from tiermq.testing.movable_clock import MovableClock
+    from tiermq.testing.local_broker import LocalBroker, MovableClock
 
 __all__ = ["LocalBroker", "MovableClock"]
 
@@ -21,7 +20,7 @@ def __getattr__(name: str) -> Any:
 
         return LocalBroker
     if name == "MovableClock":
-        from tiermq.testing.movable_clock import MovableClock
+        from tiermq.testing.local_broker import MovableClock
 
         return MovableClock
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

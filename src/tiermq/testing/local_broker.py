@@ -17,16 +17,19 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
 from tiermq.broker.broker import Broker
-from tiermq.broker.broker_config import LOOPBACK, BrokerConfig, FastListenPort
-from tiermq.broker.listening import bound_socket
+from tiermq.broker.broker_config import BrokerConfig, FastListenPort
+from tiermq.broker.listen_address import bound_socket
+from tiermq.clock import Clock, SystemClock
 from tiermq.errors import BadConfig, RemotingError, StoreError
 from tiermq.kernel import Message
+from tiermq.message.hosts import LOOPBACK
 from tiermq.message.stored_message import StoredMessage
 from tiermq.namesrv.name_server import NameServer
 from tiermq.namesrv.name_server_config import NameServerConfig
@@ -37,7 +40,43 @@ from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.json_dialect import decode_object
 from tiermq.remoting.limits import ServerLimits
 from tiermq.settings import INT_MAX, settings_of
-from tiermq.testing.movable_clock import MovableClock
+
+
+class MovableClock:
+    """The machine's clock, and as far ahead of it as a test has moved it.
+
+    It advances with real time, since clients measure real time: a long poll that never ended would make them
+    reconnect. Invariants: it never goes back; wall time and monotonic time are moved together.
+
+    A `tiermq.clock.Clock`. Any thread may read it and move it.
+    """
+
+    __slots__ = ("_ahead_ms", "_base", "_lock")
+
+    def __init__(self, base: Clock | None = None) -> None:
+        self._base = base or SystemClock()
+        self._ahead_ms = 0
+        self._lock = threading.Lock()
+
+    def now_ms(self) -> int:
+        return self._base.now_ms() + self._ahead_ms
+
+    def monotonic(self) -> float:
+        return self._base.monotonic() + self._ahead_ms / 1000
+
+    @property
+    def ahead(self) -> timedelta:
+        """The distance it was moved."""
+        return timedelta(milliseconds=self._ahead_ms)
+
+    def advance(self, by: timedelta | float) -> None:
+        """Move it ahead, by seconds if a number is given. Raises ValueError for a step back."""
+        seconds = by.total_seconds() if isinstance(by, timedelta) else by
+        if seconds < 0:
+            raise ValueError(f"expected a step ahead, found one of {seconds} s: a clock of a broker never goes back")
+        with self._lock:
+            self._ahead_ms += round(seconds * 1000)
+
 
 SMALL: Mapping[str, Any] = {
     "mapped_file_size_commit_log": 4 * 1024 * 1024,
@@ -106,10 +145,10 @@ class LocalBroker:
             raise RemotingError(f"expected the broker registered at {self.name_server}, found it not within 60 s")
 
     def _keep_port(self) -> None:
-        """Bind the broker's port for as long as this object runs, or somebody else may have it after a restart: another
-        process that wants just any, or a client of this one that tries to come back meanwhile.
+        """Bind the broker's port as long as this object runs, or another program may have it after a restart: another
+        process that binds any port, or a reconnecting client of this one.
 
-        Linux lets two be bound to a port as long as only one of them listens, and gives it to nobody else.
+        Linux lets two sockets be bound to a port while only one of them listens, and does not assign the port again.
         """
         if self._port is None and sys.platform == "linux":
             self._port = bound_socket(self._config.bind_address, self._config.listen_port)
@@ -126,7 +165,7 @@ class LocalBroker:
             name_server.stop(0.0)
 
     def restart(self) -> None:
-        """End the broker cleanly and start it again, at the same address. The name server goes on."""
+        """End the broker cleanly and start it again, at the same address. The name server keeps running."""
         self._stop_broker()
         self.start()
 
@@ -152,7 +191,7 @@ class LocalBroker:
 
     @property
     def name_server(self) -> str:
-        """What a client is told: host:port."""
+        """The address for clients: host:port."""
         if self._name_server is None:
             raise RemotingError("expected a broker that was started, found one that was not: call start()")
         return f"{LOOPBACK}:{self._name_server.port}"
@@ -186,7 +225,7 @@ class LocalBroker:
         self._wait_for_route(name, queues)
 
     def _wait_for_route(self, topic: str, queues: int) -> None:
-        """Until the name server says that it has so many: the broker tells it by a thread of its own."""
+        """Wait until the name server has this number: the broker registers in a separate thread."""
         host, _, port = self.name_server.rpartition(":")
         asked = {"topic": topic}
         with BlockingClient(host, int(port), timeout_s=REGISTERED_S) as client:
@@ -206,7 +245,7 @@ class LocalBroker:
         keys: Iterable[str] = (),
         properties: Mapping[str, str] | None = None,
     ) -> StoredMessage:
-        """Store a message as if a producer had sent it, and give it as it is stored. The topic is made if need be, and
+        """Store a message as if a producer had sent it, and return it as stored. The topic is created if needed, and
         clients can find it when this returns.
 
         Raises StoreError when the store refuses it.
@@ -224,7 +263,7 @@ class LocalBroker:
         return stored
 
     def messages(self, topic: str, queue_id: int | None = None) -> list[StoredMessage]:
-        """What is stored of a topic now, queue by queue in order; [] of a topic that nobody knows."""
+        """The stored messages of a topic, queue by queue in order; [] for an unknown topic."""
         parts = self.broker.parts
         parts.local.dispatch_now()
         queues = sorted(parts.local.topics().get(topic, [])) if queue_id is None else [queue_id]
@@ -237,13 +276,13 @@ class LocalBroker:
         return found
 
     def committed_offset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Where a group of consumers is in a queue; None if it has said nothing yet."""
+        """A consumer group's offset in a queue; None if it has committed none."""
         offset = self.broker.parts.offsets.query(group, topic, queue_id)
         return None if offset < 0 else offset
 
 
 def check_settings(settings: object) -> dict[str, Any]:
-    """What a test says its broker's settings are. Raises BadConfig for anything but a dictionary by name."""
+    """The broker settings of a test. Raises BadConfig for anything but a dictionary by name."""
     if not isinstance(settings, dict) or not all(isinstance(name, str) for name in settings):
         raise BadConfig(f"tiermq_broker_settings: expected a dictionary of settings by name, found {settings!r}")
     return dict(settings)

@@ -1,4 +1,4 @@
-"""The fixtures that pytest finds by itself where tiermq is installed.
+"""Fixtures that pytest discovers where tiermq is installed.
 
 def test_a_paid_order_is_told(tiermq_broker):
     pay(order=42, name_server=tiermq_broker.name_server)
@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-if (
-    TYPE_CHECKING
-):  # Loaded in every run of pytest, by everybody who has the package: what is not used must cost nothing.
+if TYPE_CHECKING:  # Loaded in every run of pytest where the package is installed: unused fixtures must cost nothing.
     from tiermq.testing.local_broker import LocalBroker
 
 

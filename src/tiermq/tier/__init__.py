@@ -1,6 +1,6 @@
-"""Tier: the cold half of the store: drivers, segments, flat files, metadata, dispatch, fetch, index, retention.
+"""Tier: tiered storage: drivers, segments, flat files, metadata, dispatch, fetch, index, retention.
 
-May import every room above it on the map (up to `tiermq.store`) and the modules that stand alone.
-Inside the room imports go names < driver < metadata < flat < index < dispatch, fetch < retention < tiered_store.
-Must never know Spark or the network: bytes leave through a `TierDriver`, and nothing else opens a connection.
+May import every package above it on the map (up to `tiermq.store`) and the top-level modules.
+Imports inside: names < driver < metadata < queue < flat < index < dispatch, fetch < restore < retention < tiered_store.
+Must not depend on Spark or the network: only a `TierDriver` opens connections.
 """

@@ -1,4 +1,4 @@
-"""Names in the tier: where a segment of a queue lies, in RocketMQ's own layout.
+"""Names in the tier: the paths of a queue's segments, in RocketMQ's layout.
 
     {md5_8(cluster)}_{cluster}/{broker}/{topic}/{queueId}/{TYPE}/{md5_8(base)}{base as 20 digits}
 
@@ -6,10 +6,10 @@
     |-- directory of the cluster |    logical path: broker-a/orders/3    | 8 hex + 20 digits
 
 `md5_8(s)` is the first 8 hex digits of MD5 over UTF-8. The hashes only spread keys over an object store's partitions;
-they carry no information, and a name whose hash does not fit is not one of ours.
+they carry no information, and a name with a wrong hash is not a segment's.
 
-Invariants: `parse(key.path) == key`; two keys have one path only when they are equal; names are never escaped, so what
-cannot be a path component (empty, `.`, `..`, a slash, NUL) is refused when the key is made.
+Invariants: `parse(key.path) == key`; two keys have one path only when they are equal; names are never escaped, so an
+invalid path component (empty, `.`, `..`, a slash, NUL) is refused when the key is made.
 """
 
 from __future__ import annotations
@@ -20,12 +20,16 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from tiermq.errors import BadTierName
+from tiermq.message.topic_name import QueueName as QueueName
 
 INDEX_TOPIC = "rmq_sys_INDEX"
 INDEX_QUEUE_ID = 0
 OBJECT_SUFFIX = ".tiermq.json"
 TIMERS_SUFFIX = ".tiermq.timers"
+TIMERS_DIRECTORY = "timers.tiermq"
 OBJECT_SUFFIXES = (OBJECT_SUFFIX, TIMERS_SUFFIX)
+STATE_STEM = "state-"
+"""Begins the names of objects with a broker's own tables, such as its topics."""
 BASE_DIGITS = 20
 HASH_DIGITS = 8
 FILE_NAME_LENGTH = HASH_DIGITS + BASE_DIGITS
@@ -55,6 +59,20 @@ def broker_directory(cluster: str, broker: str) -> str:
     return f"{cluster_directory(cluster)}/{_component('broker', broker)}"
 
 
+def state_object(cluster: str, broker: str, kind: str) -> str:
+    """Name of the object with one of a broker's own tables."""
+    return f"{broker_directory(cluster, broker)}/{STATE_STEM}{_component('object', kind)}{OBJECT_SUFFIX}"
+
+
+def broker_of_state(name: str) -> tuple[str, str] | None:
+    """Cluster and broker of the object of a broker's table; None for other objects."""
+    parts = name.split("/")
+    if len(parts) != 3 or not parts[2].startswith(STATE_STEM) or not parts[2].endswith(OBJECT_SUFFIX):
+        return None
+    cluster = parts[0].partition("_")[2]
+    return (cluster, parts[1]) if cluster and cluster_directory(cluster) == parts[0] else None
+
+
 @functools.lru_cache(maxsize=4096)
 def file_name(base: int) -> str:
     return f"{md5_8(str(base))}{base:0{BASE_DIGITS}d}"
@@ -77,20 +95,25 @@ class QueueKey:
             raise BadTierName(f"expected a queue id of 0 or more, found {self.queue_id} (topic {self.topic!r})")
 
     @property
+    def name(self) -> QueueName:
+        """Topic and queue id, without cluster and broker."""
+        return self.topic, self.queue_id
+
+    @property
     def logical_path(self) -> str:
         """The key of RocketMQ's metadata tables."""
         return f"{self.broker}/{self.topic}/{self.queue_id}"
 
     @property
     def directory(self) -> str:
-        """Everything of this queue lies below it."""
+        """The directory of all objects of this queue."""
         return f"{cluster_directory(self.cluster)}/{self.logical_path}"
 
     def segment(self, segment_type: SegmentType, base: int) -> SegmentKey:
         return SegmentKey(self.cluster, self.broker, self.topic, self.queue_id, segment_type, base)
 
     def object_name(self, stem: str) -> str:
-        """Where a small object of this queue lies, such as its manifest."""
+        """Name of a small object of this queue, such as its manifest."""
         return f"{self.directory}/{_component('object', stem)}{OBJECT_SUFFIX}"
 
 
@@ -142,7 +165,7 @@ class SegmentKey:
 
 
 def segment_at(path: str) -> SegmentKey | None:
-    """The key of a path, or None when it is not the path of a segment: for listings, where others' files may lie."""
+    """The key of a path, or None when it is not the path of a segment: for listings, which may have foreign files."""
     parts = path.split("/")
     if len(parts) != 6 or len(parts[5]) != FILE_NAME_LENGTH:
         return None
@@ -154,12 +177,12 @@ def segment_at(path: str) -> SegmentKey | None:
         key = SegmentKey(cluster, parts[1], parts[2], int(parts[3]), SegmentType[parts[4]], int(digits))
     except BadTierName:
         return None
-    # Written out again it must be the same: that checks both hashes, and refuses other spellings of a number.
+    # Formatting it again must give the same path: checks both hashes, and refuses other spellings of a number.
     return key if key.path == path else None
 
 
 def check_object_name(name: str) -> str:
-    """Small objects and objects with timers are told from segments, parts and foreign files by their suffix alone."""
+    """Refuse a name without the suffix that marks small objects and timer objects."""
     for part in name.split("/"):
         _component("object", part)
     if not name.endswith(OBJECT_SUFFIXES):
@@ -169,9 +192,9 @@ def check_object_name(name: str) -> str:
 
 
 def may_begin_a_name(prefix: str) -> bool:
-    """Whether anything in a tier can have a name that begins so: a listing by any other prefix is empty.
+    """Whether any name in a tier can begin with `prefix`: a listing by any other prefix is empty.
 
-    The part behind the last slash may be cut anywhere; those before it are whole, and lead nowhere else.
+    The component behind the last slash may be partial; those before it are whole and valid.
     """
     *whole, last = prefix.split("/")
     return "\0" not in last and all(_is_component(part) for part in whole)

@@ -1,19 +1,19 @@
 """Settings of the tier, by RocketMQ's names and with RocketMQ's defaults; those that RocketMQ does not have come last.
 
-One default is another: `tieredStoreFileReservedTime` is 72 hours in RocketMQ and "for ever" here. History that nobody
-said may go does not go.
+One default differs: `tieredStoreFileReservedTime` is 72 hours in RocketMQ and unlimited here. History is deleted only
+where a setting asks for it.
 
 `tieredStoreGroupCommitTimeout` of a `broker.conf` is `tiered_store_group_commit_timeout` here and in the `[tier]` table
-of a TOML file. One name is another's neighbour: `fileReservedTime` is of the local store, `tieredStoreFileReservedTime`
-of the tier.
+of a TOML file. Do not confuse `fileReservedTime` (local store) and `tieredStoreFileReservedTime` (tier).
 
 Invariants: those of `tiermq.settings`; besides, a consume-queue segment holds whole units, a broker has a name, and no
-credential is kept: credentials come from the environment, in each cloud's usual variables.
+credential is stored: credentials come from the environment, in each cloud's standard variables.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import os
 import socket
 from pathlib import Path
@@ -21,25 +21,52 @@ from typing import ClassVar
 from urllib.parse import quote
 
 from tiermq.errors import BadConfig
+from tiermq.message.layout import RECORD_BYTES_MIN, UNIT_BYTES
 from tiermq.settings import INT_MAX, LONG_MAX, Configuration, settings_of, whole
 from tiermq.store.tier_continuation import METADATA_DATABASE
-from tiermq.tier.fetch.read_policy import StorageLevel
-from tiermq.tier.retention_plan import KEPT_FOR_EVER, Kept
+from tiermq.tier.metadata.metadata_values import LEASE_TERM_MS
+from tiermq.tier.retention.retention_plan import KEPT_FOR_EVER, Kept
 
-CONSUME_QUEUE_UNIT_BYTES = 20
-RECORD_BYTES_MIN = 91
-HOUR_MS = 3_600_000
 CHECKSUM, READBACK = "checksum", "readback"
 PROOF_MODES = (CHECKSUM, READBACK)
 
 
+class StorageLevel(enum.IntEnum):
+    """Which store answers a get: RocketMQ's `tieredStorageLevel`, with its numbers.
+
+        DISABLE      0   the local store, always
+        NOT_IN_DISK  1   the tier, when the local store does not have the message (any more)
+        NOT_IN_MEM   2   as 1, or when the message is no longer in memory there
+        FORCE        3   the tier, always
+
+    The level is about gets: minimum offset, earliest time, offset by time and key query cover both stores at every
+    level. RocketMQ takes an unknown number for DISABLE; here it is an error, so that a typing mistake hides no history.
+    """
+
+    DISABLE = 0
+    NOT_IN_DISK = 1
+    NOT_IN_MEM = 2
+    FORCE = 3
+
+    @classmethod
+    def parse(cls, value: str | int) -> StorageLevel:
+        """From a name or a number, as `tieredStorageLevel` is written. Raises BadConfig."""
+        text = str(value).strip().upper()
+        if text.isdecimal() and int(text) in cls._value2member_map_:
+            return cls(int(text))
+        if text in cls.__members__:
+            return cls[text]
+        raise BadConfig(f"tieredStorageLevel is one of {', '.join(cls.__members__)} or 0 to 3, found {value!r}")
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TierConfig(Configuration):
-    """Everything that a tier can be told. Sizes are bytes, intervals are milliseconds unless named otherwise."""
+    """Settings of a tier. Sizes are bytes, intervals are milliseconds unless named otherwise."""
 
     TABLE: ClassVar[str] = "tier"
+    DOCUMENT: ClassVar[str] = "docs/tier.md"
 
-    # Where things lie. An empty broker name means the name of this machine.
+    # Locations. An empty broker name means the name of this machine.
     broker_name: str = ""
     broker_cluster_name: str = "DefaultCluster"
     store_path_root_dir: str = "~/store"
@@ -56,7 +83,7 @@ class TierConfig(Configuration):
 
     # Segments.
     tiered_store_commit_log_max_size: int = whole(1_073_741_824, low=RECORD_BYTES_MIN, high=LONG_MAX)
-    tiered_store_consume_queue_max_size: int = whole(104_857_600, low=CONSUME_QUEUE_UNIT_BYTES)
+    tiered_store_consume_queue_max_size: int = whole(104_857_600, low=UNIT_BYTES)
     commit_log_rolling_interval: int = whole(24, low=1)  # Hours.
     commit_log_rolling_minimum_size: int = whole(16_777_216)
 
@@ -75,10 +102,10 @@ class TierConfig(Configuration):
 
     # Retention.
     tiered_store_delete_file_enable: bool = True
-    tiered_store_file_reserved_time: int = whole(-1, low=-1)  # Hours; -1: for ever. RocketMQ's default is 72.
+    tiered_store_file_reserved_time: int = whole(-1, low=-1)  # Hours; -1: unlimited. RocketMQ's default is 72.
     tiered_store_delete_file_interval: int = whole(3_600_000, low=1)
 
-    # RocketMQ's ways to say which classes do the work, and how to reach a back end that it does not have.
+    # RocketMQ's class names, and its settings of a back end that it does not include.
     message_store_plug_in: str = ""
     tiered_metadata_service_provider: str = "org.apache.rocketmq.tieredstore.metadata.DefaultMetadataStore"
     tiered_backend_service_provider: str = "org.apache.rocketmq.tieredstore.provider.MemoryFileSegment"
@@ -88,9 +115,9 @@ class TierConfig(Configuration):
     object_store_access_key: str = dataclasses.field(default="", repr=False)
     object_store_secret_key: str = dataclasses.field(default="", repr=False)
 
-    # Ours. A tier's URL is file:///dir, s3://bucket/prefix, gs://…, az://… or memory://name.
+    # TierMQ's own. A tier's URL is file:///dir, s3://bucket/prefix, gs://…, az://… or memory://name.
     tier_url: str = ""
-    tier_max_bytes_per_topic: int = whole(-1, low=-1, high=LONG_MAX)  # -1: as many as there are.
+    tier_max_bytes_per_topic: int = whole(-1, low=-1, high=LONG_MAX)  # -1: unlimited.
     tier_cache_bytes: int = whole(268_435_456, high=LONG_MAX)
     tier_upload_threads: int = whole(8, low=1, high=1_024)
     tier_fetch_threads: int = whole(8, low=1, high=1_024)
@@ -98,22 +125,22 @@ class TierConfig(Configuration):
     tier_dispatch_enable: bool = True  # False: a job copies (`tiermq pipeline offload`), and this store follows it.
     tier_dispatch_interval: int = whole(20_000, low=1)
     tier_manifest_interval: int = whole(60_000)
-    tier_pace_put_rate: int = whole(200_000)  # Puts a second above which uploading holds back; 0: it never does.
-    tier_pace_cpu_percent: int = whole(50, low=1, high=100)  # Of one processor, for uploading that holds back.
+    tier_pace_put_rate: int = whole(200_000)  # Puts per second above which uploads are throttled; 0: never.
+    tier_pace_cpu_percent: int = whole(50, low=1, high=100)  # Of one processor, for throttled uploads.
     tier_pace_batch_factor: int = whole(4, low=1, high=64)
     tier_pace_sample_interval: int = whole(20, low=1)
-    tier_lease_term: int = whole(60_000, low=3_000)
+    tier_lease_term: int = whole(LEASE_TERM_MS, low=3_000)
     tier_close_timeout: int = whole(20_000)  # Less than the 30 s that Kubernetes waits before it kills.
     tier_start_timeout: int = whole(30_000, low=1)
-    tier_evict_on_proof: bool = True  # Local files go only once the tier has all of them.
-    tier_proof_mode: str = CHECKSUM  # Or readback: no checksum of the back end's is believed.
-    tier_transactions_enable: bool = False  # Half messages and how they ended enter the tier, too.
+    tier_evict_on_proof: bool = True  # Delete local files only once the tier has all of them.
+    tier_proof_mode: str = CHECKSUM  # Or readback: checksums of the back end are not trusted.
+    tier_transactions_enable: bool = False  # Half messages and op messages enter the tier, too.
 
     def __post_init__(self) -> None:
         self.check_settings()
-        units = self.tiered_store_consume_queue_max_size // CONSUME_QUEUE_UNIT_BYTES
-        object.__setattr__(self, "tiered_store_consume_queue_max_size", units * CONSUME_QUEUE_UNIT_BYTES)
-        # What one of these held would end up in a log or a support ticket. Nobody reads them.
+        units = self.tiered_store_consume_queue_max_size // UNIT_BYTES
+        object.__setattr__(self, "tiered_store_consume_queue_max_size", units * UNIT_BYTES)
+        # Their values would end up in a log or a support ticket. They are not used.
         object.__setattr__(self, "object_store_access_key", "")
         object.__setattr__(self, "object_store_secret_key", "")
         if self.tier_proof_mode not in PROOF_MODES:
@@ -138,14 +165,14 @@ class TierConfig(Configuration):
 
     @property
     def url(self) -> str:
-        """The tier's URL: the one given, else that of `tiered_store_file_path`; empty when there is no tier."""
+        """The tier's URL: `tier_url` if set, else that of `tiered_store_file_path`; empty when there is no tier."""
         if self.tier_url or not self.tiered_store_file_path:
             return self.tier_url
         return "file://" + quote(os.path.abspath(os.path.expanduser(self.tiered_store_file_path)))
 
     @property
     def kept(self) -> Kept:
-        """How long and how much of a topic the tier keeps that has no time and limit of its own."""
+        """Retention of topics that have no time and limit of their own."""
         if not self.tiered_store_delete_file_enable:
             return KEPT_FOR_EVER
         return Kept.by(-1, -1, self.tiered_store_file_reserved_time, self.tier_max_bytes_per_topic)
@@ -156,7 +183,7 @@ class TierConfig(Configuration):
 
     @property
     def metadata_path(self) -> Path:
-        """Where a broker keeps what it knows of its tier."""
+        """Path of a broker's metadata of its tier."""
         return self.root_path / "config" / METADATA_DATABASE
 
     @property
@@ -170,13 +197,13 @@ SETTINGS = settings_of(TierConfig)
 # Settings that are read and checked, so that a `broker.conf` works, but that change nothing. A test keeps this true.
 WITHOUT_EFFECT = {
     "message_store_plug_in": "a store that is given a tier is tiered; without one, `tiermq serve` refuses the setting",
-    "tiered_metadata_service_provider": "metadata is a small database, and the tier describes itself",
-    "tiered_backend_service_provider": "the tier's URL says what the back end is",
+    "tiered_metadata_service_provider": "metadata is a small database, and the tier is self-describing",
+    "tiered_backend_service_provider": "the tier's URL selects the back end",
     "record_get_message_result": "results are counted in metrics, not logged one by one",
     "tiered_store_crc_check_enable": "checksums are always checked",
     "tiered_store_max_group_commit_count": "what waits is bounded in bytes, not in buffers",
     "tiered_store_max_pending_limit": "what waits is bounded in bytes, not in queues",
-    "read_ahead_cache_size_threshold_rate": "there is no heap to take a share of; tierCacheBytes says it in bytes",
+    "read_ahead_cache_size_threshold_rate": "there is no heap to take a share of; tierCacheBytes sets it in bytes",
     "object_store_endpoint": "the endpoint comes from the environment, for instance AWS_ENDPOINT_URL",
     "object_store_bucket": "the bucket is part of the tier's URL",
     "object_store_access_key": "credentials come from the environment",

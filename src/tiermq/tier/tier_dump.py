@@ -1,22 +1,21 @@
-"""Any file of a tier as plain rows, for `tiermq dump` and for eyes: what `store.inspect` is for a store directory.
+"""Any file of a tier as plain rows, for `tiermq dump`: what `store.inspect` is for a store directory.
 
-What a file is, is told from its path:
+The path determines the kind of a file:
 
-    COMMIT_LOG/<8 hex + 20 digits>       records, end marks          also its parts: <that>.parts/<20 digits>
+    COMMIT_LOG/<8 hex + 20 digits>       records, end marks          also its parts: <that>.parts/<digits>[-<digits>]
     CONSUME_QUEUE/<8 hex + 20 digits>    units
     INDEX/<8 hex + 20 digits>            an uploaded, compacted index file
     tiered_index_file/<digits>           an index file that is still open, on a broker's disk
     manifest.tiermq.json, lease.tiermq.json, <segment>.tiermq.json
 
-Each row is a dict that JSON can hold, with `kind` and `file`. A damaged place is a row of kind `damage` with an
-`error`; the walk goes on behind it where that is possible. Nothing is written and no lock is taken.
+Each row is a dict that JSON can hold, with `kind` and `file`. A damaged range is a row of kind `damage` with an
+`error`; the scan continues behind it where that is possible. Nothing is written and no lock is taken.
 """
 
 from __future__ import annotations
 
 import enum
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,9 +25,8 @@ from tiermq.consumequeue.unit import PRE_BLANK, UNIT_BYTES, decode
 from tiermq.errors import CorruptRecord, FutureManifest, StoreDamaged
 from tiermq.message.record import CrcPropertyCheck, decode_record
 from tiermq.message.record_head import HeadKind, read_head
-from tiermq.store.store_files import ReadOnlyMap, is_zero
-from tiermq.tier.driver.part_log import PARTS_SUFFIX
-from tiermq.tier.driver.posix import SEALED_SUFFIX
+from tiermq.store.readonly.mapped_run import ReadOnlyMap, is_zero
+from tiermq.tier.driver.part_log import PART_NAME, PARTS_SUFFIX
 from tiermq.tier.index.index_coverage import CoverageRecord
 from tiermq.tier.index.index_item import (
     COMPACTED_SLOT,
@@ -43,18 +41,19 @@ from tiermq.tier.index.index_item import (
     decode_header,
 )
 from tiermq.tier.index.index_recovery import INDEX_DIRECTORY
-from tiermq.tier.metadata.broker_lease import decode_lease
-from tiermq.tier.metadata.document import CorruptManifest
+from tiermq.tier.metadata.broker_lease import LEASE_FILES, decode_lease
+from tiermq.tier.metadata.document import CorruptManifest, open_document
 from tiermq.tier.metadata.manifest import decode_manifest, encode_manifest
+from tiermq.tier.metadata.manifest_changes import CHANGES_VERSION
 from tiermq.tier.names import FILE_NAME_LENGTH, HASH_DIGITS, OBJECT_SUFFIX, SegmentType, md5_8
+from tiermq.tier.queue.records import CODA, CODA_BYTES
 
 Row = dict[str, Any]
 
 TIER_ROW_KINDS = (
     "record", "end_mark", "unit", "pre_blank_unit", "tier_index_header", "tier_index_item", "manifest", "lease",
-    "companion", "damage",
+    "changes", "companion", "damage",
 )  # fmt: skip
-CODA_BYTES = 16
 
 
 class TierFileKind(enum.Enum):
@@ -69,7 +68,7 @@ class TierFileKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class TierFile:
-    """One file: where it is, what it is, and what its path says about its content."""
+    """One file: its path, its kind, and what its path states about its content."""
 
     path: Path
     kind: TierFileKind
@@ -79,15 +78,16 @@ class TierFile:
 
 
 def classify_tier_file(path: Path) -> TierFile | None:
-    """What the file at `path` is; None when it is no file of a tier. Only the name is looked at."""
+    """The kind of the file at `path`, by its name alone; None when it is not a file of a tier."""
     path = path.absolute()
     if path.name.endswith(OBJECT_SUFFIX):
         return TierFile(path, TierFileKind.OBJECT)
     if path.parent.name == INDEX_DIRECTORY and path.name.isdigit():
         return TierFile(path, TierFileKind.OPEN_INDEX)
     position, segment = 0, path
-    if path.parent.name.endswith(PARTS_SUFFIX) and re.fullmatch(r"[0-9]{20}", path.name):
-        position, segment = int(path.name), path.parent.with_name(path.parent.name.removesuffix(PARTS_SUFFIX))
+    part = PART_NAME.fullmatch(path.name)
+    if part is not None and path.parent.name.endswith(PARTS_SUFFIX):
+        position, segment = int(part[1]), path.parent.with_name(path.parent.name.removesuffix(PARTS_SUFFIX))
     folders = segment.parts
     if len(folders) < 5 or folders[-2] not in SegmentType.__members__ or len(segment.name) != FILE_NAME_LENGTH:
         return None
@@ -136,11 +136,11 @@ def _record_rows(view: memoryview, file: TierFile) -> Iterator[Row]:
         head = read_head(view, position)
         offset = file.base + position
         if head.kind is HeadKind.BLANK and head.size == CODA_BYTES:
-            newest_ms = int.from_bytes(view[position + 8 : position + CODA_BYTES], "big", signed=True)
+            newest_ms = CODA.unpack_from(view, position)[2]
             yield {"kind": "end_mark", "physical_offset": offset, "newest_store_timestamp_ms": newest_ms}
         elif head.kind is HeadKind.OK:
             try:
-                # A checksum over the whole record is that of its place in the local store.
+                # A checksum over the whole record covers its offset in the local store.
                 message = decode_record(
                     view, position, expect_physical_offset=offset, crc_property=CrcPropertyCheck.IGNORE
                 )
@@ -199,7 +199,7 @@ def _open_index_rows(view: memoryview, slot_count: int | None) -> Iterator[Row]:
     slots = slot_count or _guessed_slots(len(view))
     if slots is None or HEADER_BYTES + SLOT_BYTES * slots + OPEN_ITEM_BYTES > len(view):
         raise CorruptRecord(
-            f"expected a file of 28 + 8*slots + 32*items bytes, found {len(view)}; say how many slots it has (--slots)"
+            f"expected a file of 28 + 8*slots + 32*items bytes, found {len(view)}; give the number of slots (--slots)"
         )
     yield {"kind": "tier_index_header", "form": "open", **header._asdict(), "slots": slots}
     first = HEADER_BYTES + SLOT_BYTES * slots
@@ -213,7 +213,7 @@ def _open_index_rows(view: memoryview, slot_count: int | None) -> Iterator[Row]:
                 first + OPEN_ITEM_BYTES * number, f"item {number} follows item {previous}: chains only go back"
             )
     if header.item_count >= capacity:
-        yield _damage(24, f"its header counts {header.item_count} items, it has room for {capacity - 1}")
+        yield _damage(24, f"its header counts {header.item_count} items, its capacity is {capacity - 1}")
     yield from _slot_damage(view, slots, header.item_count)
 
 
@@ -228,7 +228,7 @@ def _slot_damage(view: memoryview, slots: int, item_count: int) -> Iterator[Row]
 
 
 def _guessed_slots(size: int) -> int | None:
-    """RocketMQ's default shape, or four items for each slot as it has."""
+    """RocketMQ's default shape, or four items for each slot."""
     for slots in (5_000_000, (size - HEADER_BYTES) // (SLOT_BYTES + 4 * OPEN_ITEM_BYTES)):
         if slots > 0 and HEADER_BYTES + SLOT_BYTES * slots + OPEN_ITEM_BYTES * 4 * slots == size:
             return slots
@@ -240,13 +240,10 @@ def _object_rows(data: bytes, file: TierFile) -> Iterator[Row]:
     if name == f"manifest{OBJECT_SUFFIX}":
         body = json.loads(encode_manifest(decode_manifest(data, name)))["body"]
         yield {"kind": "manifest", **body}
-    elif name == f"lease{OBJECT_SUFFIX}":
+    elif name in LEASE_FILES.values():
         yield {"kind": "lease", **asdict(decode_lease(data, name))}
+    elif name == f"changes{OBJECT_SUFFIX}":
+        yield {"kind": "changes", **open_document(data, name, CHANGES_VERSION)}
     else:
         CoverageRecord.decode(data, name)
         yield {"kind": "companion", "content": json.loads(data)}
-
-
-def is_mark(path: Path) -> bool:
-    """Whether a file only marks another one, as sealed."""
-    return path.name.endswith(SEALED_SUFFIX) and classify_tier_file(path.with_suffix("")) is not None

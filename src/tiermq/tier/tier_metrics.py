@@ -1,4 +1,4 @@
-"""What reading from the tier shows to the outside: RocketMQ's metrics, by its names and told truthfully.
+"""Metrics of reads from the tier, by RocketMQ's names.
 
     rocketmq_tiered_store_api_latency                  histogram, ms    operation, topic, group
     rocketmq_tiered_store_messages_out_total           counter          topic, group
@@ -11,30 +11,91 @@
 
 The last two are RocketMQ's `rocketmq_storage_size` and `rocketmq_storage_message_reserve_time` of the tier; the names
 without `tiered` belong to the local store here, so that both can be seen at once.
-Gauges are worked out when somebody looks.
+Gauges are computed at each rendering.
+
+`DispatchMetrics`: RocketMQ's metrics of the tier's dispatcher, with its labels, and ours. `dispatch_latency` is in
+seconds.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
 from tiermq.clock import Clock
 from tiermq.metrics import Registry
-from tiermq.tier.dispatch.dispatch_metrics import COMMON
-from tiermq.tier.fetch.fetch_config import FetchCounts
+from tiermq.tier.driver.metered import LATENCY_MS
+from tiermq.tier.fetch.fetcher import FetchCounts
 from tiermq.tier.fetch.window_cache import WindowCache
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.names import SegmentType
 
-LATENCY_MS = (1, 3, 5, 7, 10, 100, 200, 400, 600, 800, 1000, 1500, 3000)
+COMMON = {"storage_type": "tiered", "storage_medium": "blob"}
+_LABELS = (*COMMON, "topic", "queue_id", "file_type")
+
+
+class DispatchMetrics:
+    """Made once per registry. The engine adds to counters; gauges are computed when they are rendered."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._behind = registry.gauge(
+            "rocketmq_tiered_store_dispatch_behind", "Messages of a queue that are not in the tier yet.", _LABELS
+        )
+        self._latency = registry.gauge(
+            "rocketmq_tiered_store_dispatch_latency", "Age of the oldest message not in the tier, in seconds.", _LABELS
+        )
+        self._messages = registry.counter(
+            "rocketmq_tiered_store_messages_dispatch_total", "Messages committed to the tier.", _LABELS
+        )
+        self._failures = registry.counter("tiermq_dispatch_failures_total", "Dispatch steps that failed.", ("kind",))
+        self.bytes = registry.counter("tiermq_dispatch_bytes_total", "Bytes of records committed to the tier.").labels()
+        self.gaps = registry.counter("tiermq_dispatch_gaps_total", "Gaps recorded in the tier.").labels()
+        self.gap_messages = registry.counter(
+            "tiermq_dispatch_gap_messages_total", "Messages that were gone before they could be copied."
+        ).labels()
+        self._proofs = registry.counter(
+            "tiermq_tier_proven_bytes_total",
+            "Bytes whose copy in the tier was proven before local files went, by the back end's checksum or read back.",
+            ("how",),
+        )
+        self.proof_failures = registry.counter(
+            "tiermq_tier_proof_failures_total", "Ranges of the tier that were not what had been sent."
+        ).labels()
+        self.tier_repairs = registry.counter(
+            "tiermq_tier_proof_repairs_total", "Of those, ranges that were written again and are right now."
+        ).labels()
+        self._registry = registry
+
+    def watch_queue(self, topic: str, queue_id: int, behind: Callable[[], float], age_s: Callable[[], float]) -> None:
+        """Register the lag gauges of a queue."""
+        self._behind.labels(*COMMON.values(), topic, queue_id, "consume_queue").set_function(behind)
+        self._latency.labels(*COMMON.values(), topic, queue_id, "consume_queue").set_function(age_s)
+
+    def watch_engine(self, figures: dict[str, tuple[str, Callable[[], float]]]) -> None:
+        for name, (text, read) in figures.items():
+            self._registry.gauge(name, text, function=read)
+
+    def dispatched(self, topic: str, queue_id: int, messages: int, size: int) -> None:
+        self._messages.labels(*COMMON.values(), topic, queue_id, "commit_log").add(messages)
+        self.bytes.add(size)
+
+    def proven(self, how: str, size: int) -> None:
+        self._proofs.labels(how).add(size)
+
+    def failed(self, kind: str) -> None:
+        self._failures.labels(kind).add()
+
+    def failures(self, kind: str) -> float:
+        return self._failures.labels(kind).value
+
+
 PREFIX = "rocketmq_tiered_store_"
 
 
 class CountedFetcher(Protocol):
-    """What is asked of the fetcher."""
+    """The fetcher's part that metrics read."""
 
     @property
     def cache(self) -> WindowCache: ...
@@ -70,7 +131,7 @@ class TierMetrics:
         registry.add_collector(self._collect)
 
     def watch_fetcher(self, fetcher: CountedFetcher) -> None:
-        """Show the window cache, from now on."""
+        """Add the metrics of the window cache."""
         gauge, counter, cache = self._registry.gauge, self._registry.counter, fetcher.cache
         gauge(PREFIX + "read_ahead_cache_count", "Windows in memory.", function=lambda: cache.count)
         gauge(PREFIX + "read_ahead_cache_bytes", "Bytes of windows in memory.", function=lambda: cache.bytes)
@@ -102,7 +163,7 @@ class TierMetrics:
         self._fallback.labels(*COMMON.values(), operation, topic, group).add()
 
     def _collect(self) -> None:
-        """Bring the gauges of topics and queues up to date, just before they are shown."""
+        """Update the gauges of topics and queues before a rendering."""
         metadata = self._files.metadata
         for topic in metadata.topics():
             for kind in (SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE):
@@ -112,7 +173,7 @@ class TierMetrics:
         for file in self._files:
             begin_ms = file.begin_ms
             age_ms = max(0, now_ms - begin_ms) if begin_ms >= 0 else 0
-            self._reserve.labels(*COMMON.values(), file.queue.topic, file.queue.queue_id).set(age_ms)
+            self._reserve.labels(*COMMON.values(), *file.queue.name).set(age_ms)
 
 
 def _accesses(counts: FetchCounts) -> int:

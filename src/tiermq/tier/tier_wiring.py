@@ -1,12 +1,12 @@
-"""Assembly of a tier: makes its parts and connects them to a local store. `TieredStore` drives them."""
+"""Wiring of a tier: create its components and connect them to a local store."""
 
 from __future__ import annotations
 
-import os
-import socket
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 
 from tiermq.clock import Clock
 from tiermq.files.file_access import FileAccess
@@ -14,35 +14,33 @@ from tiermq.message.topic_name import TRANSACTION_TOPICS
 from tiermq.metrics import Registry
 from tiermq.store.local_store import LocalStore
 from tiermq.tier.dispatch.engine import DispatchEngine, EngineSettings
-from tiermq.tier.dispatch.index_rebuild import rebuild_from
 from tiermq.tier.dispatch.local_source import Arrival, LocalStoreSource
-from tiermq.tier.dispatch.pace import PaceSettings
-from tiermq.tier.dispatch.plan import DispatchConfig
-from tiermq.tier.dispatch.topic_filter import TopicFilter
-from tiermq.tier.dispatch.writer import QueueWriter
+from tiermq.tier.dispatch.plan import DispatchConfig, TopicFilter
+from tiermq.tier.dispatch.ready_queue import PaceSettings
+from tiermq.tier.dispatch.state_copy import ReadTables, StateCopy, tables_in
+from tiermq.tier.dispatch.writer import FOLLOWS, QueueWriter
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.fetch.fetch_config import FetchConfig
-from tiermq.tier.fetch.fetcher import TierFetcher
+from tiermq.tier.fetch.fetcher import FetchConfig, TierFetcher
 from tiermq.tier.fetch.merged_query import ColdRecords, KeyIndex
 from tiermq.tier.fetch.time_search import TimeSearch
-from tiermq.tier.flat.flat_file_store import FlatFileStore
-from tiermq.tier.index.index_coverage import QueueTail
-from tiermq.tier.index.index_follower import IndexFollower
+from tiermq.tier.flat.flat_file_store import FlatFileStore, rebuild_from
 from tiermq.tier.index.index_store import IndexSettings, IndexStore
-from tiermq.tier.metadata.broker_lease import BrokerLease
-from tiermq.tier.metadata.manifest_policy import ManifestPolicy
-from tiermq.tier.metadata.manifest_snapshot import snapshot_manifest
-from tiermq.tier.metadata.manifest_store import ManifestStore
+from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseRole
+from tiermq.tier.metadata.broker_state import BrokerStateWriter
+from tiermq.tier.metadata.manifest import ManifestPolicy
+from tiermq.tier.metadata.manifest_store import ManifestStore, snapshot_manifest
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.retention import Retention
-from tiermq.tier.surroundings import Surroundings
+from tiermq.tier.open_tier import Environment, broker_lease, lease_owner
+from tiermq.tier.retention.retention import Retention
 from tiermq.tier.tier_config import TierConfig
-from tiermq.tier.tier_following import TierFollower
+from tiermq.tier.tier_follower import IndexFollower, MetadataFollower
 from tiermq.tier.tier_metrics import TierMetrics
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class TierParts:
+class TierComponents:
     """Everything that a tier consists of."""
 
     config: TierConfig
@@ -50,60 +48,44 @@ class TierParts:
     metadata: MetadataStore
     files: FlatFileStore
     filter: TopicFilter
-    lease: BrokerLease
-    index: IndexStore | None  # To be written; None without one, or when a job writes it.
-    key_index: KeyIndex | None  # To be asked.
-    follower: TierFollower | None  # When a job copies.
+    lease: BrokerLease  # Of messages.
+    delivery_lease: BrokerLease  # Of tiered timers; held also when a job copies.
+    index: IndexStore | None  # For writes; None without an index, or when a job writes it.
+    key_index: KeyIndex | None  # For queries.
+    follower: MetadataFollower | None  # When a job copies.
     records: ColdRecords
     fetcher: TierFetcher
     times: TimeSearch
     writer: QueueWriter
     engine: DispatchEngine
     retention: Retention
+    state: StateCopy  # The broker's own tables.
     pool: Executor
     metrics: TierMetrics
-
-    def queue_tails(self) -> list[QueueTail]:
-        """Where each queue's committed records end, for the index."""
-        return [
-            QueueTail(file.queue.topic, file.topic.id, file.queue.queue_id, file.log.commit_offset)
-            for file in self.files
-            if file.initialised
-        ]
 
 
 def assemble_tier(
     config: TierConfig,
     local: LocalStore,
-    surroundings: Surroundings,
+    surroundings: Environment,
     driver: TierDriver,
     metadata: MetadataStore,
     clock: Clock,
     registry: Registry,
     *,
     follows: bool = False,
-) -> TierParts:
-    """Make and connect the parts. Asks the tier nothing. `follows`: a job writes the tier, this store only reads it."""
+) -> TierComponents:
+    """Create and connect the parts. Sends no request. `follows`: a job writes the tier, this store only reads it."""
     files = _files(config, driver, metadata, clock)
     lease = broker_lease(config, driver, clock)
     manifests = ManifestStore(driver, lease_owner(config), lease=lease, clock=clock)
     writer = _writer(config, metadata, manifests, lease, clock)
     records = ColdRecords(files)
-    made: list[Retention] = []  # Index and retention know each other; neither asks before both are made.
+    made: list[Retention] = []  # Index and retention refer to each other; neither is used before both exist.
     index = (
         None
         if follows
-        else _index(
-            config,
-            surroundings,
-            driver,
-            metadata,
-            files,
-            records,
-            made,
-            writer.may_write,
-            clock,
-        )
+        else _index(config, surroundings, driver, metadata, files, records, made, writer.may_write, clock)
     )
     source = _UnheardSource(local) if follows else LocalStoreSource(local)
     engine = _engine(config, local, source, files, writer, index, clock, registry, surroundings.chance)
@@ -121,33 +103,45 @@ def assemble_tier(
         before_emptied=lambda queue: manifests.write(snapshot_manifest(metadata, queue)),
     )
     made.append(retention)
+    lock = partial(surroundings.lock_tier, config.root_path, f"{lease_owner(config)} {FOLLOWS}")
     pool = surroundings.fetch_pool(config.tier_fetch_threads)
     fetcher = TierFetcher(files, _fetch_config(config, local), clock, pool)
-    return TierParts(
+    return TierComponents(
         config=config,
         driver=driver,
         metadata=metadata,
         files=files,
         filter=engine.filter,
         lease=lease,
+        delivery_lease=broker_lease(config, driver, clock, LeaseRole.DELIVERY),
         index=index,
         key_index=followed or index,
-        follower=TierFollower(files, metadata, local, followed) if follows else None,
+        follower=MetadataFollower(files, metadata, local, followed, lock) if follows else None,
         records=records,
         fetcher=fetcher,
         times=TimeSearch(fetcher.cache),
         writer=writer,
         engine=engine,
         retention=retention,
+        state=state_copy(config, tables_in(surroundings.access, config.root_path), driver, writer, lease, clock),
         pool=pool,
         metrics=_metrics(registry, files, fetcher, clock),
     )
 
 
-def broker_lease(config: TierConfig, driver: TierDriver, clock: Clock) -> BrokerLease:
-    """This process's hand on the broker, which holds nothing yet."""
+def state_copy(
+    config: TierConfig,
+    read: ReadTables,
+    driver: TierDriver,
+    writer: QueueWriter,
+    lease: BrokerLease,
+    clock: Clock,
+) -> StateCopy:
+    """What copies the broker's own tables into the tier; `read` reads them."""
+    interval_ms = config.tier_manifest_interval
     place = (config.broker_cluster_name, config.broker_name)
-    return BrokerLease(driver, *place, lease_owner(config), term_ms=config.tier_lease_term, clock=clock)
+    tables = BrokerStateWriter(driver, *place, lease, lease.owner, interval_ms=interval_ms, clock=clock)
+    return StateCopy(read, writer, tables, clock, rest_ms=interval_ms)
 
 
 def _metrics(registry: Registry, files: FlatFileStore, fetcher: TierFetcher, clock: Clock) -> TierMetrics:
@@ -199,11 +193,7 @@ def _engine(
         source,
         writer,
         index=index,
-        topic_filter=TopicFilter(
-            config.broker_name,
-            config.broker_cluster_name,
-            also=TRANSACTION_TOPICS if config.tier_transactions_enable else (),
-        ),
+        topic_filter=topic_filter(config),
         config=dispatch_config(config),
         settings=EngineSettings(
             sweep_interval_ms=config.tier_dispatch_interval,
@@ -225,10 +215,10 @@ def _engine(
 
 
 class _UnheardSource(LocalStoreSource):
-    """For an engine that never runs: nobody takes out what arrivals would put in."""
+    """For an engine that is never started: arrivals would pile up."""
 
     def on_arrival(self, arrival: Arrival) -> None:
-        """Not told."""
+        """Ignored."""
 
 
 def _followed_index(
@@ -247,14 +237,9 @@ def _followed_index(
     )
 
 
-def lease_owner(config: TierConfig) -> str:
-    """Who holds a lease, in words: one store directory on one machine."""
-    return f"{socket.gethostname()}:{os.path.abspath(config.root_path)}"
-
-
 def _index(
     config: TierConfig,
-    surroundings: Surroundings,
+    surroundings: Environment,
     driver: TierDriver,
     metadata: MetadataStore,
     files: FlatFileStore,
@@ -288,8 +273,16 @@ def _index(
     )
 
 
+def topic_filter(config: TierConfig, chosen: Collection[str] = ()) -> TopicFilter:
+    """The topics that are copied into the tier: all but those of the system, or of these only the `chosen`."""
+    names = (config.broker_name, config.broker_cluster_name)
+    if chosen:
+        return TopicFilter(*names, whitelist=chosen)
+    return TopicFilter(*names, also=TRANSACTION_TOPICS if config.tier_transactions_enable else ())
+
+
 def dispatch_config(config: TierConfig) -> DispatchConfig:
-    """What a queue's plan needs of the settings."""
+    """The settings that a queue's plan needs."""
     return DispatchConfig(
         group_commit=config.tiered_store_group_commit,
         group_commit_timeout_ms=config.tiered_store_group_commit_timeout,

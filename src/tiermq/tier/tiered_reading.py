@@ -3,52 +3,106 @@
     tier   [min ............... committed)
     local                [min .................. max)        numbered alike, so an offset means the same message
 
-Gets go where the read policy says. The local store answers only for what it has in one piece: messages that it lost in
-the middle, that are damaged there, or that its cleaner takes away just now, come from the tier. An error of the tier is
-an error, unless the local store can answer. Offsets, times and keys are those of both stores, at every level.
+The read policy selects the store of a get. The local store answers only for contiguous ranges: messages that it lost in
+the middle, that are damaged there, or that its cleaner is deleting, come from the tier. An error of the tier is raised,
+unless the local store can answer. Offsets, times and keys are those of both stores, at every level.
 """
 
 from __future__ import annotations
 
+import enum
 import logging
 import time
+from dataclasses import dataclass
 from typing import Literal
 
-from tiermq.consumequeue.boundary import Boundary
+from tiermq.consumequeue.queue_units import Boundary
 from tiermq.errors import CorruptRecord, TierError
-from tiermq.kernel import GetPage
+from tiermq.kernel import GetPage, TierPage
+from tiermq.kernel.columns import TIME_MAX_MS
 from tiermq.message.message_filter import MessageFilter
 from tiermq.message.stored_message import StoredMessage
 from tiermq.status import GetStatus
-from tiermq.store.local_store import TIME_MAX_MS, LocalStore
-from tiermq.store.querying import QueryPage
-from tiermq.store.reading import PULL_BYTES_MAX
+from tiermq.store.local_store import LocalStore
+from tiermq.store.reader import PULL_BYTES_MAX, QueryPage
 from tiermq.tier.fetch.merged_query import KeyIndex, merge, query_cold
-from tiermq.tier.fetch.read_policy import (
-    ReadFacts,
-    Source,
-    StorageLevel,
-    choose,
-    falls_back,
-    joint_earliest_time,
-    joint_min_offset,
-)
-from tiermq.tier.fetch.tier_page import TierPage
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
-from tiermq.tier.tier_assembly import TierParts
+from tiermq.tier.tier_config import StorageLevel
+from tiermq.tier.tier_wiring import TierComponents
 
 _log = logging.getLogger(__name__)
 
 CLOCK_STEP_MS = 600_000
-"""How far a clock that is set back may put messages of the tier behind the local store's oldest one in time."""
+"""How much later than the local store's oldest message one of the tier may seem, after a clock was set back."""
 
 Page = GetPage | TierPage
+
+
+class Source(enum.Enum):
+    """The store that answers."""
+
+    LOCAL = "local"
+    TIER = "tier"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFacts:
+    """Input of the read policy: a get at one offset, and what both stores have of its queue."""
+
+    tiered_topic: bool
+    in_tier: bool  # The tier has the queue.
+    tier_commit_offset: int
+    local_is_empty: bool
+    offset_in_local: bool
+    offset_in_memory: bool
+
+
+def choose(level: StorageLevel, offset: int, facts: ReadFacts) -> Source:
+    """The read policy: which store answers a get at `offset`. The first row that applies decides.
+
+    topic is not tiered                    local      level is DISABLE                             local
+    level is FORCE                         tier       queue unknown to the tier                    local
+    offset not committed in the tier yet   local      local log is empty, level >= NOT_IN_DISK     tier
+    offset not in the local store, >= 1    tier       offset not in memory, level >= NOT_IN_MEM    tier
+    otherwise                              local
+    """
+    if not facts.tiered_topic or level is StorageLevel.DISABLE:
+        return Source.LOCAL
+    if level is StorageLevel.FORCE:
+        return Source.TIER
+    if not facts.in_tier or offset >= facts.tier_commit_offset:
+        return Source.LOCAL
+    if facts.local_is_empty or not facts.offset_in_local:
+        return Source.TIER
+    if level >= StorageLevel.NOT_IN_MEM and not facts.offset_in_memory:
+        return Source.TIER
+    return Source.LOCAL
+
+
+def falls_back(status: GetStatus, offset_in_local: bool) -> bool:
+    """Whether the local store answers after all: the tier could not, and the message is still there.
+
+    A tier that is out of reach raises instead of giving a status; that falls back in the same way.
+    """
+    return offset_in_local and status in (GetStatus.OFFSET_FOUND_NULL, GetStatus.NO_MATCHED_LOGIC_QUEUE)
+
+
+def joint_min_offset(local: int, tier: int) -> int:
+    """The smallest readable offset of both; -1 means unknown."""
+    known = [offset for offset in (local, tier) if offset >= 0]
+    return min(known, default=-1)
+
+
+def joint_earliest_time(local_ms: int, tier_ms: int) -> int:
+    """Store time of the oldest message of both; -1 when neither has one."""
+    known = [time_ms for time_ms in (local_ms, tier_ms) if time_ms >= 0]
+    return min(known, default=-1)
 
 
 class TieredReading:
     """See the module. Any thread may call anything."""
 
-    def __init__(self, local: LocalStore, tier: TierParts) -> None:
+    def __init__(self, local: LocalStore, tier: TierComponents) -> None:
         self.local = local
         self.tier = tier
         self._level = tier.config.tiered_storage_level
@@ -67,9 +121,9 @@ class TieredReading:
         group: str = "",
         reader: str = "",
     ) -> Page:
-        """A page of messages from wherever they are. Raises TierError when only the tier has them and cannot answer.
+        """A page of messages from either store. Raises TierError when only the tier has them and cannot answer.
 
-        `reader` is who reads on from page to page, where that is not the group as a whole: read-ahead follows it.
+        `reader` identifies a sequential reader, if it is not the whole group: read-ahead follows it.
         """
         file = None if self._level is StorageLevel.DISABLE else self._cold(topic, queue_id)
         if self._level > StorageLevel.NOT_IN_DISK and self._prefers_tier(topic, queue_id, offset, file):
@@ -80,7 +134,7 @@ class TieredReading:
         cold = self._fetch(topic, queue_id, offset, max_messages, max_bytes, message_filter, group, reader)
         return self._with_local_min(cold, topic, queue_id)
 
-    def hot_page(
+    def get_local(
         self,
         topic: str,
         queue_id: int,
@@ -88,14 +142,15 @@ class TieredReading:
         max_messages: int = 32,
         max_bytes: int = PULL_BYTES_MAX,
         message_filter: MessageFilter | None = None,
+        bulk: bool = False,
     ) -> Page | None:
-        """What `get` would give, if the local store alone has it; None when the tier must be asked. Never waits."""
+        """What `get` would return, if the local store can answer; None when the tier must be read. Never blocks."""
         file = None if self._level is StorageLevel.DISABLE else self._cold(topic, queue_id)
         if self._level > StorageLevel.NOT_IN_DISK and self._prefers_tier(topic, queue_id, offset, file):
             return None
-        return self._local_page(file, topic, queue_id, offset, max_messages, max_bytes, message_filter)
+        return self._local_page(file, topic, queue_id, offset, max_messages, max_bytes, message_filter, bulk)
 
-    def ready_page(
+    def get_cached(
         self,
         topic: str,
         queue_id: int,
@@ -106,11 +161,11 @@ class TieredReading:
         *,
         reader: str = "",
     ) -> TierPage | None:
-        """What `get` would give where `hot_page` gives nothing, if memory has it of what was fetched before; None when
-        the tier must be asked. Never waits. Without a filter: to filter is work for another thread.
+        """What `get` would return where `get_local` returns None, if it is in a cached window; None when the tier must
+        be read. Never blocks. Without a filter: filtering is work for another thread.
         """
         tier, began_s = self.tier, time.perf_counter()
-        page = tier.fetcher.ready_page(topic, queue_id, offset, max_messages, max_bytes, reader or group)
+        page = tier.fetcher.get_cached(topic, queue_id, offset, max_messages, max_bytes, reader or group)
         if page is None:
             return None
         tier.metrics.took("get_message", topic, group, time.perf_counter() - began_s)
@@ -118,7 +173,7 @@ class TieredReading:
         return self._with_local_min(page, topic, queue_id)
 
     def tier_end(self, topic: str, queue_id: int) -> int:
-        """Up to where the tier has a queue, or -1. Never waits."""
+        """The end of a queue in the tier, or -1. Never blocks."""
         file = self._cold(topic, queue_id)
         return -1 if file is None else file.commit_offset
 
@@ -131,13 +186,14 @@ class TieredReading:
         max_messages: int,
         max_bytes: int,
         message_filter: MessageFilter | None,
+        bulk: bool = False,
     ) -> Page | None:
-        """The local store's page, where it has the messages in one piece or the tier has not got them either.
+        """The local store's page, if its messages are contiguous or the tier lacks them too.
 
-        Raises CorruptRecord when it begins with a damaged message that the tier has not got.
+        Raises CorruptRecord when it begins with a damaged message that the tier lacks.
         """
         try:
-            page = self.local.get(topic, queue_id, offset, max_messages, max_bytes, message_filter)
+            page = self.local.get(topic, queue_id, offset, max_messages, max_bytes, message_filter, bulk)
         except CorruptRecord as error:
             if file is None or not self._holds(file, offset):
                 raise
@@ -155,7 +211,7 @@ class TieredReading:
                 return page
             if unbroken and message_filter is None:
                 found = self.local.get(topic, queue_id, offset, min(unbroken, max_messages), max_bytes)
-                end = offset + found.count  # The local store passes over places without a message; the tier has them.
+                end = offset + found.count  # The local store skips offsets without a message; the tier has them.
                 return GetPage(found.status, end, found.min_offset, found.max_offset, found.data, found.count)
         return None
 
@@ -181,7 +237,7 @@ class TieredReading:
         return page
 
     def _cold(self, topic: str, queue_id: int) -> FlatMessageFile | None:
-        """The queue in the tier, if it has a place there."""
+        """The queue in the tier, if it is stored there."""
         tier = self.tier
         if topic in tier.engine.held_topics or tier.filter.is_filtered(topic):
             return None
@@ -196,7 +252,7 @@ class TieredReading:
         return self.local.physical_offset_of(topic, queue_id, offset) >= max(0, self.local.min_physical_offset)
 
     def _unbroken(self, topic: str, queue_id: int, offset: int, end: int) -> int:
-        """How many messages from `offset` on, at most up to `end`, the local store has without one missing between."""
+        """How many messages from `offset` on, at most up to `end`, the local store has without a gap."""
         count = 0
         low = max(0, self.local.min_physical_offset)
         for at, physical, _ in self.local.units_between(topic, queue_id, offset, end):
@@ -206,16 +262,16 @@ class TieredReading:
         return count
 
     def _prefers_tier(self, topic: str, queue_id: int, offset: int, file: FlatMessageFile | None) -> bool:
-        """The read policy's word, for levels that do not simply ask the local store first."""
+        """The read policy's decision, for levels that do not always read the local store first."""
         local = self.local
         is_tiered = not self.tier.filter.is_filtered(topic) and topic not in self.tier.engine.held_topics
         if self._level is StorageLevel.FORCE:
-            return is_tiered  # `choose` would look at nothing else; so nothing else is looked up for each page.
+            return is_tiered  # `choose` uses nothing else for this level; skip the lookups per page.
         physical = local.physical_offset_of(topic, queue_id, offset)
         low, high = local.min_physical_offset, local.max_physical_offset
         facts = ReadFacts(
             tiered_topic=is_tiered,
-            # What the tier does not have any more, or not yet, it is not asked for.
+            # Do not read from the tier what it no longer has, or not yet.
             in_tier=file is not None and self._holds(file, offset),
             tier_commit_offset=-1 if file is None else file.commit_offset,
             local_is_empty=low < 0 or low >= high,
@@ -235,7 +291,7 @@ class TieredReading:
         group: str,
         reader: str,
     ) -> Page:
-        """The tier's answer; when it has none and the local store has one, that."""
+        """The tier's page, or the local store's where only that has one."""
         try:
             page = self._fetch(topic, queue_id, offset, max_messages, max_bytes, message_filter, group, reader)
         except TierError:
@@ -244,7 +300,7 @@ class TieredReading:
         else:
             if page.count:
                 return self._with_local_min(page, topic, queue_id)
-            # Of a queue that only the local store knows, it knows everything, its end too.
+            # Only the local store has the queue, so its bounds are complete.
             is_only_local = (
                 page.status is GetStatus.NO_MATCHED_LOGIC_QUEUE and self.local.max_offset(topic, queue_id) > 0
             )
@@ -254,27 +310,27 @@ class TieredReading:
         return self.local.get(topic, queue_id, offset, max_messages, max_bytes, message_filter)
 
     def _beyond(self, page: Page, file: FlatMessageFile, offset: int) -> Page:
-        """A local page for an offset that the tier has not either, with the bounds of both stores."""
+        """A local page for an offset that the tier lacks too, with the bounds of both stores."""
         low, high = max(0, file.min_offset), file.commit_offset
         if page.status is GetStatus.OFFSET_TOO_SMALL and offset < low < min(page.next_offset, high):
             return GetPage(GetStatus.OFFSET_TOO_SMALL, low, low, page.max_offset)
         if page.count == 0 and page.max_offset < high <= offset:
-            # The local store lost its end: its own would send a client back.
+            # The local store lost its end: its own max offset would reset a client to an older offset.
             status = GetStatus.OFFSET_OVERFLOW_ONE if offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
             return GetPage(status, high, low, high)
         return page
 
     def _not_sent_back(self, page: TierPage, topic: str, queue_id: int, offset: int) -> TierPage:
-        """A reader may be ahead of the tier: what the tier lacked, the local store gave him. He waits for it."""
+        """A reader may be ahead of the tier, after pages of the local store: it waits instead of being reset."""
         if page.count or not page.max_offset < offset <= self.local.max_offset(topic, queue_id):
             return page
         return TierPage(GetStatus.OFFSET_OVERFLOW_ONE, offset, page.min_offset, offset)
 
     def _with_local_min(self, page: TierPage, topic: str, queue_id: int) -> TierPage:
-        """A page of the tier that knows how far back the local store goes. Its maximum stays the tier's: a larger one
-        would send a client back and forth between the stores.
+        """A page of the tier with the local store's min offset. Its max offset stays the tier's: a larger one would
+        send a client back and forth between the stores.
         """
-        if page.min_offset != 0 and self.local.max_offset(topic, queue_id) > 0:  # Nothing lies before 0.
+        if page.min_offset != 0 and self.local.max_offset(topic, queue_id) > 0:  # 0 is the lowest offset.
             page.min_offset = joint_min_offset(self.local.min_offset(topic, queue_id), page.min_offset)
         return page
 
@@ -287,6 +343,14 @@ class TieredReading:
 
         Raises TierError when the tier may have some and cannot answer.
         """
+        page = self._query(topic, key, begin_ms, end_ms, max_messages)
+        if not page.complete and self.tier.follower is not None:
+            # A job may have indexed what it had committed at the last refresh.
+            self.tier.follower.refresh()
+            page = self._query(topic, key, begin_ms, end_ms, max_messages)
+        return page
+
+    def _query(self, topic: str, key: str, begin_ms: int, end_ms: int, max_messages: int) -> QueryPage:
         tier = self.tier
         if tier.key_index is None or topic in tier.engine.held_topics or tier.filter.is_filtered(topic):
             return self.local.query(topic, key, begin_ms, end_ms, max_messages)
@@ -298,7 +362,7 @@ class TieredReading:
             return QueryPage(cold, 0, 0, is_indexed)
         is_indexed = self._is_indexed(tier.key_index, topic)
         page = self.local.query(topic, key, begin_ms, end_ms, max_messages)
-        # What is younger than all that is local is in the tier only as a copy.
+        # Messages of the tier newer than the oldest local one are copies.
         oldest_ms = self._oldest_local_ms()
         cold_end_ms = end_ms if oldest_ms < 0 else min(end_ms, oldest_ms + CLOCK_STEP_MS)
         try:
@@ -317,16 +381,23 @@ class TieredReading:
         )
 
     def _is_indexed(self, index: KeyIndex, topic: str) -> bool:
-        """Whether the tier's index knows every message of the topic that the local store's does not."""
-        if not index.is_complete_for(topic):
-            return False
+        """Whether the tier's index covers every message of the topic that the local index does not."""
         is_cold_only = self._level is StorageLevel.FORCE or not self.local.config.message_index_enable
-        for file in self.tier.files.of_topic(topic):
-            # A turn that fails behind a commit leaves it to the next one to tell the index.
+        files = self.tier.files.of_topic(topic)
+        if not index.is_complete_for(topic) and (is_cold_only or not all(map(self._has_all_of, files))):
+            return False
+        for file in files:
+            # A dispatch step that fails after its commit leaves indexing to the next step.
             first = file.unindexed_offset
             if first is not None and (is_cold_only or not self._is_local(topic, file.queue.queue_id, first)):
                 return False
         return True
+
+    def _has_all_of(self, file: FlatMessageFile) -> bool:
+        """Whether the local store has every message that the tier has of a queue."""
+        first, end = max(0, file.min_offset), file.commit_offset
+        name = file.queue.topic, file.queue.queue_id
+        return end <= first or (self._is_local(*name, first) and self._is_local(*name, end - 1))
 
     def _oldest_local_ms(self) -> int:
         """When the oldest record of the local log was stored; -1 when there is none."""
@@ -334,9 +405,9 @@ class TieredReading:
         return -1 if oldest is None else oldest.store_timestamp_ms
 
     def _is_colder(self, topic: str) -> bool:
-        """Whether the tier has messages of the topic that the local store has not."""
+        """Whether the tier has messages of the topic that the local store lacks."""
         for file in self.tier.files:
-            name = file.queue.topic, file.queue.queue_id
+            name = file.queue.name
             if name[0] == topic and file.initialised and file.commit_offset > max(0, file.min_offset):
                 low, high = self.local.min_offset(*name), self.local.max_offset(*name)
                 if high == 0 or file.min_offset < low or file.commit_offset > high:
@@ -344,7 +415,7 @@ class TieredReading:
         return False
 
     def message_at(self, physical_offset: int, size: int | None = None) -> StoredMessage | None:
-        """By physical offset in the local log; records in the tier have other ones."""
+        """By physical offset in the local log; records in the tier have other offsets."""
         return self.local.message_at(physical_offset, size)
 
     def stored_at(self, physical_offset: int) -> StoredMessage | None:
@@ -352,13 +423,13 @@ class TieredReading:
         return self.local.stored_at(physical_offset)
 
     def message_by_id(self, message_id: str) -> StoredMessage | None:
-        """By offset message id, which names a place in the local log."""
+        """By offset message id, which contains an offset of the local log."""
         return self.local.message_by_id(message_id)
 
     # Offsets and times
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """The oldest queue offset that either store can give."""
+        """The oldest queue offset that either store has."""
         file = self._cold(topic, queue_id)
         local = self.local.min_offset(topic, queue_id)
         if file is None or file.commit_offset <= max(0, file.min_offset):
@@ -377,10 +448,6 @@ class TieredReading:
         file = self._cold(topic, queue_id)
         return joint_earliest_time(self.local.earliest_time(topic, queue_id), -1 if file is None else file.begin_ms)
 
-    def latest_time(self, topic: str, queue_id: int) -> int:
-        """Store time of the newest message of a queue; -1 when there is none."""
-        return self.store_time_of(topic, queue_id, self.max_offset(topic, queue_id) - 1)
-
     def offset_at(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: Literal["lower", "upper"] = "lower"
     ) -> int:
@@ -391,7 +458,7 @@ class TieredReading:
         if self._level is StorageLevel.FORCE:
             return self._cold_offset_at(file, timestamp_ms, boundary)
         earliest = self.local.earliest_time(topic, queue_id)
-        # Of messages that were stored in the same millisecond, the first may be cold and the last is not.
+        # Of messages stored in the same millisecond, the first may be cold and the last local.
         in_local = timestamp_ms >= earliest if boundary == "upper" else timestamp_ms > earliest
         if earliest >= 0 and in_local:
             return self.local.offset_at(topic, queue_id, timestamp_ms, boundary)

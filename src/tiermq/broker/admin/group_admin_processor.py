@@ -1,36 +1,36 @@
-"""GroupAdminProcessor: what operators ask and tell of groups and of who is in them.
+"""GroupAdminProcessor: admin requests for consumer groups and their members.
 
-    200 make or change   201 everyone's settings   203 consumers that are connected   343 which topics it consumes
+    200 make or change   201 settings of all       203 consumers that are connected   343 which topics it consumes
     225 the same, many   352 one's settings        204 producers that are connected   345 what it subscribes to
     207 delete           353 may it read a topic   328 producers of all groups
 
-A change is on disk before it is answered. A group that is deleted keeps its offsets unless it is said that they go too.
+A change is on disk before it is answered. A deleted group keeps its offsets unless the request removes them.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from tiermq.broker.client_commit import require_client_group
-from tiermq.broker.clients import Client
-from tiermq.broker.groups import SubscriptionGroup, check_group_name, encode_groups
-from tiermq.broker.parts import BrokerParts
-from tiermq.broker.topics import check_topic_name
+from tiermq.broker.broker_context import BrokerContext
+from tiermq.broker.group.client_table import Client
+from tiermq.broker.group.group_table import SubscriptionGroup, check_group_name, encode_groups
+from tiermq.broker.group.offset_processor import require_client_group
+from tiermq.broker.topic.table_file import TABLE_ENTRIES_MAX
+from tiermq.broker.topic.topic_table import check_topic_name
 from tiermq.errors import RequestRefused
-from tiermq.namesrv.topic_config import PERM_READ, list_in
+from tiermq.namesrv.topic_config import PERM_READ
 from tiermq.remoting.access import ADMINISTRATOR, of_group, reads, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode, language_of
-from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.command import RemotingCommand, bool_field, text_field
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.fields import bool_field, text_field
-from tiermq.remoting.json_dialect import decode_object, encode_body
-from tiermq.remoting.limits import TABLE_ENTRIES_MAX, check_count
+from tiermq.remoting.json_dialect import decode_object, encode_body, list_in
+from tiermq.remoting.limits import check_count
 
 
 class GroupAdminProcessor:
     """See the module."""
 
-    def __init__(self, parts: BrokerParts) -> None:
+    def __init__(self, parts: BrokerContext) -> None:
         self._parts = parts
 
     # Settings.
@@ -58,7 +58,7 @@ class GroupAdminProcessor:
 
     @serves(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, access=ADMINISTRATOR, in_pool=True)
     def forbidden(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        """Let a group read a topic, or no longer, if that is asked; says whether it may now."""
+        """Allow or forbid a group to read a topic, if requested; returns whether it may."""
         groups = self._parts.groups
         group, topic = text_field(command, "group"), text_field(command, "topic")
         check_group_name(group)
@@ -81,7 +81,7 @@ class GroupAdminProcessor:
 
     @serves(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, access=of_group("group"), in_pool=True)
     def settings(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        """Of one group, which is made if groups may come by themselves."""
+        """Settings of one group, which is created if auto-creation is allowed."""
         name = text_field(command, "group")
         found = self._parts.groups.find_or_make(name)
         if found is None:

@@ -1,11 +1,11 @@
-"""OffsetAdminProcessor: how far groups are, and sending them elsewhere.
+"""OffsetAdminProcessor: offsets and lag of groups, and offset resets.
 
-    208 how far a group is     222 send it to a time or an offset     43 all offsets
-    317 the same, all groups   314 let a group begin where another is  45 how far the delay levels are
-    303 how late it is
+    208 offsets of a group     222 reset to a time or an offset       43 all offsets
+    317 the same, all groups   314 clone another group's offsets   45 offsets of the delay levels
+    303 lag in time
 
-A reset is held here: the group's next pull of each queue is told to go on there, whoever sends it, and offsets that it
-commits in ignorance are refused until then (`consumer_offsets`). A group that is not connected begins there later.
+A reset is kept here: the group's next pull of each queue, from any client, is redirected, and offsets that it
+commits before are refused (`consumer_offsets`). A group that is not connected starts there later.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ import datetime as dt
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from tiermq.broker.admin_topics import queue_key
-from tiermq.broker.client_commit import require_client_group, require_queue
-from tiermq.broker.consumer_offsets import encode_offsets
-from tiermq.broker.groups import check_group_name
-from tiermq.broker.parts import BrokerParts, config_directory
-from tiermq.broker.rates import NOTE_PERIOD_S
+from tiermq.broker.admin.rates import NOTE_PERIOD_S
+from tiermq.broker.admin.topic_admin_processor import queue_key
+from tiermq.broker.broker_context import BrokerContext, config_directory
+from tiermq.broker.group.consumer_offsets import encode_offsets
+from tiermq.broker.group.group_table import check_group_name
+from tiermq.broker.group.offset_processor import require_client_group, require_queue
 from tiermq.errors import RequestRefused
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.access import ADMINISTRATOR, of_group, reads, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
-from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.command import RemotingCommand, bool_field, int32_field, int_field, text_field
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.fields import bool_field, int32_field, int_field, text_field
 from tiermq.remoting.json_dialect import ObjectKeyed, encode_body
 from tiermq.remoting.permissions import Permission
 from tiermq.store.delay_offsets import FILE, decode_delay_offsets, encode_delay_offsets
@@ -40,19 +39,15 @@ TOPIC_SEPARATOR = ";"
 class OffsetAdminProcessor:
     """See the module. Everything runs in the pool: times of messages may have to be read from the tier."""
 
-    def __init__(self, parts: BrokerParts) -> None:
+    def __init__(self, parts: BrokerContext) -> None:
         self._parts = parts
         self._delay_path = f"{config_directory(parts.local.config.root_path)}/{FILE}"
-        parts.periodic.append((NOTE_PERIOD_S, self.note_rates))
+        parts.hooks.every(NOTE_PERIOD_S, self.note_rates)
 
     def note_rates(self) -> None:
-        totals: dict[tuple[str, str], int] = {}
-        for given in self._parts.given:
-            for key, count in given().items():
-                totals[key] = totals.get(key, 0) + count
-        self._parts.given_rates.note(totals)
+        self._parts.given_rates.note(self._parts.hooks.given())
 
-    # How far.
+    # Offsets.
 
     @serves(RequestCode.GET_CONSUME_STATS, access=of_group("consumerGroup"), in_pool=True)
     def consume_stats(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
@@ -95,7 +90,7 @@ class OffsetAdminProcessor:
         }
 
     def _topics_to_tell(self, group: str, names: Iterable[str], command: RemotingCommand) -> Iterator[TopicConfig]:
-        """Those of the topics that there are; none that the group's members no longer want, or that the account may
+        """The existing topics; none that the group's members no longer want, or that the account may
         not read.
         """
         members = self._parts.clients.consumers(group)
@@ -206,7 +201,9 @@ class OffsetAdminProcessor:
     @serves(RequestCode.GET_ALL_CONSUMER_OFFSET, access=ADMINISTRATOR, in_pool=True)
     def all_offsets(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         offsets = self._parts.offsets
-        return command.respond(body=encode_offsets(offsets.snapshot(), offsets.data_version))
+        table = offsets.snapshot()
+        opened = {} if offsets.take_open is None else offsets.take_open()
+        return command.respond(body=encode_offsets(table, offsets.data_version, pop_open=opened))
 
     @serves(RequestCode.GET_ALL_DELAY_OFFSET, access=ADMINISTRATOR, in_pool=True)
     def delay_offsets(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:

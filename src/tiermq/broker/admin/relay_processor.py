@@ -1,11 +1,11 @@
 """RelayProcessor: what operators ask of clients, asked by way of the broker, which these are connected to.
 
     307 GET_CONSUMER_RUNNING_INFO               what a consumer does now
-    309 CONSUME_MESSAGE_DIRECTLY                let it consume one message, whose record goes along
-    223 INVOKE_BROKER_TO_GET_CONSUMER_STATUS    how far all consumers of a group are, or one of them; each is asked 221
+    309 CONSUME_MESSAGE_DIRECTLY                let it consume one message, whose record is in the request
+    223 INVOKE_BROKER_TO_GET_CONSUMER_STATUS    offsets of all consumers of a group, or of one; each is sent 221
 
-One client's answer is given back as it is. A client that is not there, says nothing in time or goes meanwhile is told
-as an error, or is left out where others answer; nobody waits on the loop.
+One client's answer is returned unchanged. A client that is not connected, times out or disconnects is returned
+as an error, or is left out if other clients answer; the loop never blocks.
 """
 
 from __future__ import annotations
@@ -13,33 +13,31 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from tiermq.broker.clients import Client
-from tiermq.broker.parts import BrokerParts
+from tiermq.broker.broker_context import BrokerContext
+from tiermq.broker.group.client_table import Client
 from tiermq.errors import RemotingError, RequestRefused, RequestTimedOut, TierMQError
 from tiermq.message.ids import decode_message_id
 from tiermq.message.record import reencode
-from tiermq.namesrv.topic_config import object_in
 from tiermq.remoting.access import ADMINISTRATOR, of_group, reads, serves
-from tiermq.remoting.acl import SIGNED_FIELDS
 from tiermq.remoting.codes import RequestCode, ResponseCode
-from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.command import RemotingCommand, text_field
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.fields import text_field
-from tiermq.remoting.json_dialect import ObjectKeyed, as_int, decode_object, encode_body
+from tiermq.remoting.json_dialect import ObjectKeyed, as_int, decode_object, encode_body, object_in
+from tiermq.remoting.permissions import SIGNED_FIELDS
 
 _log = logging.getLogger(__name__)
 
 PATIENCE_S = 10.0
 RUNNING_INFO_VERSION = 62
-"""V3_1_8_SNAPSHOT: older clients do not know the question."""
+"""V3_1_8_SNAPSHOT: older clients do not know the request."""
 STATUS_VERSION = 28
-"""V3_0_7_SNAPSHOT: the same for the other question."""
+"""V3_0_7_SNAPSHOT: the same for the other request."""
 
 
 class RelayProcessor:
     """See the module. Runs on the loop, but for reading the message."""
 
-    def __init__(self, parts: BrokerParts) -> None:
+    def __init__(self, parts: BrokerContext) -> None:
         self._parts = parts
 
     @serves(RequestCode.GET_CONSUMER_RUNNING_INFO, access=ADMINISTRATOR)
@@ -110,18 +108,18 @@ def _give_statuses(
     table: dict[str, ObjectKeyed] = {}
     for client_id, found in zip(ids, [] if done.cancelled() else done.result(), strict=not done.cancelled()):
         if isinstance(found, BaseException) or found.code != ResponseCode.SUCCESS:
-            _log.warning("consumer %s does not say how far it is: %s", client_id, found)
+            _log.warning("consumer %s does not report its offsets: %s", client_id, found)
             continue
         try:
             table[client_id] = _offsets_of(found)
         except RequestRefused as error:
-            _log.warning("consumer %s says what nobody understands: %s", client_id, error)
+            _log.warning("consumer %s sent an answer that cannot be decoded: %s", client_id, error)
     if not command.is_oneway:
         connection.send(command.respond(body=encode_body({"consumerTable": table, "messageQueueTable": {}})))
 
 
 def _offsets_of(answer: RemotingCommand) -> ObjectKeyed:
-    """Queues and offsets as a client told them. Raises RequestRefused."""
+    """Queues and offsets as a client sent them. Raises RequestRefused."""
     told = object_in(decode_object(answer.body).get("messageQueueTable") or {}, "messageQueueTable")
     return ObjectKeyed((decode_object(queue.encode()), as_int(offset)) for queue, offset in told.items())
 

@@ -1,12 +1,12 @@
-"""RuntimeProcessor: how the broker does (GET_BROKER_RUNTIME_INFO, 28), and housekeeping that operators ask for.
+"""RuntimeProcessor: runtime statistics (GET_BROKER_RUNTIME_INFO, 28), and requested housekeeping.
 
     28   a table of texts by RocketMQ's names, of what is measured here; rates over 10, 60 and 600 seconds
     315  how much a topic was sent (TOPIC_PUT_NUMS) or a group given of a topic (GROUP_GET_NUMS): minute, hour and day
     907  replication as a master without slaves sees it
     306, 329   delete now what is past its time; queues follow the log
 
-Requests do not queue for threads by their kind here, so the sizes of those lines are 0; what waits for the one pool is
-told as the line of queries. Totals of days count from the start of the process.
+There are no thread pools by request type, so their queue sizes are 0; what waits for the single pool is
+reported as the query queue. Totals of days count from the start of the process.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 
-from tiermq.broker.parts import BrokerParts, config_directory
-from tiermq.broker.rates import NOTE_PERIOD_S, Rates, Window
+from tiermq.broker.admin.rates import NOTE_PERIOD_S, Rates, Window
+from tiermq.broker.broker_context import BrokerContext, config_directory
 from tiermq.errors import RequestRefused, TierMQError
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.message.topic_name import SCHEDULE_TOPIC
 from tiermq.remoting.access import ADMINISTRATOR, serves
 from tiermq.remoting.codes import VERSION, RequestCode
-from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.command import RemotingCommand, text_field
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.fields import text_field
 from tiermq.remoting.json_dialect import encode_body
 from tiermq.store.delay_offsets import FILE, decode_delay_offsets
 from tiermq.store.statistics import RATE_WINDOWS_SECONDS
@@ -47,7 +46,7 @@ _UNITS = "KMGTPE"
 class RuntimeProcessor:
     """See the module."""
 
-    def __init__(self, parts: BrokerParts) -> None:
+    def __init__(self, parts: BrokerContext) -> None:
         self._parts = parts
         self._access = OsFileAccess()
         self._started_ms = parts.clock.now_ms()
@@ -55,8 +54,8 @@ class RuntimeProcessor:
         self._this_morning = (0, 0)
         self._yesterday_morning = (0, 0)
         self._timer_rates: Rates[str] = Rates(parts.clock)
-        parts.periodic.append((MIDNIGHT_LOOK_S, self.look_at_the_date))
-        parts.periodic.append((NOTE_PERIOD_S, self._note_timers))
+        parts.hooks.every(MIDNIGHT_LOOK_S, self.look_at_the_date)
+        parts.hooks.every(NOTE_PERIOD_S, self._note_timers)
 
     @serves(RequestCode.GET_BROKER_RUNTIME_INFO, access=ADMINISTRATOR, in_pool=True)
     def runtime_info(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
@@ -67,7 +66,7 @@ class RuntimeProcessor:
         RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.DELETE_EXPIRED_COMMITLOG, access=ADMINISTRATOR, in_pool=True
     )
     def clean(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        self._parts.local.clean_now()  # What a tier has to prove first goes later, by itself.
+        self._parts.local.clean_now()  # Files whose copy is not verified yet are deleted later.
         return command.respond()
 
     @serves(RequestCode.VIEW_BROKER_STATS_DATA, access=ADMINISTRATOR)
@@ -155,7 +154,7 @@ class RuntimeProcessor:
         return table
 
     def _earliest_ms(self) -> int:
-        """When the oldest message of the log was stored; -1 when there is none, or it is being deleted."""
+        """When the oldest message of the log was stored; -1 when the log is empty, or the message is being deleted."""
         local = self._parts.local
         try:
             oldest = local.message_at(local.min_physical_offset)
@@ -207,7 +206,7 @@ class RuntimeProcessor:
             self._yesterday_morning, self._this_morning = self._this_morning, self._totals()
 
     def _totals(self) -> tuple[int, int]:
-        gets = sum(sum(given().values()) for given in self._parts.given)
+        gets = sum(self._parts.hooks.given().values())
         return self._parts.local.put_count, gets
 
     def _date(self) -> dt.date:

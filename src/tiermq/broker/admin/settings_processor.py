@@ -1,29 +1,57 @@
-"""Settings that a running broker was told to change, written into the text of the file that it was started with.
+"""SettingsProcessor: GET_BROKER_CONFIG (26) and UPDATE_BROKER_CONFIG (25), as properties text.
+
+    get:      every setting of the broker, its store and its tier, by RocketMQ's names, sorted
+    update:   those in CHANGEABLE, which their users read on each use
+
+Invariants: a change is atomic: an unknown name, an invalid value and a setting that cannot change
+while the broker runs reject all of it, where RocketMQ ignores them silently. A change is in the file that the
+broker was started with when it is answered, its other lines untouched; where there is no such file, or it cannot be
+written, the change holds until the process ends, and the answer reports it. Only this class changes a
+configuration, which is a value everywhere else: all parts hold the same object, and read single settings of it.
+
+Changed settings of a running broker are written into the file that it was started with.
 
 Lines of other settings, comments and order stay as they are: a changed setting has its line replaced, or gets one. The
 text is a RocketMQ `broker.conf` (Java properties) or TOML.
 
-Invariant: the new text says what the old one said, apart from the changes; this is checked by reading it, so a file
-that is written in a way that is not understood here is refused and never damaged.
+Invariant: the new text has the settings of the old one, apart from the changes; this is checked by parsing it, so a
+file that is written in a way that is not understood here is refused and never damaged.
 """
 
 from __future__ import annotations
 
 import enum
 import json
+import logging
 import os
 import re
 import stat
+import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from tiermq.broker.broker_config import BrokerConfig
-from tiermq.broker.settings_file import FileSettings, settings_in_properties, settings_in_toml
+from tiermq.broker.broker_config import CHANGEABLE_OF_BROKER, CHANGEABLE_OF_STORE, BrokerConfig
+from tiermq.broker.broker_context import BrokerContext
+from tiermq.broker.settings_file import FileSettings, settings_in
 from tiermq.config import StoreConfig
-from tiermq.errors import BadConfig
+from tiermq.errors import BadConfig, RequestRefused, TierMQError
 from tiermq.files.os_file_access import OsFileAccess
-from tiermq.settings import Configuration, Setting, escaped_property, read_properties, settings_of
+from tiermq.namesrv.topic_config import NO_VERSION
+from tiermq.remoting.access import ADMINISTRATOR, serves
+from tiermq.remoting.codes import RequestCode
+from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.connection import Connection
+from tiermq.remoting.json_dialect import encode_body
+from tiermq.settings import (
+    BLANKS,
+    YAML_SUFFIXES,
+    Configuration,
+    Setting,
+    escaped_property,
+    read_properties,
+    settings_of,
+)
 from tiermq.tier.tier_config import TierConfig
 
 _LINE_END = re.compile(r"(\r\n|\r|\n)")
@@ -32,9 +60,9 @@ _TOML_KEY = re.compile(
     r"""(?P<before>\s*(?P<quote>["']?)(?P<name>\w+)(?P=quote)\s*=\s*)"""
     r"""(?:[^"'#\s]+|"[^"\\]*"|'[^']*')(?P<after>\s*(?:#.*)?)$"""
 )
-_BLANKS = " \t\f"
 
 SettingName = tuple[type[Configuration], str]
+_log = logging.getLogger(__name__)
 
 
 class Change(NamedTuple):
@@ -53,7 +81,7 @@ def change_settings_file(path: Path, changes: Sequence[Change]) -> None:
     path = path.resolve()
     try:
         old = path.read_bytes()
-        new = with_changes(old.decode("utf-8"), changes, is_toml=path.suffix == ".toml").encode()
+        new = with_changes(old.decode("utf-8"), changes, suffix=path.suffix).encode()
     except (BadConfig, UnicodeDecodeError) as error:
         raise BadConfig(f"{path}: {error}") from error
     mode = stat.S_IMODE(path.stat().st_mode)
@@ -77,18 +105,20 @@ def _replace(path: Path, data: bytes, mode: int) -> None:
     OsFileAccess().sync_directory(str(path.parent))
 
 
-def with_changes(text: str, changes: Sequence[Change], *, is_toml: bool) -> str:
+def with_changes(text: str, changes: Sequence[Change], *, suffix: str) -> str:
     """The text with the changes in it. Raises BadConfig when it cannot be changed without damage."""
-    new = _in_toml(text, changes) if is_toml else _in_properties(text, changes)
-    read = settings_in_toml if is_toml else settings_in_properties
-    expected = _values(read(text)) | {(change.kind, change.setting.name): change.value for change in changes}
+    change_text = _in_toml if suffix == ".toml" else _in_yaml if suffix in YAML_SUFFIXES else _in_properties
+    new = change_text(text, changes)
+    expected = _values(settings_in(text, suffix)) | {
+        (change.kind, change.setting.name): change.value for change in changes
+    }
     try:
-        found = _values(read(new))
+        found = _values(settings_in(new, suffix))
     except BadConfig as error:
         raise BadConfig(f"expected lines of the form name = value to change, found others: {error}") from error
     if found != expected:
         names = ", ".join(change.setting.property_name for change in changes)
-        raise BadConfig(f"expected lines of the form name = value to change {names} in, found it written otherwise")
+        raise BadConfig(f"expected lines of the form name = value to change {names} in, found another form")
     return new
 
 
@@ -115,7 +145,7 @@ def _in_properties(text: str, changes: Sequence[Change]) -> str:
 
 
 def _logical_lines(text: str) -> list[str]:
-    """Lines with their ends; one that goes on in the next is one with it."""
+    """Lines with their ends; a continued line is joined with the next."""
     pieces = _LINE_END.split(text)
     made: list[str] = []
     continued = False
@@ -124,9 +154,20 @@ def _logical_lines(text: str) -> list[str]:
             made[-1] += line + end
         else:
             made.append(line + end)
-        is_comment = not continued and line.lstrip(_BLANKS)[:1] in ("", "#", "!")
+        is_comment = not continued and line.lstrip(BLANKS)[:1] in ("", "#", "!")
         continued = not is_comment and (len(line) - len(line.rstrip("\\"))) % 2 == 1
     return [line for line in made if line]
+
+
+def _in_yaml(text: str, changes: Sequence[Change]) -> str:
+    lines = text.splitlines()
+    for change in changes:
+        name = change.setting.property_name
+        line = f"{name}: {toml_value(change.setting, change.value)}"  # YAML spells such values as TOML does.
+        stands = re.compile(rf"""(["']?){name}\1\s*:""")
+        at = next((at for at, each in enumerate(lines) if stands.match(each)), len(lines))
+        lines[at : at + 1] = [line]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _in_toml(text: str, changes: Sequence[Change]) -> str:
@@ -137,7 +178,7 @@ def _in_toml(text: str, changes: Sequence[Change]) -> str:
 
 
 def _change_toml(lines: list[str], change: Change) -> None:
-    """Where a setting stands in its table, that counts; else where it stands at the top; else its table gets it."""
+    """The setting's line in its table; else at the top level; else it is added to its table."""
     names = {change.setting.name, change.setting.property_name}
     value = toml_value(change.setting, change.value)
     table, header = "", None
@@ -163,3 +204,75 @@ def toml_value(setting: Setting, value: object) -> str:
     if isinstance(value, enum.Enum | str):
         return json.dumps(setting.render(value), ensure_ascii=False)
     return setting.render(value)
+
+
+class SettingsProcessor:
+    """See the module. Changes go one at a time, in the server's pool, since they write a file."""
+
+    def __init__(self, parts: BrokerContext) -> None:
+        self._parts = parts
+        self._changing = threading.Lock()
+        self._version = NO_VERSION.next(parts.clock.now_ms())
+
+    @serves(RequestCode.GET_BROKER_CONFIG, access=ADMINISTRATOR)
+    def get(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        lines = {line for config in self._configurations() for line in config.to_properties().splitlines()}
+        version = encode_body(self._version.to_json()).decode()
+        return command.respond(ext={"version": version}, body="".join(f"{line}\n" for line in sorted(lines)).encode())
+
+    def _configurations(self) -> list[Configuration]:
+        found: list[Configuration] = [self._parts.config, self._parts.local.config]
+        if self._parts.tiered is not None:
+            found.append(self._parts.tiered.tier.config)
+        return found
+
+    @serves(RequestCode.UPDATE_BROKER_CONFIG, access=ADMINISTRATOR, in_pool=True)
+    def update(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        with self._changing:
+            try:
+                wanted = read_properties(bytes(command.body).decode("utf-8"))
+                changes = [each for name, text in wanted.items() for each in self._changes(name, text)]
+            except (BadConfig, UnicodeDecodeError) as error:
+                raise RequestRefused(str(error)) from error
+            if not changes:
+                return command.respond()
+            problem = self._write(changes)
+            for config, setting, value in changes:
+                _log.info("setting %s: %s", setting.property_name, setting.render(value))
+                object.__setattr__(config, setting.name, value)
+                if isinstance(config, StoreConfig) and setting.name == "max_message_size" and isinstance(value, int):
+                    self._parts.local.set_max_message_size(value)
+            self._version = self._version.next(self._parts.clock.now_ms())
+            return command.respond(remark=problem)
+
+    def _write(self, changes: list[tuple[Configuration, Setting, Any]]) -> str | None:
+        """Write changes into the broker's file; why they will not outlive the process, or None when they do."""
+        path = self._parts.settings_file
+        if path is None:
+            return "changed until the process ends: the broker was started without a file of settings"
+        try:
+            change_settings_file(path, [Change(type(config), setting, value) for config, setting, value in changes])
+        except (OSError, TierMQError) as error:
+            _log.warning("settings are changed, but the file could not be written; a restart reverts them: %s", error)
+            return f"changed until the process ends: {error}"
+        return None
+
+    def _changes(self, name: str, text: str) -> list[tuple[Configuration, Setting, Any]]:
+        """What one line changes, checked. Raises BadConfig."""
+        changes: list[tuple[Configuration, Setting, Any]] = []
+        is_known = False
+        for config in self._configurations():
+            setting = next((each for each in settings_of(type(config)).values() if each.property_name == name), None)
+            if setting is None:
+                continue
+            is_known = True
+            value = setting.parse(text)
+            if value == getattr(config, setting.name):
+                continue
+            if setting.name not in CHANGEABLE_OF_BROKER | CHANGEABLE_OF_STORE:
+                raise BadConfig(f"{name} cannot be changed while the broker runs: change its file and start it again")
+            config.with_settings(**{setting.name: value})  # The combination of settings must be valid, too.
+            changes.append((config, setting, value))
+        if not is_known:
+            raise BadConfig(f"there is no setting named {name[:80]}: docs/broker.md lists them")
+        return changes

@@ -1,7 +1,7 @@
-"""TopicAdminProcessor: what operators ask and tell of topics.
+"""TopicAdminProcessor: admin requests for topics.
 
     17 make or change      351 one's settings       202 ends and times of its queues    305 those of the system
-    18 the same, many      21 everyone's settings   300 which groups consume it         316 delete what nobody knows
+    18 the same, many      21 settings of all       300 which groups consume it         316 delete unknown queues
     215 delete
 
 A list is checked whole before anything of it is changed, and costs one write to the disk.
@@ -19,34 +19,40 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tiermq.broker.parts import BrokerParts
-from tiermq.broker.pop_topics import pop_retry_topics
-from tiermq.broker.rates import NOTE_PERIOD_S
-from tiermq.broker.topic_attributes_text import RETENTION, altered_attributes, parse_attributes, retention_of
-from tiermq.broker.topics import check_topic_name
-from tiermq.errors import RequestRefused, TierError
-from tiermq.namesrv.topic_config import FILTER_MULTI_TAG, FILTER_SINGLE_TAG, NO_VERSION, TopicConfig, list_in
+from tiermq.broker.admin.rates import NOTE_PERIOD_S
+from tiermq.broker.broker_context import BrokerContext
+from tiermq.broker.pop.pop_topics import pop_retry_topics
+from tiermq.broker.topic.table_file import TABLE_ENTRIES_MAX
+from tiermq.broker.topic.topic_table import (
+    RETENTION,
+    altered_attributes,
+    check_topic_name,
+    parse_attributes,
+    retention_of,
+)
+from tiermq.errors import RequestRefused, StoreError, TierError
+from tiermq.namesrv.topic_config import FILTER_MULTI_TAG, FILTER_SINGLE_TAG, NO_VERSION, TopicConfig
 from tiermq.remoting.access import ADMINISTRATOR, ANY_ACCOUNT, knows, reads, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
-from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.command import RemotingCommand, bool_field, int32_field, text_field
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.fields import bool_field, int32_field, text_field
-from tiermq.remoting.json_dialect import ObjectKeyed, decode_object, encode_body, quoted
-from tiermq.remoting.limits import TABLE_ENTRIES_MAX, check_count
+from tiermq.remoting.json_dialect import ObjectKeyed, decode_object, encode_body, list_in, quoted
+from tiermq.remoting.limits import check_count
+from tiermq.store.durable_end import durable_end
 
 _log = logging.getLogger(__name__)
 
 QUEUES_MAX = 1 << 16
-"""Of one topic: more is a slip of the hand, and every client would ask for each of them."""
+"""Maximum queues of one topic: more is an operator's error, and clients poll each of them."""
 PERM_MAX = 7
 
 
 class TopicAdminProcessor:
     """See the module."""
 
-    def __init__(self, parts: BrokerParts) -> None:
+    def __init__(self, parts: BrokerContext) -> None:
         self._parts = parts
-        parts.periodic.append((NOTE_PERIOD_S, self.note_rates))
+        parts.hooks.every(NOTE_PERIOD_S, self.note_rates)
 
     def note_rates(self) -> None:
         self._parts.put_rates.note(self._parts.local.put_counts())
@@ -82,6 +88,7 @@ class TopicAdminProcessor:
 
     def _change(self, asked: Sequence[tuple[TopicConfig, Mapping[str, str | None]]]) -> None:
         """Make topics what they were asked to be: all of them are checked before one changes."""
+        self._require_own_broker()
         wanted = [self._wanted(topic, changes) for topic, changes in asked]
         for topic, (_, changes) in zip(wanted, asked, strict=True):
             self._retain(topic.name, topic.attributes, changes)
@@ -91,7 +98,7 @@ class TopicAdminProcessor:
             self._wait_told(changed[0].name)
 
     def _wanted(self, asked: TopicConfig, changes: Mapping[str, str | None]) -> TopicConfig:
-        """The topic as it is to be. Raises RequestRefused for one that cannot be."""
+        """The topic after the change. Raises RequestRefused for an invalid one."""
         self._refuse_system(asked.name)
         check_topic_name(asked.name)
         _check_queues("readQueueNums", asked.read_queues)
@@ -105,14 +112,14 @@ class TopicAdminProcessor:
         )
 
     def _retain(self, name: str, attributes: Mapping[str, str], changes: Mapping[str, str | None]) -> None:
-        """Let the tier know before the topic's file does: at a start the file is applied again."""
+        """Update the tier before the topics' file: a start applies the file again."""
         changed = [each for each in RETENTION if each in changes]
         if not changed:
             return
         tiered = self._parts.tiered
         if tiered is None:
             raise RequestRefused(
-                f"{changed[0]}: expected a broker with a tier, which keeps messages for so long, found none; local "
+                f"{changed[0]}: expected a broker with a tier, which applies this retention, found none; local "
                 "files are kept by fileReservedTime. Start the broker with --tier",
                 ResponseCode.INVALID_PARAMETER,
             )
@@ -130,8 +137,17 @@ class TopicAdminProcessor:
             raise RequestRefused(f"{changed[0]} of topic {name} is not changed: {error}") from error
 
     def _wait_told(self, name: str) -> None:
-        if not self._parts.wait_told():
-            _log.warning("topic %s: changed before all name servers had heard of it; they are told again", name)
+        if not self._parts.wait_registered():
+            _log.warning(
+                "topic %s: changed, but not yet registered at all name servers; the registration is retried", name
+            )
+
+    def _require_own_broker(self) -> None:
+        """Refuse changes where another process has the broker: its topics are the ones that count."""
+        if self._parts.local.is_fenced:
+            raise RequestRefused(
+                f"no topic is changed here: {self._parts.local.why_not_writeable}", ResponseCode.SERVICE_NOT_AVAILABLE
+            )
 
     def _refuse_system(self, name: str) -> None:
         if self._parts.topics.is_system(name):
@@ -144,6 +160,7 @@ class TopicAdminProcessor:
             raise RequestRefused("The specified topic is blank.", ResponseCode.INVALID_PARAMETER)
         check_topic_name(name)  # It becomes a path.
         self._refuse_system(name)
+        self._require_own_broker()
         parts = self._parts
         gone = [name]
         for group in parts.offsets.groups_of(name):
@@ -163,11 +180,15 @@ class TopicAdminProcessor:
 
     @serves(RequestCode.CLEAN_UNUSED_TOPIC, access=ADMINISTRATOR, in_pool=True)
     def clean_unused(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        """Delete the queues of topics that are in the store and that no table knows."""
-        self._parts.store.clean_unused_topics(self._parts.topics.table)
+        """Delete the queues of topics that are in the store but not in the topic table."""
+        self._require_own_broker()
+        try:
+            self._parts.store.clean_unused_topics(self._parts.topics.table)
+        except (StoreError, TierError) as error:
+            raise RequestRefused(str(error)) from error
         return command.respond()
 
-    # Telling.
+    # Queries.
 
     @serves(RequestCode.GET_TOPIC_CONFIG, access=knows("topic"))
     def settings(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
@@ -195,7 +216,9 @@ class TopicAdminProcessor:
         found = self._parts.topics.get(name)
         if found is None:
             raise RequestRefused(f"topic[{name}] not exist", ResponseCode.TOPIC_NOT_EXIST)
-        queues = range(max(found.read_queues, found.write_queues))
+        queues, local = range(max(found.read_queues, found.write_queues)), self._parts.local
+        if any(local.max_offset(name, each, committed=False) > local.max_offset(name, each) for each in queues):
+            local.dispatch_now()  # What was acknowledged before the request is in the answer.
         body = {
             "offsetTable": ObjectKeyed(
                 (queue_key(self._parts, name, queue_id), self._ends(name, queue_id)) for queue_id in queues
@@ -205,9 +228,12 @@ class TopicAdminProcessor:
         return command.respond(body=encode_body(body))
 
     def _ends(self, topic: str, queue_id: int) -> dict[str, int]:
+        """RocketMQ's fields, and one of ours: `flushedOffset`, below which no crash can take messages back."""
         store = self._parts.store
         end = max(0, store.max_offset(topic, queue_id))
+        is_here = self._parts.local.max_offset(topic, queue_id) > 0
         return {
+            "flushedOffset": min(end, durable_end(self._parts.local, topic, queue_id)) if is_here else end,
             "lastUpdateTimestamp": max(0, store.store_time_of(topic, queue_id, end - 1)) if end else 0,
             "maxOffset": end,
             "minOffset": max(0, store.min_offset(topic, queue_id)),
@@ -225,7 +251,7 @@ class TopicAdminProcessor:
         return command.respond(body=encode_body({"topicList": sorted(filter(topics.is_system, topics.table))}))
 
 
-def queue_key(parts: BrokerParts, topic: str, queue_id: int) -> dict[str, Any]:
+def queue_key(parts: BrokerContext, topic: str, queue_id: int) -> dict[str, Any]:
     """A queue as Java's maps have it for a key."""
     return {"brokerName": parts.config.broker_name, "queueId": queue_id, "topic": topic}
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tiermq.broker.parts import BrokerParts
+from tiermq.broker.broker_context import BrokerContext
 from tiermq.errors import RequestRefused
 from tiermq.remoting.access import ADMINISTRATOR, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
-from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.command import RemotingCommand, text_field
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.fields import text_field
 
 _CONTAINER = "This broker is one process without a broker container: start another with `tiermq serve`."
 _ROCKSDB = "This broker keeps no RocksDB: topics, groups and offsets are JSON files, consume queues are plain files."
@@ -43,9 +42,9 @@ TIMER_WHEEL, TIMER_ROCKSDB = "F", "R"
 
 
 class UnservedProcessor:
-    """See the module. Two requests ask for a state that may be this broker's already; then they succeed."""
+    """See the module. Two requests succeed if the broker already has the requested state."""
 
-    def __init__(self, parts: BrokerParts) -> None:
+    def __init__(self, parts: BrokerContext) -> None:
         self._parts = parts
 
     @serves(*REASONS, access=ADMINISTRATOR)

@@ -1,8 +1,8 @@
-"""DeliveryProcessor: runs the delivery of delayed messages and of timers beside a broker. It serves no request.
+"""DeliveryServices: delayed messages and timers, delivered beside a broker. It serves no request.
 
-Both begin a second after the broker, as RocketMQ does, and end before the store is closed. Timers are opened with the
-broker: what is sent for a time of its own must know the wheel. Those that are due late wait in the tier, if there is
-one (`far_delivery`).
+Its services begin a second after the broker, as in RocketMQ, and end before the store is closed. Timers are opened with
+the broker: sends of timer messages need the wheel. Tiered timers are stored in the tier, if there
+is one (`broker.delivery.tiered_timers`).
 """
 
 from __future__ import annotations
@@ -10,62 +10,62 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tiermq.broker.parts import BrokerParts, config_directory
+from tiermq.broker.broker_config import BrokerConfig
+from tiermq.broker.broker_context import BrokerHooks, config_directory, local_half, tiered_store
+from tiermq.broker.topic.topic_table import TopicTable
+from tiermq.clock import Clock
 from tiermq.config import BrokerRole
 from tiermq.delivery.delay_levels import DelayLevels
+from tiermq.delivery.redeliver import within_topic
 from tiermq.delivery.timer.timer_service import TimerService
-from tiermq.delivery.timer.timer_settings import TimerSettings
+from tiermq.delivery.timer.timer_state import TimerSettings
 from tiermq.metrics import Registry
 
 if TYPE_CHECKING:
-    from tiermq.delivery.far.far_service import FarTimerService
+    from tiermq.broker.broker_context import Store
+    from tiermq.delivery.tiered_timers.tier_timers import TieredTimerService
 
-FIRST_S = 1.0
+BY_TOPIC_S = 1.0
 
 
-class DeliveryProcessor:
+class DeliveryServices:
     """See the module."""
 
-    def __init__(self, parts: BrokerParts) -> None:
-        root = parts.local.config.root_path
-        interval_ms = parts.config.flush_delay_offset_interval
+    def __init__(
+        self,
+        store: Store,
+        config: BrokerConfig,
+        clock: Clock,
+        topics: TopicTable,
+        metrics: Registry,
+        hooks: BrokerHooks,
+    ) -> None:
+        local, tiered = local_half(store), tiered_store(store)
+        root = local.config.root_path
+        queue_for = within_topic(local, topics.queue_count)
         self.delay_levels = DelayLevels(
-            parts.local, config_directory(root), parts.clock, interval_ms, queue_for=parts.queue_for
+            local, config_directory(root), clock, config.flush_delay_offset_interval, queue_for=queue_for
         )
         self.timers: TimerService | None = None
-        self.far: FarTimerService | None = None
-        self._stopped = False
-        register_delay_metrics(parts.metrics, self.delay_levels)
-        if parts.config.timer_wheel_enable and parts.local.config.broker_role is not BrokerRole.SLAVE:
-            if parts.tiered is not None:
-                from tiermq.broker.far_delivery import far_timers
+        self.tiered_timers: TieredTimerService | None = None
+        hooks.run(self.delay_levels)
+        register_delay_metrics(metrics, self.delay_levels)
+        if not config.timer_wheel_enable or local.config.broker_role is BrokerRole.SLAVE:
+            return
+        if tiered is not None:
+            from tiermq.broker.delivery.tiered_timers import tiered_timer_service
 
-                self.far = far_timers(parts)
-            far = None if self.far is None else self.far.timers
-            self.timers = parts.timers = TimerService(
-                parts.local, root, parts.clock, timer_settings(parts), far=far, queue_for=parts.queue_for
-            )
-            register_timer_metrics(parts.metrics, self.timers)
-            parts.periodic.append((FIRST_S, _teller_by_topic(parts.metrics, self.timers)))
-        parts.periodic.append((FIRST_S, self._ensure_running))
-        parts.on_stop.append(self._stop)
-
-    def _ensure_running(self) -> None:
-        for service in filter(None, (self.delay_levels, self.timers, self.far)):
-            if not self._stopped and not service.running:
-                service.start()
-
-    def _stop(self) -> None:
-        self._stopped = True
-        self.delay_levels.stop()
-        if self.timers is not None:
-            self.timers.stop()
-        if self.far is not None:
-            self.far.stop()
+            self.tiered_timers = tiered_timer_service(tiered, config, clock, topics, metrics)
+        in_tier = None if self.tiered_timers is None else self.tiered_timers.timers
+        self.timers = TimerService(local, root, clock, timer_settings(config), tiered=in_tier, queue_for=queue_for)
+        hooks.run(self.timers)
+        if self.tiered_timers is not None:
+            hooks.run(self.tiered_timers)
+        register_timer_metrics(metrics, self.timers)
+        hooks.every(BY_TOPIC_S, _report_by_topic(metrics, self.timers))
 
 
-def timer_settings(parts: BrokerParts) -> TimerSettings:
-    config = parts.config
+def timer_settings(config: BrokerConfig) -> TimerSettings:
     return TimerSettings(
         precision_ms=config.timer_precision_ms,
         roll_window_slots=config.timer_roll_window_slot,
@@ -80,24 +80,24 @@ def timer_settings(parts: BrokerParts) -> TimerSettings:
 
 def register_delay_metrics(metrics: Registry, levels: DelayLevels) -> None:
     """Once per registry."""
+    metrics.counter("tiermq_delayed_delivered_total", "delayed messages delivered", (), lambda: levels.delivered_count)
     metrics.counter(
-        "tiermq_delayed_delivered_total", "delayed messages that were delivered", (), lambda: levels.delivered_count
+        "tiermq_delayed_skipped_total", "delayed messages skipped as undeliverable", (), lambda: levels.skipped_count
     )
-    metrics.counter("tiermq_delayed_skipped_total", "delayed messages that cannot be", (), lambda: levels.skipped_count)
-    metrics.gauge("tiermq_delayed_waiting", "delayed messages that wait", (), lambda: levels.waiting_count)
+    metrics.gauge("tiermq_delayed_waiting", "delayed messages waiting", (), lambda: levels.waiting_count)
 
 
 def register_timer_metrics(metrics: Registry, timers: TimerService) -> None:
     """Once per registry."""
     counts = timers.counts
     counters = {
-        "enqueued": ("timers that were taken into the wheel, rolls too", lambda: counts.enqueued),
+        "enqueued": ("timers enqueued, including re-rolls", lambda: counts.enqueued),
         "delivered": ("timers that were delivered", lambda: counts.delivered),
-        "rolled": ("timers that went around once more", lambda: counts.rolled),
+        "rolled": ("timers rolled to a later slot", lambda: counts.rolled),
         "cancelled": ("timers that were cancelled", lambda: counts.cancelled),
         "skipped": ("timers that cannot be delivered", lambda: counts.skipped),
-        "far": ("timers that were given to the tier", lambda: counts.far),
-        "far_errors": ("times that the tier could not be asked for timers", lambda: counts.far_errors),
+        "far": ("timers moved to the tier", lambda: counts.far),
+        "far_errors": ("failed reads of timers in the tier", lambda: counts.far_errors),
     }
     gauges = {
         "waiting": ("timers that wait in the wheel", lambda: timers.waiting_count),
@@ -111,9 +111,9 @@ def register_timer_metrics(metrics: Registry, timers: TimerService) -> None:
         metrics.gauge(f"tiermq_timers_{name}", text, (), read)
 
 
-def _teller_by_topic(metrics: Registry, timers: TimerService) -> Callable[[], None]:
-    """What sets, now and then, how many timers wait for each topic."""
-    gauge = metrics.gauge("rocketmq_timing_messages", "timers that wait, by the topic that they are for", ("topic",))
+def _report_by_topic(metrics: Registry, timers: TimerService) -> Callable[[], None]:
+    """Sets periodically how many timers wait for each topic."""
+    gauge = metrics.gauge("rocketmq_timing_messages", "waiting timers, by topic", ("topic",))
     told: set[str] = set()
 
     def tell() -> None:

@@ -1,12 +1,12 @@
-"""TransactionProcessor: END_TRANSACTION (37), and CHECK_TRANSACTION_STATE (39) to producers that forgot it.
+"""EndTransactionProcessor: END_TRANSACTION (37), and CHECK_TRANSACTION_STATE (39) to producers that did not send it.
 
     send of a half message ─► SendProcessor ─► RMQ_SYS_TRANS_HALF_TOPIC
     37 commit, rollback    ─► EndTransaction ─► the message's topic, or the queue of its delay; op
-    nobody says anything   ─► TransactionCheck ─► 39 to one live producer of the group, in turn ─► 37 again
+    no 37 in time          ─► TransactionCheck ─► 39 to one live producer of the group, round robin ─► 37 again
 
-Invariants: under SYNC_FLUSH a 37 that waits for an answer gets it once what it did is durable. A 37 that says neither
-(0: the producer does not know yet) changes nothing. Rounds of questions begin with the broker and end before its store
-is closed; what they passed is on disk before the consumer offsets say so. Handlers run on the loop.
+Invariants: under SYNC_FLUSH a 37 that waits for an answer gets it once its effect is durable. A 37 that is neither
+(0: the producer does not know yet) changes nothing. Checks start with the broker and stop before its store
+is closed; what they did is on disk before the consumer offsets move. Handlers run on the loop.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from __future__ import annotations
 import itertools
 import logging
 
-from tiermq.broker.client_requests import may_take
-from tiermq.broker.delay_rewrite import Place
-from tiermq.broker.durable_answers import LOOK_S, DurableAnswers
-from tiermq.broker.parts import BrokerParts
-from tiermq.broker.put_answers import code_of
-from tiermq.broker.send_checks import stored_place
+from tiermq.broker.broker_context import BrokerContext
+from tiermq.broker.group.client_processor import ACCOUNT
+from tiermq.broker.send.put_answers import LOOK_S, DurableAnswers, code_of
+from tiermq.broker.send.send_checks import Destination, stored_destination
+from tiermq.clock import HOUR_MS
 from tiermq.config import BrokerRole, FlushDiskType
 from tiermq.delivery.transactions.end_transaction import Ended, EndRequest, EndStatus, EndTransaction
-from tiermq.delivery.transactions.half_messages import HALF_QUEUE, HOUR_MS, TransactionRules
+from tiermq.delivery.transactions.half_messages import HALF_QUEUE, TransactionRules
 from tiermq.delivery.transactions.op_messages import OP_QUEUE, OpLog, Outcome
 from tiermq.delivery.transactions.transaction_check import Question, TransactionCheck, waiting_halves
 from tiermq.errors import IllegalMessage, RequestRefused
@@ -35,16 +34,14 @@ from tiermq.message.topic_name import (
 )
 from tiermq.remoting.access import reaches, require_topic, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
-from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.command import RemotingCommand, bool_field, int32_field, int_field, text_field
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.fields import bool_field, int32_field, int_field, text_field
 from tiermq.remoting.frame import encode_frame
-from tiermq.remoting.permissions import Permission
+from tiermq.remoting.permissions import Account, Permission
 from tiermq.status import PutStatus
 
 _log = logging.getLogger(__name__)
 
-FIRST_S = 1.0
 LABELS = ("cluster", "node_type", "node_id", "topic")
 _OUTCOMES = {each.value: each for each in Outcome}
 _REMARKS = {
@@ -61,17 +58,16 @@ _CODES = {
 }
 
 
-class TransactionProcessor:
+class EndTransactionProcessor:
     """See the module."""
 
-    def __init__(self, parts: BrokerParts) -> None:
+    def __init__(self, parts: BrokerContext) -> None:
         self._parts = parts
         self._config = config = parts.config
         local = parts.local
         self._levels = len(local.config.delay_levels_ms)
         self._sync = local.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._is_slave = local.config.broker_role is BrokerRole.SLAVE
-        self._stopped = False
         self._turn = itertools.count()
         self.unanswerable_count = 0
         self.ops = OpLog(
@@ -98,10 +94,11 @@ class TransactionProcessor:
         }
         self._register_metrics()
         parts.offsets.before_write.append(self._before_offsets)
-        parts.periodic.append((FIRST_S, self.ensure_running))
-        parts.periodic.append((LOOK_S, self._look_for_late))
-        parts.is_busy.append(lambda: self.durable.waiting > 0)
-        parts.on_stop.append(self._stop)
+        if not self._is_slave:  # A slave asks no producer.
+            parts.hooks.run(self.check)
+        parts.hooks.every(LOOK_S, self._look_for_late)
+        parts.hooks.busy_while(lambda: self.durable.waiting > 0)
+        parts.hooks.on_stop(self._write_ops)
 
     def _rules(self) -> TransactionRules:
         """As they are now: an operator may change them."""
@@ -121,6 +118,7 @@ class TransactionProcessor:
                 "questions that no producer of the group was there for",
                 lambda: self.unanswerable_count,
             ),
+            "tiermq_transaction_rounds_total": ("rounds over the half messages", lambda: check.rounds_count),
             "tiermq_transactions_skipped_total": (
                 "records of half messages and ops that cannot be used",
                 lambda: check.skipped_count,
@@ -129,7 +127,7 @@ class TransactionProcessor:
         }
         for name, (text, read) in counters.items():
             metrics.counter(name, text, (), read)
-        metrics.gauge("tiermq_half_messages_waiting", "half messages that nobody has ended", (), lambda: self.waiting)
+        metrics.gauge("tiermq_half_messages_waiting", "half messages of open transactions", (), lambda: self.waiting)
 
     @property
     def waiting(self) -> int:
@@ -167,7 +165,7 @@ class TransactionProcessor:
     def _refusal(self, request: EndRequest, ended: Ended, code: ResponseCode) -> RequestRefused:
         remark = _REMARKS.get(ended.status, ended.status.value)
         if ended.status is EndStatus.NOT_STORED:
-            code, told = code_of(ended.put_status)
+            code, told = code_of(ended.put_status, self._parts.local.why_not_writeable)
             remark = told or ended.put_status.name
         # Producers do not wait for an answer: this line is what an operator finds.
         _log.warning("group %s cannot end the half message at %d: %s", request.group, request.log_offset, remark)
@@ -192,13 +190,13 @@ class TransactionProcessor:
         self.durable.answer_late()
 
     def _rewritten(self, message: Message) -> Message:
-        """A committed message that is delayed goes to the queue of its delay. Raises IllegalMessage."""
-        place = Place(message.topic, message.queue_id, message.encoded_properties)
+        """A committed message that is delayed is stored in the queue of its delay level. Raises IllegalMessage."""
+        destination = Destination(message.topic, message.queue_id, message.encoded_properties)
         try:
-            stored = stored_place(place, message.sys_flag, self._levels, self._parts.timers)
+            stored = stored_destination(destination, message.sys_flag, self._levels, self._parts.timers)
         except RequestRefused as error:
             raise IllegalMessage(str(error)) from error
-        if stored is place:
+        if stored is destination:
             return message
         return Message(
             stored.topic,
@@ -221,12 +219,14 @@ class TransactionProcessor:
 
     def _send_question(self, question: Question) -> None:
         group = self._parts.clients.producers(question.group)
-        connections = (
-            [] if group is None else [each for each in group.clients if may_take(each, question.topic, Permission.PUB)]
-        )
+        connections = [] if group is None else [each for each in group.clients if _may_be_asked(each, question)]
         if not connections:
             self.unanswerable_count += 1
-            _log.info("transaction %s: no producer of %s is here to be asked", question.transaction_id, question.group)
+            _log.info(
+                "transaction %s: no producer of group %s is connected for the check",
+                question.transaction_id,
+                question.group,
+            )
             return
         ext = {
             "topic": HALF_TOPIC,
@@ -249,14 +249,16 @@ class TransactionProcessor:
         if self._parts.local.max_offset(HALF_TOPIC, HALF_QUEUE) > 0:
             self._parts.local.flush()
 
-    def ensure_running(self) -> None:
-        """On the loop. A slave asks nobody."""
-        if not self._stopped and not self._is_slave and not self.check.running:
-            self.check.start()
+    def _write_ops(self) -> None:
+        """What ended since the last op was written, also where the check never ran."""
+        self.ops.write()
 
-    def _stop(self) -> None:
-        self._stopped = True
-        if self.check.running:
-            self.check.stop()
-        else:
-            self.ops.write()
+
+def _may_be_asked(connection: Connection, question: Question) -> bool:
+    """Whether a producer may see the message of a check: its own, or one that it may read."""
+    account: Account | None = connection.attributes.get(ACCOUNT)
+    if connection.closing or account is None:
+        return not connection.closing
+    is_its_own = question.sender == account.access_key
+    may_read = account.may_use_topic(question.topic, Permission.SUB)
+    return account.may_use_topic(question.topic, Permission.PUB) and (is_its_own or may_read)

@@ -1,14 +1,14 @@
 """AssignmentProcessor: QUERY_ASSIGNMENT (400) and SET_MESSAGE_REQUEST_MODE (401), for clients that let brokers balance.
 
-    mode PULL   the queues of the topic are shared out to the members of the group, as the named strategy does
-    mode POP    everyone may pop from every broker (queue -1); with popShareQueueNum, from its own queues and those of
-                as many other members
+    mode PULL   the queues of the topic are divided among the members of the group by the named strategy
+    mode POP    every member may pop from every broker (queue -1); with popShareQueueNum, from its own queues and
+                those of as many other members
 
 Modes are kept in RocketMQ's `messageRequestMode.json`. The queues of other brokers are known from a name server, which
 is asked when a client asks, in the pool; without one, or without its answer, there are this broker's queues alone.
 
-Invariants: every queue is somebody's, and in PULL mode nobody else's; members that ask at the same membership get
-shares that fit together, since all are computed from the same sorted lists.
+Invariants: every queue has an owner, in PULL mode exactly one; members that ask at the same membership get
+consistent shares, since all are computed from the same sorted lists.
 """
 
 from __future__ import annotations
@@ -19,44 +19,34 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from tiermq.broker.groups import check_group_name
-from tiermq.broker.parts import BrokerParts, config_directory
-from tiermq.broker.subscriptions import MessageModel
-from tiermq.broker.topics import check_topic_name
+from tiermq.broker.broker_context import BrokerContext, config_directory
+from tiermq.broker.group.client_table import MessageQueue
+from tiermq.broker.group.group_table import check_group_name
+from tiermq.broker.group.subscription import MessageModel
+from tiermq.broker.pop.pop_waiting import ANY_QUEUE
+from tiermq.broker.topic.topic_table import check_topic_name
 from tiermq.errors import RemotingError, RequestRefused
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.message.topic_name import RETRY_PREFIX
-from tiermq.namesrv.topic_config import PERM_READ, int32_in, object_in, text_in
+from tiermq.namesrv.topic_config import PERM_READ
 from tiermq.remoting.access import ADMINISTRATOR, reaches, require_group, require_topic, serves
-from tiermq.remoting.addresses import parse_name_servers
+from tiermq.remoting.client import parse_name_servers
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.json_dialect import as_name, decode_object, encode_body
+from tiermq.remoting.json_dialect import as_name, decode_object, encode_body, int32_in, object_in, text_in
 from tiermq.remoting.permissions import Permission
 
 _log = logging.getLogger(__name__)
 
 FILE = "messageRequestMode.json"
-ANY_QUEUE = -1
 
 
 class RequestMode(enum.IntEnum):
     PULL = 0
     POP = 1
-
-
-class QueueName(NamedTuple):
-    """A queue as clients name it, in the order that everyone sorts by."""
-
-    topic: str
-    broker: str
-    queue_id: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {"brokerName": self.broker, "queueId": self.queue_id, "topic": self.topic}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +57,7 @@ class GroupMode:
     share_queues: int = 0
 
 
-Shares = list[QueueName]
+Shares = list[MessageQueue]
 
 
 def averagely(queues: Shares, members: list[str], member: str) -> Shares:
@@ -81,7 +71,7 @@ def averagely(queues: Shares, members: list[str], member: str) -> Shares:
 
 
 def by_circle(queues: Shares, members: list[str], member: str) -> Shares:
-    """Each in turn."""
+    """Round robin."""
     return queues[members.index(member) :: len(members)] if member in members else []
 
 
@@ -93,7 +83,7 @@ def shares_for_pop(queues: Shares, members: list[str], member: str, mode: GroupM
     if member not in members:
         return []
     if mode.share_queues <= 0 or mode.share_queues >= len(members) - 1:
-        return sorted({QueueName(each.topic, each.broker, ANY_QUEUE) for each in queues})
+        return sorted({MessageQueue(each.topic, each.broker, ANY_QUEUE) for each in queues})
     if len(members) > len(queues):
         return [queues[members.index(member) % len(queues)]] if queues else []
     at = members.index(member)
@@ -106,7 +96,7 @@ def shares_for_pop(queues: Shares, members: list[str], member: str, mode: GroupM
 class AssignmentProcessor:
     """See the module. Runs in the pool: it writes a file, and asks name servers."""
 
-    def __init__(self, parts: BrokerParts) -> None:
+    def __init__(self, parts: BrokerContext) -> None:
         """Raises StoreDamaged when the file of modes cannot be read."""
         self._parts = parts
         self._path = os.path.join(config_directory(parts.local.config.root_path), FILE)
@@ -171,7 +161,7 @@ class AssignmentProcessor:
         found = self._parts.topics.get(topic)
         if found is None or not found.perm & PERM_READ:
             return []
-        return [QueueName(topic, self._parts.config.broker_name, queue_id) for queue_id in range(found.read_queues)]
+        return [MessageQueue(topic, self._parts.config.broker_name, queue_id) for queue_id in range(found.read_queues)]
 
     def _queues_elsewhere(self, topic: str) -> Shares:
         for host, port in parse_name_servers(self._parts.config.namesrv_addr):
@@ -180,7 +170,7 @@ class AssignmentProcessor:
                     answer = client.request(RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext={"topic": topic}))
                 return _queues_in_route(topic, decode_object(answer.body)) if answer.code == 0 else []
             except (OSError, RemotingError) as error:
-                _log.warning("%s:%d does not say where topic %s is: %s", host, port, topic, error)
+                _log.warning("%s:%d returned no route of topic %s: %s", host, port, topic, error)
         return []
 
 
@@ -190,7 +180,7 @@ def _queues_in_route(topic: str, route: dict[str, Any]) -> Shares:
         table = object_in(each, "an element of queueDatas")
         if int32_in(table, "perm") & PERM_READ:
             broker = text_in(table.get("brokerName"), "brokerName")
-            found += [QueueName(topic, broker, queue_id) for queue_id in range(int32_in(table, "readQueueNums"))]
+            found += [MessageQueue(topic, broker, queue_id) for queue_id in range(int32_in(table, "readQueueNums"))]
     return found
 
 

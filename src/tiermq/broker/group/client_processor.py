@@ -1,55 +1,65 @@
-"""ClientProcessor: HEART_BEAT (34), UNREGISTER_CLIENT (35), GET_CONSUMER_LIST_BY_GROUP (38), CHECK_CLIENT_CONFIG (46).
+"""ClientProcessor and LockProcessor: requests of group members.
 
-    heartbeat ─► groups and retry topics are there ─► registered, answered          (on the loop)
+HEART_BEAT (34), UNREGISTER_CLIENT (35), GET_CONSUMER_LIST_BY_GROUP (38), CHECK_CLIENT_CONFIG (46):
+
+    heartbeat ─► groups and retry topics exist ─► registered, answered              (on the loop)
               └► one is missing ─► made in the pool, which writes files ─► back on the loop, the same
 
-A consumer group that may not be made is left out silently, as RocketMQ does. The silent are closed now and then.
+A consumer group that may not be created is ignored silently, as in RocketMQ. Silent clients are closed periodically.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
 
-from tiermq.broker.filtering.compiled import compile_sql
-from tiermq.broker.parts import BrokerParts
-from tiermq.broker.subscriptions import ConsumerData, Heartbeat, Subscription
+from tiermq.broker.broker_context import BrokerContext
+from tiermq.broker.group.client_table import MessageQueue
+from tiermq.broker.group.group_table import check_group_name
+from tiermq.broker.group.subscription import ConsumerData, Heartbeat, Subscription
+from tiermq.broker.pull.sql_filter import filter_of
+from tiermq.broker.topic.topic_table import check_topic_name
 from tiermq.errors import BadExpression, RequestRefused
 from tiermq.message.topic_name import RETRY_PREFIX
 from tiermq.namesrv.topic_config import TopicConfig
 from tiermq.remoting.access import of_group, reaches, require_group, require_topic, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
-from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.command import RemotingCommand, text_field
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.fields import text_field
-from tiermq.remoting.json_dialect import decode_object, encode_body
+from tiermq.remoting.json_dialect import decode_object, encode_body, int32_in, object_in, text_in
+from tiermq.remoting.limits import check_count
 from tiermq.remoting.permissions import Account, Permission
 
 SILENCE_PERIOD_S = 10.0
 ACCOUNT = "account"
-"""The attribute of a connection that says who signed its last heartbeat."""
+"""The attribute of a connection with the account that signed its last heartbeat."""
+
+
+def _heartbeat_in(command: RemotingCommand) -> Heartbeat:
+    return Heartbeat.decode(command.body)
 
 
 class ClientProcessor:
     """See the module. Runs on the loop but for `_prepare`."""
 
-    def __init__(self, parts: BrokerParts) -> None:
+    def __init__(self, parts: BrokerContext) -> None:
         self._parts = parts
-        parts.periodic.append((SILENCE_PERIOD_S, self._close_silent))
+        parts.hooks.every(SILENCE_PERIOD_S, self._close_silent)
 
     # Heartbeats.
 
-    @serves(RequestCode.HEART_BEAT, access=reaches("SUB of each consumer group, SUB of each subscribed topic"))
-    def heartbeat(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
-        return self._parts.server.decode_first(connection, command, _decode, self._take)
-
-    def _take(self, connection: Connection, command: RemotingCommand, beat: Heartbeat) -> RemotingCommand | None:
+    @serves(
+        RequestCode.HEART_BEAT,
+        access=reaches("SUB of each consumer group, SUB of each subscribed topic"),
+        decode=_heartbeat_in,
+    )
+    def heartbeat(self, connection: Connection, command: RemotingCommand, beat: Heartbeat) -> RemotingCommand | None:
         if command.account is not None:
             for data in beat.consumers:
                 require_group(command, data.group)
                 for each in data.subscriptions:
                     require_topic(command, each.topic, Permission.SUB)
         if all(self._is_prepared(each) for each in beat.consumers):
-            return self._parts.server.in_turns(connection, command, self._accept(connection, command, beat))
+            return self._parts.server.in_steps(connection, command, self._accept(connection, command, beat))
         self._parts.server.hand_to_pool(self._prepare, connection, command)
         return None
 
@@ -68,14 +78,14 @@ class ClientProcessor:
         self._parts.server.call_threadsafe(self._accept_later, connection, command, beat)
 
     def _accept_later(self, connection: Connection, command: RemotingCommand, beat: Heartbeat) -> None:
-        answer = self._parts.server.in_turns(connection, command, self._accept(connection, command, beat))
+        answer = self._parts.server.in_steps(connection, command, self._accept(connection, command, beat))
         if answer is not None and not command.is_oneway:
             connection.send(answer)
 
     def _accept(
         self, connection: Connection, command: RemotingCommand, beat: Heartbeat
     ) -> Generator[None, None, RemotingCommand]:
-        """One group at a time: others are served in between."""
+        """One group at a time: other requests are served in between."""
         clients = self._parts.clients
         changed = beat.fingerprint == 0
         for data in beat.consumers:
@@ -102,7 +112,7 @@ class ClientProcessor:
     def _close_silent(self) -> None:
         self._parts.clients.close_silent()
 
-    # The others.
+    # Other requests.
 
     @serves(RequestCode.UNREGISTER_CLIENT, access=reaches("SUB of the consumer group, if it names one"))
     def unregister(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
@@ -120,9 +130,9 @@ class ClientProcessor:
             raise RequestRefused(f"no consumer for this group, {group}")
         return command.respond(body=encode_body({"consumerIdList": found}))
 
-    @serves(RequestCode.CHECK_CLIENT_CONFIG, access=reaches("SUB of the topic"))
+    @serves(RequestCode.CHECK_CLIENT_CONFIG, access=reaches("SUB of the topic"), in_pool=True)
     def check_config(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        """Whether this broker can filter as the client wants to."""
+        """Whether this broker supports the client's filters. Any thread."""
         told = decode_object(command.body).get("subscriptionData") if command.body else None
         if told is None:
             return command.respond()
@@ -133,7 +143,7 @@ class ClientProcessor:
         if not self._parts.config.enable_property_filter:
             raise RequestRefused(f"The broker does not support consumer to filter message by {wanted.expression_type}")
         try:
-            compile_sql(wanted.expression)
+            filter_of(wanted)
         except BadExpression as error:
             raise RequestRefused(str(error), ResponseCode.SUBSCRIPTION_PARSE_FAILED) from error
         return command.respond()
@@ -145,5 +155,61 @@ def may_take(connection: Connection, topic: str, wanted: Permission) -> bool:
     return not connection.closing and (account is None or account.may_use_topic(topic, wanted))
 
 
-def _decode(command: RemotingCommand) -> Heartbeat:
-    return Heartbeat.decode(command.body)
+LOCKED_QUEUES_MAX = 10_000
+"""Queues of one request to lock or unlock."""
+
+EXPIRY_PERIOD_S = 30.0
+
+
+class LockProcessor:
+    """LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42), for consumers that consume in order.
+
+    A queue that another live client holds is no error: it is missing from the answer. Any thread may lock and unlock.
+    """
+
+    def __init__(self, parts: BrokerContext) -> None:
+        self._locks = parts.clients.locks
+        parts.hooks.every(EXPIRY_PERIOD_S, self._drop_expired)
+
+    @serves(RequestCode.LOCK_BATCH_MQ, access=reaches("SUB of the group, SUB of each topic"), long_in_pool=True)
+    def lock(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        group, client_id, queues = _decode(command)
+        held = self._locks.lock(group, client_id, queues)
+        return command.respond(body=encode_body({"lockOKMQSet": [each.to_json() for each in held]}))
+
+    @serves(RequestCode.UNLOCK_BATCH_MQ, access=reaches("SUB of the group, SUB of each topic"), long_in_pool=True)
+    def unlock(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        group, client_id, queues = _decode(command)
+        self._locks.unlock(group, client_id, queues)
+        return command.respond()
+
+    def _drop_expired(self) -> None:
+        self._locks.drop_expired()
+
+
+def _decode(command: RemotingCommand) -> tuple[str, str, list[MessageQueue]]:
+    """Group, client and queues of a request's body. Raises RequestRefused."""
+    table = decode_object(command.body)
+    group = text_in(table.get("consumerGroup"), "consumerGroup")
+    client_id = text_in(table.get("clientId"), "clientId")
+    if not group or not client_id:
+        raise RequestRefused(f"request {int(command.code)}: expected a consumerGroup and a clientId, found at most one")
+    queues = table.get("mqSet") or []
+    if not isinstance(queues, list):
+        raise RequestRefused(f"expected a list in mqSet, found a {type(queues).__name__}")
+    check_count("queues in mqSet", len(queues), LOCKED_QUEUES_MAX)
+    require_group(command, group)
+    check_group_name(group)
+    found = [_queue_in(each) for each in queues]
+    for each in found if command.account is not None else ():
+        require_topic(command, each.topic, Permission.SUB)
+    return group, client_id, found
+
+
+def _queue_in(value: object) -> MessageQueue:
+    table = object_in(value, "a queue of mqSet")
+    topic, queue_id = text_in(table.get("topic"), "topic"), int32_in(table, "queueId")
+    check_topic_name(topic)
+    if queue_id < 0:
+        raise RequestRefused(f"queueId: expected 0 or more, found {queue_id}", ResponseCode.INVALID_PARAMETER)
+    return MessageQueue(topic, text_in(table.get("brokerName"), "brokerName"), queue_id)

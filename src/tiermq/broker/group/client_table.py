@@ -1,32 +1,120 @@
-"""ClientTable: who is connected: producers and consumers by group, and what each consumer group subscribes to.
+"""ClientTable: connected producers and consumers by group, and the subscriptions of each consumer group.
 
-    heartbeat ─► joined or refreshed ─► the group changed? ─► every member hears of it (code 40), once per turn
+    heartbeat ─► joined or refreshed ─► the group changed? ─► every member is notified (code 40), once per step
     connection closed, unregistered, or silent for too long ─► left ─► the same
 
 Invariants: all state belongs to the loop's thread; other threads may read, and see each group as it was at some moment.
-A client is a connection: when it closes, the client is gone from all groups. A group has the subscriptions of its
-newest heartbeat; a group of no clients is not there. Members of broadcasting groups are not told of each other.
+A client is a connection: when it closes, the client leaves all groups. A group has the subscriptions of its
+newest heartbeat; a group without clients does not exist. Members of broadcasting groups are not notified of each other.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from tiermq.broker.broker_config import BrokerConfig
-from tiermq.broker.groups import GroupTable
-from tiermq.broker.queue_locks import QueueLocks
-from tiermq.broker.subscriptions import ConsumeFromWhere, ConsumerData, ConsumeType, MessageModel, Subscription
-from tiermq.broker.topics import TopicTable
+from tiermq.broker.group.group_table import GroupTable
+from tiermq.broker.group.subscription import (
+    HEARTBEAT_GROUPS_MAX,
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    MessageModel,
+    Subscription,
+)
+from tiermq.broker.topic.topic_table import TopicTable
 from tiermq.clock import Clock
 from tiermq.remoting.codes import RequestCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.limits import HEARTBEAT_GROUPS_MAX, check_count
+from tiermq.remoting.limits import check_count
 from tiermq.remoting.server import RemotingServer
 
 _log = logging.getLogger(__name__)
+
+
+class MessageQueue(NamedTuple):
+    """A queue as clients name it; its order is the one that every client sorts by."""
+
+    topic: str
+    broker: str
+    queue_id: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"brokerName": self.broker, "queueId": self.queue_id, "topic": self.topic}
+
+
+@dataclass(slots=True)
+class _Lock:
+    client_id: str
+    renewed_ms: int
+
+
+class QueueLocks:
+    """Which client of a group may consume a queue in order.
+
+    Invariants: a queue of a group has at most one holder; a lock that was not renewed for `max_lock_live_time` is
+    free; only the holder releases it earlier. Locks are in memory: after a restart clients lock again.
+
+    Any thread may call.
+    """
+
+    def __init__(self, live_ms: int, clock: Clock) -> None:
+        self.live_ms = live_ms
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
+
+    def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """Take or renew queues that are free, expired or this client's; returns which of `queues` it holds."""
+        held = []
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            locks = self._groups.setdefault(group, {})
+            for queue in queues:
+                found = locks.get(queue)
+                if found is None or found.client_id == client_id or self._is_over(found, now_ms):
+                    locks[queue] = _Lock(client_id, now_ms)
+                    held.append(queue)
+        return held
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Release those that this client holds."""
+        with self._lock:
+            locks = self._groups.get(group, {})
+            for queue in queues:
+                found = locks.get(queue)
+                if found is not None and found.client_id == client_id:
+                    del locks[queue]
+            if not locks:
+                self._groups.pop(group, None)
+
+    def holds_any(self, group: str) -> bool:
+        """Whether a client of the group holds a lock that is not over: then the group consumes in order."""
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            return any(not self._is_over(each, now_ms) for each in self._groups.get(group, {}).values())
+
+    def drop_expired(self) -> int:
+        """Remove expired locks; returns their number."""
+        now_ms = self._clock.now_ms()
+        count = 0
+        with self._lock:
+            for group, locks in list(self._groups.items()):
+                over = [queue for queue, each in locks.items() if self._is_over(each, now_ms)]
+                for queue in over:
+                    del locks[queue]
+                count += len(over)
+                if not locks:
+                    del self._groups[group]
+        return count
+
+    def _is_over(self, lock: _Lock, now_ms: int) -> bool:
+        return now_ms - lock.renewed_ms > self.live_ms
 
 
 @dataclass(slots=True)
@@ -86,7 +174,7 @@ class ClientTable:
         self.groups = groups
         self.locks = QueueLocks(config.max_lock_live_time, clock)
         self.on_subscriptions: list[Callable[[str], None]] = []
-        """Told the name of each group whose subscriptions a heartbeat has touched."""
+        """Called with the name of each group whose subscriptions a heartbeat has touched."""
         self._clock = clock
         self._server = server
         self._producers: dict[str, ProducerGroup] = {}
@@ -162,7 +250,7 @@ class ClientTable:
         version: int,
         account: str | None = None,
     ) -> None:
-        """A heartbeat of one producer, and who signed it."""
+        """A heartbeat of one producer, and the account that signed it."""
         if connection.closing:
             return
         self._of(connection, group, 0)
@@ -189,9 +277,9 @@ class ClientTable:
     def consumer_came(
         self, data: ConsumerData, client_id: str, connection: Connection, language: int, version: int
     ) -> bool:
-        """A heartbeat of one consumer; whether the group's members or topics changed, which is then told to all."""
+        """A heartbeat of one consumer; returns whether the group's members or topics changed; then all are notified."""
         if connection.closing:
-            return False  # It went while its group was made; whoever is gone already is not taken off again.
+            return False  # It disconnected while its group was created; a closed client is not removed again.
         self._of(connection, data.group, 1)
         group = self._consumers.setdefault(data.group, ConsumerGroup(data.group))
         group.consume_type, group.message_model = data.consume_type, data.message_model
@@ -206,7 +294,7 @@ class ClientTable:
         return changed
 
     def consumer_is_alive(self, group: str, connection: Connection) -> bool:
-        """A heartbeat without subscriptions. False: nobody knows that client, it must send a whole one."""
+        """A heartbeat without subscriptions. False: unknown client, it must send a whole heartbeat."""
         found = self._consumers.get(group)
         client = None if found is None else found.clients.get(connection)
         if client is None:
@@ -274,7 +362,7 @@ class ClientTable:
             del self._consumers[name]
 
     def close_silent(self) -> int:
-        """Close the connections of clients that have sent no heartbeat for too long; says how many."""
+        """Close the connections of clients that have sent no heartbeat for too long; returns their number."""
         oldest_ms = self._clock.now_ms() - self.config.channel_expired_timeout
         silent = {client.connection for client in self._clients() if client.seen_ms < oldest_ms}
         for connection in silent:
@@ -283,7 +371,7 @@ class ClientTable:
             connection.close()
         return len(silent)
 
-    # Telling.
+    # Notifications.
 
     def _notify_later(self, group: ConsumerGroup) -> None:
         if group.message_model is MessageModel.BROADCASTING or not self.config.notify_consumer_ids_changed_enable:
@@ -291,7 +379,7 @@ class ClientTable:
         settings = self.groups.get(group.name)
         if settings is not None and not settings.notify_consumer_ids_changed_enable:
             return
-        # Once per turn of the loop: of a thousand clients that come at once, not each hears of each.
+        # Once per loop iteration: a thousand clients that connect at once do not cause a million notifications.
         if not self._to_notify:
             self._server.loop.call_soon(self._notify)
         self._to_notify.add(group.name)

@@ -1,10 +1,12 @@
-"""ConsumerOffsets: how far each group has consumed each queue, kept in RocketMQ's `consumerOffset.json`.
+"""ConsumerOffsets: the consumed offset of each group and queue, kept in RocketMQ's `consumerOffset.json`.
 
     {"dataVersion":{"counter":3,"stateVersion":0,"timestamp":…},"groupTopicMap":{"CG":["orders"]},
-     "offsetTable":{"orders@CG":{0:12,1:7}},"popLogEnds":[3,0]}
+     "offsetTable":{"orders@CG":{0:12,1:7}},"popLogEnds":[3,0],"popOpen":{"orders@CG":{0:9}}}
 
-Keys of queues are bare numbers, as the original writes them. `popLogEnds` is a word of our own, which RocketMQ does not
-look at and drops: where POP's log ended when the offsets were taken, so that what was popped later is known by that.
+Keys of queues are bare numbers, as RocketMQ writes them. Two keys are TierMQ's own, which RocketMQ does not look at and
+drops. `popLogEnds`: where POP's log ended when the offsets were taken, so that what was popped later is known by that.
+`popOpen`: from where on messages were popped and not acknowledged. Only a restore from the tier reads it, which has no
+log of POP.
 Besides the committed offsets there are two tables that live in memory only: pull offsets (how far a group has been
 given messages), and resets (offsets that an operator set, which the group's next pull of that queue is sent to).
 
@@ -23,14 +25,15 @@ from collections.abc import Callable, Iterable
 
 from tiermq.clock import Clock
 from tiermq.files.os_file_access import OsFileAccess
-from tiermq.namesrv.topic_config import NO_VERSION, DataVersion, object_in
-from tiermq.remoting.json_dialect import as_int, decode_object, encode_body
+from tiermq.namesrv.topic_config import NO_VERSION, DataVersion
+from tiermq.remoting.json_dialect import as_int, decode_object, encode_body, object_in
 
 _log = logging.getLogger(__name__)
 
 FILE = "consumerOffset.json"
 SEPARATOR = "@"
 LOG_ENDS = "popLogEnds"
+POP_OPEN = "popOpen"
 NONE = -1
 Offsets = dict[str, dict[int, int]]
 
@@ -50,13 +53,17 @@ class ConsumerOffsets:
         self._resets: Offsets = {}
         self._changed = False
         self.on_reset: list[Callable[[str, str, int], None]] = []
-        """Told (group, topic, queue id) of each reset, in the thread that made it."""
+        """Called with (group, topic, queue id) of each reset, in its thread."""
         self.before_write: list[Callable[[], None]] = []
-        """Called by a flush before it writes: what these offsets say was done must be on disk first."""
+        """Called by a flush before it writes: consumed work must be on disk before the offsets."""
         self.take_log_ends: Callable[[], list[int]] | None = None
         """Where POP's log ends, asked by a flush before it takes the offsets."""
+        self.take_open: Callable[[], Offsets] | None = None
+        """The first messages that were popped and not acknowledged, asked after the offsets were taken: a pop enters
+        there before it moves its group's offset.
+        """
         self.log_ends: list[int] | None = None
-        """What the file says of it; None: nothing."""
+        """The stored offset; None: none."""
         self.data_version = NO_VERSION
         if (found := self._access.read_config(self.path, decode_offsets)) is not None:
             self._table, self.data_version, self.log_ends = found
@@ -90,7 +97,7 @@ class ConsumerOffsets:
         """Queue id → committed offset."""
         return dict(self._table.get(f"{topic}@{group}", {}))
 
-    # How far messages were given out.
+    # Offsets of delivered messages.
 
     def pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """The group was given everything below `offset`."""
@@ -108,7 +115,7 @@ class ConsumerOffsets:
     # Resets.
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Send the group to `offset`: it is committed now, and told to whoever pulls that queue next."""
+        """Reset the group to `offset`: commits it now, and redirects the next pull of that queue."""
         key = f"{topic}@{group}"
         with self._lock:
             self._table.setdefault(key, {})[queue_id] = offset
@@ -121,11 +128,8 @@ class ConsumerOffsets:
     def has_resets(self) -> bool:
         return bool(self._resets)
 
-    def peek_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        return self._resets.get(f"{topic}@{group}", {}).get(queue_id)
-
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The offset that the group was sent to, once; None when there is none."""
+        """The offset of a pending reset, once; None without a reset."""
         key = f"{topic}@{group}"
         with self._lock:
             queues = dict(self._resets.get(key, {}))
@@ -213,7 +217,8 @@ class ConsumerOffsets:
                 for call in self.before_write:
                     call()
                 self._access.make_directories(os.path.dirname(self.path))
-                self._access.write_config(self.path, encode_offsets(table, version, ends))
+                opened = {} if self.take_open is None else self.take_open()
+                self._access.write_config(self.path, encode_offsets(table, version, ends, opened))
                 self.data_version = version
             except BaseException:
                 self._changed = True
@@ -226,18 +231,26 @@ def _parts(key: str) -> tuple[str, str]:
     return topic, group
 
 
-def encode_offsets(table: Offsets, version: DataVersion, log_ends: list[int] | None = None) -> bytes:
+def encode_offsets(
+    table: Offsets, version: DataVersion, log_ends: list[int] | None = None, pop_open: Offsets | None = None
+) -> bytes:
     topics_of: dict[str, list[str]] = {}
-    parts = []
     for key in sorted(table):
         topic, _, group = key.partition(SEPARATOR)
         topics_of.setdefault(group, []).append(topic)
+    told, grouped = encode_body(version.to_json()), encode_body(topics_of)
+    own = b"" if log_ends is None else b',"%b":%b' % (LOG_ENDS.encode(), json.dumps(log_ends).encode())
+    if pop_open:
+        own += b',"%b":%b' % (POP_OPEN.encode(), _encoded_table(pop_open))
+    return b'{"dataVersion":%b,"groupTopicMap":%b,"offsetTable":%b%b}' % (told, grouped, _encoded_table(table), own)
+
+
+def _encoded_table(table: Offsets) -> bytes:
+    parts = []
+    for key in sorted(table):
         queues = ",".join(f"{queue_id}:{offset}" for queue_id, offset in sorted(table[key].items()))
         parts.append(f"{json.dumps(key, ensure_ascii=False)}:{{{queues}}}")
-    told, grouped = encode_body(version.to_json()), encode_body(topics_of)
-    ends = b"" if log_ends is None else b',"%b":%b' % (LOG_ENDS.encode(), json.dumps(log_ends).encode())
-    table_text = ",".join(parts).encode()
-    return b'{"dataVersion":%b,"groupTopicMap":%b,"offsetTable":{%b}%b}' % (told, grouped, table_text, ends)
+    return f"{{{','.join(parts)}}}".encode()
 
 
 def decode_offsets(data: bytes) -> tuple[Offsets, DataVersion, list[int] | None]:

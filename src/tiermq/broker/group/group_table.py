@@ -13,24 +13,34 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from tiermq.broker.broker_config import BrokerConfig
-from tiermq.broker.table_file import TableFile, version_after
+from tiermq.broker.topic.table_file import StoredTable
 from tiermq.clock import Clock
 from tiermq.errors import RequestRefused
 from tiermq.message.topic_name import PREDEFINED_GROUPS, is_broker_group
-from tiermq.namesrv.topic_config import NO_VERSION, DataVersion, int32_in, int64_in, object_in, text_in, text_map_in
+from tiermq.namesrv.topic_config import NO_VERSION, DataVersion
 from tiermq.remoting.codes import ResponseCode
-from tiermq.remoting.json_dialect import as_bool, as_int, decode_object, encode_body, quoted
+from tiermq.remoting.json_dialect import (
+    as_bool,
+    as_int,
+    decode_object,
+    encode_body,
+    int32_in,
+    int64_in,
+    object_in,
+    quoted,
+    text_in,
+    text_map_in,
+)
 
 _log = logging.getLogger(__name__)
 
 FILE = "subscriptionGroup.json"
-GROUP_CHARACTERS_MAX = 255
+TABLE_GROUP_CHARACTERS_MAX = 255
 _LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789%|-_")
 
 
@@ -47,7 +57,7 @@ def _word(value: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionGroup:
-    """What one consumer group may do, and how it retries. The defaults are those of a group that came by itself."""
+    """What one consumer group may do, and how it retries. The defaults are those of an auto-created group."""
 
     name: str
     consume_enable: bool = True
@@ -133,19 +143,14 @@ Forbidden = Mapping[str, Mapping[str, int]]
 """group → topic → permission bits that the group lacks there."""
 
 
-class GroupTable:
+class GroupTable(StoredTable[SubscriptionGroup]):
     """See the module. Any thread may call; changes go one at a time and wait for the disk."""
 
     def __init__(self, directory: str, config: BrokerConfig, clock: Clock) -> None:
         """Reads the file in `directory` if there is one. Raises StoreDamaged when it cannot be read."""
-        self.path = os.path.join(directory, FILE)
+        super().__init__(os.path.join(directory, FILE), clock)
         self.config = config
-        self._clock = clock
-        self._file = TableFile(self.path)
-        self._lock = threading.Lock()
-        self._table: dict[str, SubscriptionGroup] = {}
         self._forbidden: dict[str, dict[str, int]] = {}
-        self.data_version = NO_VERSION
         if (found := self._file.read(decode_groups)) is not None:
             self._table, self._forbidden, self.data_version = found
             self._replay()
@@ -154,17 +159,6 @@ class GroupTable:
             self.put_all(missing)
 
     # Reading.
-
-    def get(self, name: str) -> SubscriptionGroup | None:
-        return self._table.get(name)
-
-    @property
-    def table(self) -> Mapping[str, SubscriptionGroup]:
-        """All of them, as they are now."""
-        return self._table.copy()
-
-    def __len__(self) -> int:
-        return len(self._table)
 
     @property
     def forbidden_table(self) -> Forbidden:
@@ -178,11 +172,11 @@ class GroupTable:
     # Changing.
 
     def find_or_make(self, name: str) -> SubscriptionGroup | None:
-        """The group, made if that is allowed; None when there is none and none may be made."""
+        """The group, created if allowed; None if it does not exist and may not be created."""
         return self._table.get(name) or next(iter(self.find_or_make_all([name])), None)
 
     def find_or_make_all(self, names: Iterable[str]) -> list[SubscriptionGroup]:
-        """Those of the groups that there are, or that may be made; all new ones cost one write to the disk."""
+        """The groups that exist or may be created; all new ones cost one write to disk."""
         wanted = dict.fromkeys(names)
         with self._lock:
             made = {
@@ -218,7 +212,7 @@ class GroupTable:
             self._write(forbidden)
 
     def delete(self, name: str) -> bool:
-        """Drop a group and what was forbidden to it; says whether there was one."""
+        """Delete a group and its forbidden topics; returns whether it existed."""
         with self._lock:
             if name not in self._table:
                 return False
@@ -227,59 +221,25 @@ class GroupTable:
                 self._write({each: value for each, value in self._forbidden.items() if each != name})
         return True
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether the file lacks changes that are in the journal."""
-        return self._file.is_behind
-
-    def flush(self) -> bool:
-        """Write the file whole where it is behind; whether it was. Raises OSError."""
-        with self._lock:
-            return self._file.flush(
-                self.data_version, lambda: encode_groups(self._table, self._forbidden, self.data_version)
-            )
-
-    def _change(self, put: Mapping[str, SubscriptionGroup], gone: Collection[str] = ()) -> None:
-        """Durable first, then visible."""
-        version = self.data_version.next(self._clock.now_ms())
-
-        def whole() -> bytes:
-            table = {**self._table, **put}
-            kept = {name: each for name, each in table.items() if name not in gone}
-            return encode_groups(kept, self._forbidden, version)
-
-        self._file.save(version, {name: each.to_json() for name, each in put.items()}, gone, whole)
-        self._table.update(put)
-        for name in gone:
-            self._table.pop(name, None)
-        self.data_version = version
-
     def _write(self, forbidden: dict[str, dict[str, int]]) -> None:
-        """The journal does not know what is forbidden: that is rare, and writes the file."""
+        """Forbidden topics are not in the journal: they change rarely, and the file is rewritten."""
         version = self.data_version.next(self._clock.now_ms())
         self._file.write(version, encode_groups(self._table, forbidden, version))
         self._forbidden, self.data_version = forbidden, version
 
-    def _replay(self) -> None:
-        """Take over what a broker that was killed had left in the journal."""
-        changes = self._file.changes_since(self.data_version, self._table.__contains__, _check_entry)
-        if changes.put or changes.gone:
-            for name in changes.gone:
-                self._table.pop(name, None)
-            self._table.update({name: SubscriptionGroup.from_json(each, name) for name, each in changes.put.items()})
-            self.data_version = version_after(changes, self.data_version, self._clock.now_ms())
-            self._file.write(self.data_version, encode_groups(self._table, self._forbidden, self.data_version))
+    def _encoded(self, table: Mapping[str, SubscriptionGroup], version: DataVersion) -> bytes:
+        return encode_groups(table, self._forbidden, version)
 
-
-def _check_entry(name: str, entry: object) -> None:
-    """Of the journal. Raises RequestRefused."""
-    if SubscriptionGroup.from_json(entry, name).name != name:
-        raise RequestRefused(f"a group of another name under {name[:80]!r}")
-    check_group_name(name)
+    def _decoded_entry(self, name: str, value: object) -> SubscriptionGroup:
+        found = SubscriptionGroup.from_json(value, name)
+        if found.name != name:
+            raise RequestRefused(f"a group of another name under {name[:80]!r}")
+        check_group_name(name)
+        return found
 
 
 def encode_groups(table: Mapping[str, SubscriptionGroup], forbidden: Forbidden, version: DataVersion) -> bytes:
-    """The table as RocketMQ's brokers tell it, on the wire and on disk."""
+    """The table in RocketMQ's form, on the wire and on disk."""
     groups = ",".join(f"{quoted(name)}:{each.encode()}" for name, each in table.items())
     return b'{"dataVersion":%b,"forbiddenTable":%b,"subscriptionGroupTable":{%b}}' % (
         encode_body(version.to_json()),
@@ -305,14 +265,14 @@ def decode_groups(data: bytes) -> tuple[dict[str, SubscriptionGroup], dict[str, 
 
 
 def is_group_name(name: str) -> bool:
-    return 0 < len(name) <= GROUP_CHARACTERS_MAX and _LEGAL.issuperset(name)
+    return 0 < len(name) <= TABLE_GROUP_CHARACTERS_MAX and _LEGAL.issuperset(name)
 
 
 def check_group_name(name: str) -> None:
     """Raises RequestRefused (INVALID_PARAMETER) for a name that no group can have."""
     if not is_group_name(name):
         raise RequestRefused(
-            f"expected a group of 1 to {GROUP_CHARACTERS_MAX} letters, digits, '%', '|', '-' and '_', "
+            f"expected a group of 1 to {TABLE_GROUP_CHARACTERS_MAX} letters, digits, '%', '|', '-' and '_', "
             f"found {name[:40]!r}",
             ResponseCode.INVALID_PARAMETER,
         )

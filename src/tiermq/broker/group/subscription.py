@@ -1,30 +1,85 @@
-"""Subscription and Heartbeat: what clients say of themselves, as values.
+"""Subscription and Heartbeat: what clients report in heartbeats, as values; a cache of parsed expressions.
 
     {"classFilterMode":false,"codeSet":[2598919],"expressionType":"TAG","subString":"TagA","subVersion":1700000000000,
      "tagsSet":["TagA"],"topic":"TopicTest"}
 
-Invariants: values never change. Enums are read by name or number, and what nobody knows becomes RocketMQ's default; a
+Invariants: values never change. Enums are read by name or number, and unknown values become RocketMQ's default; a
 body that is no heartbeat is refused whole.
 """
 
 from __future__ import annotations
 
 import enum
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from tiermq.errors import RequestRefused
-from tiermq.message.message_filter import EVERYTHING, TAG_SEPARATOR, tags_in
-from tiermq.namesrv.topic_config import int32_in, int64_in, list_in, object_in, text_in
-from tiermq.remoting.json_dialect import as_bool, as_int, as_name, decode_object
-from tiermq.remoting.limits import (
-    EXPRESSION_CHARACTERS_MAX,
-    EXPRESSION_TAGS_MAX,
-    HEARTBEAT_GROUPS_MAX,
-    HEARTBEAT_SUBSCRIPTIONS_MAX,
-    HEARTBEAT_TAGS_MAX,
-    check_count,
+from tiermq.message.message_filter import EVERYTHING, TAG_BYTES, TAG_SEPARATOR, tags_in
+from tiermq.remoting.json_dialect import (
+    as_bool,
+    as_int,
+    as_name,
+    decode_object,
+    int32_in,
+    int64_in,
+    list_in,
+    object_in,
+    text_in,
 )
+from tiermq.remoting.limits import check_count
+
+EXPRESSION_CACHE_BYTES_MAX = 8 * 1024 * 1024
+Made = TypeVar("Made")
+
+
+class ExpressionCache(Generic[Made]):
+    """What was made of expressions, so that each is read once. Thread-safe.
+
+    Weighed, since clients write them: at most EXPRESSION_CACHE_BYTES_MAX by `weigh`, and the one that was not asked for
+    the longest goes first.
+    """
+
+    def __init__(self, make: Callable[[str], Made], weigh: Callable[[Made], int]) -> None:
+        self._make = make
+        self._weigh = weigh
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, tuple[Made, int]] = OrderedDict()
+        self.bytes = 0
+
+    def __call__(self, expression: str) -> Made:
+        """What `make` makes of it; raises what that raises."""
+        with self._lock:
+            known = self._kept.get(expression)
+            if known is not None:
+                self._kept.move_to_end(expression)
+                return known[0]
+        made = self._make(expression)
+        weight = self._weigh(made) + 4 * len(expression)
+        with self._lock:
+            if expression not in self._kept:
+                self._kept[expression] = made, weight
+                self.bytes += weight
+            while self.bytes > EXPRESSION_CACHE_BYTES_MAX:
+                self.bytes -= self._kept.popitem(last=False)[1][1]
+        return made
+
+
+EXPRESSION_TAGS_MAX = 1_024
+
+EXPRESSION_CHARACTERS_MAX = 16 * 1024
+"""Of one subscription: tags, or an SQL92 expression."""
+
+HEARTBEAT_TAGS_MAX = 20_000
+"""Tags of all these, and as many codes."""
+
+HEARTBEAT_SUBSCRIPTIONS_MAX = 5_000
+"""Subscriptions of one heartbeat, over all its groups."""
+
+HEARTBEAT_GROUPS_MAX = 2_000
+"""Groups of one client, producers' and consumers'."""
 
 TAG = "TAG"
 SQL92 = "SQL92"
@@ -56,9 +111,13 @@ def check_expression(text: str) -> None:
     check_count("tags in the expression of a subscription", text.count(TAG_SEPARATOR) + 1, EXPRESSION_TAGS_MAX)
 
 
+_tags_in = ExpressionCache(tags_in, lambda made: TAG_BYTES * len(made[0]))
+"""Each pull may bring its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which messages of a topic a group wants."""
+    """Which messages of a topic a group consumes."""
 
     topic: str
     expression: str = EVERYTHING
@@ -74,7 +133,7 @@ class Subscription:
 
     @classmethod
     def of(cls, topic: str, expression: str | None, expression_type: str | None, version: int = 0) -> Subscription:
-        """From a pull that brings its own expression. Raises RequestRefused for one that is none."""
+        """From a pull with an expression of its own. Raises RequestRefused if it is invalid."""
         kind = expression_type or TAG
         text = expression or ""
         check_expression(text)
@@ -84,7 +143,7 @@ class Subscription:
             return cls(topic, text, kind, version=version)
         if not text or text == EVERYTHING:
             return cls(topic, version=version)
-        tags, codes = tags_in(text)
+        tags, codes = _tags_in(text)
         if not tags:
             raise RequestRefused(f"expected * or tags joined with {TAG_SEPARATOR}, found {text[:40]!r}")
         return cls(topic, text, TAG, tags, codes, version)
@@ -123,7 +182,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerData:
-    """What a heartbeat says of one consumer group that the client is in."""
+    """A heartbeat's data of one consumer group of the client."""
 
     group: str
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY

@@ -1,14 +1,14 @@
-"""OrderInfos: what groups that pop in order have of each queue, kept in RocketMQ's `consumerOrderInfo.json`.
+"""OrderInfos: messages of each queue held by groups that pop in order, kept in RocketMQ's `consumerOrderInfo.json`.
 
     {"table":{"orders@CG":{0:{"popTime":…,"i":60000,"o":[12,1,2],"oc":{12:1},"cm":1,"l":…,"a":"…"}}}}
 
-`o` is the first offset and the distances of the others from it, `cm` has a bit for each that was acknowledged, `oc`
-says how often one was given out before, `ot` when one may be given out again that was asked more time for.
+`o` is the first offset and the distances of further offsets from it, `cm` has a bit for each that was acknowledged,
+`oc` how often each was delivered before, `ot` when one with an extended invisible time may be delivered again.
 
-Invariants: while a message of a queue is neither acknowledged nor past its time, nobody gets more of that queue, except
-the attempt that got it, which gets the same again; the group's offset follows the acknowledged ones without a hole, so
-what is not acknowledged is given out again, in order. Any thread may call. The file is written now and then: after a
-crash a queue may be free before its time, and counts may be lower; no message is lost for it.
+Invariants: while a message of a queue is neither acknowledged nor past its invisible time, no client gets more of it,
+except the attempt that got it, which gets the same again; the group's offset follows acknowledged messages without a
+gap, so unacknowledged messages are delivered again, in order. Any thread may call. The file is written periodically:
+after a crash a queue may be free too early, and counts may be lower; no message is lost.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from typing import Any
 from tiermq.clock import Clock
 from tiermq.errors import RequestRefused
 from tiermq.files.os_file_access import OsFileAccess
-from tiermq.namesrv.topic_config import int64_in, object_in, text_in
-from tiermq.remoting.json_dialect import as_int, decode_object
+from tiermq.remoting.json_dialect import as_int, decode_object, int64_in, object_in, text_in
 
 FILE = "consumerOrderInfo.json"
 QueueOfGroup = tuple[str, str, int]
@@ -44,7 +43,7 @@ class OrderInfo:
     acked: set[int] = field(default_factory=set)
 
     def free_ms(self, offset: int) -> int:
-        """When a message may be given out again."""
+        """When a message may be delivered again."""
         return self.visible_ms.get(offset, self.pop_ms + self.invisible_ms)
 
     @property
@@ -106,7 +105,7 @@ class OrderInfos:
         self._changed = False
 
     def blocked_until_ms(self, queue: QueueOfGroup, attempt_id: str = "") -> int | None:
-        """When somebody may get more of a queue at the latest; None when now."""
+        """When the queue is free at the latest; None if it is free now."""
         now_ms = self._clock.now_ms()
         with self._lock:
             info = self._table.get(queue)
@@ -118,12 +117,12 @@ class OrderInfos:
     def popped(
         self, queue: QueueOfGroup, offsets: tuple[int, ...], pop_ms: int, invisible_ms: int, attempt_id: str
     ) -> dict[int, int]:
-        """Somebody got these; how often each was given out before, of those that were."""
+        """These were delivered; returns earlier delivery counts, of those that have any."""
         with self._lock:
             before = self._table.get(queue)
             counts: dict[int, int] = {}
             if before is not None and attempt_id and attempt_id == before.attempt_id:
-                counts = before.counts  # The same delivery once more, since its answer may be lost.
+                counts = before.counts  # The same delivery again, since its answer may be lost.
             elif before is not None:
                 again = set(before.offsets).intersection(offsets)
                 counts = {offset: before.counts.get(offset, 0) + 1 for offset in sorted(again)}
@@ -132,7 +131,7 @@ class OrderInfos:
             return dict(counts)
 
     def acknowledge(self, queue: QueueOfGroup, offset: int, pop_ms: int) -> int | None:
-        """The group's offset from now on; None when that receipt is no longer good."""
+        """The group's offset from now on; None when that receipt is outdated."""
         with self._lock:
             info = self._table.get(queue)
             if info is None or info.pop_ms != pop_ms or offset not in info.offsets:
@@ -142,7 +141,7 @@ class OrderInfos:
             return info.next_offset
 
     def change_time(self, queue: QueueOfGroup, offset: int, pop_ms: int, visible_ms: int) -> bool:
-        """A message may be given out again at another time. False when that receipt is no longer good."""
+        """A message may be delivered again at another time. False when that receipt is outdated."""
         with self._lock:
             info = self._table.get(queue)
             if info is None or info.pop_ms != pop_ms or offset not in info.offsets:
@@ -152,7 +151,7 @@ class OrderInfos:
             return True
 
     def clear(self, queue: QueueOfGroup) -> None:
-        """The group was sent elsewhere: whatever it has does not hold it up."""
+        """The group's offset was reset: open messages do not block it."""
         with self._lock:
             self._changed = self._table.pop(queue, None) is not None or self._changed
 
@@ -179,7 +178,7 @@ class OrderInfos:
 
 
 def encode_order_infos(table: Mapping[QueueOfGroup, OrderInfo]) -> bytes:
-    """Numbers that are keys stand without quotes, as in RocketMQ's files."""
+    """Numeric keys have no quotes, as in RocketMQ's files."""
     groups: dict[str, dict[int, Any]] = {}
     for (topic, group, queue_id), info in sorted(table.items()):
         groups.setdefault(f"{topic}@{group}", {})[queue_id] = info.to_json()

@@ -1,11 +1,11 @@
 """PopAcks: ACK_MESSAGE (200051), BATCH_ACK_MESSAGE (200151), CHANGE_MESSAGE_INVISIBLETIME (200053).
 
-    acknowledged     the log says so, and the check point no longer has the message
-    more time        a check point of its own for the message, then acknowledged in the old one
-    popped in order  no check point: the group's offset follows (`pop_order`)
+    acknowledged     recorded in the log, and removed from the check point
+    more time        a new check point for the message, then acknowledged in the old one
+    popped in order  no check point: the group's offset follows (`OrderInfos`)
 
-A receipt that is over (its message was given back already) is answered with success, as in RocketMQ: the message comes
-once more. Of a queue or an offset that cannot be, the client is told.
+An acknowledgement with an expired receipt (its message was revived already) succeeds, as in RocketMQ: the message is
+delivered again. A change of its invisible time is refused. An invalid queue or offset is an error for the client.
 """
 
 from __future__ import annotations
@@ -13,37 +13,111 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import Any
 
-from tiermq.broker.parts import BrokerParts
-from tiermq.broker.pop import INVISIBLE_MS_MAX
-from tiermq.broker.pop_checkpoints import Popped
-from tiermq.broker.pop_log import PopLog
-from tiermq.broker.pop_order import OrderInfos
-from tiermq.broker.pop_receipts import ORDERED_QUEUE, Receipt
-from tiermq.broker.pop_topics import OwnRetries, is_of_pair, real_topic
+from tiermq.broker.broker_context import BrokerContext
+from tiermq.broker.pop.order_infos import OrderInfos
+from tiermq.broker.pop.pop_checkpoints import PoppedMessage
+from tiermq.broker.pop.pop_log import PopLog
+from tiermq.broker.pop.pop_topics import MARK_NORMAL, MARK_RETRY, MARK_RETRY_V2, OwnRetries, is_of_pair, real_topic
+from tiermq.broker.pop.pop_waiting import INVISIBLE_MS_MAX
 from tiermq.errors import CorruptRecord, RequestRefused
-from tiermq.namesrv.topic_config import int32_in, int64_in, object_in, text_in
+from tiermq.message.layout import PROPERTIES_BYTES_MAX
+from tiermq.message.properties import FIRST_POP_TIME, GIVEN_BACK, POP_CK, delete_property, with_property
 from tiermq.remoting.access import of_group, reaches, reads, require_group, require_topic, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
-from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.command import RemotingCommand, int32_field, int_field, text_field
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.fields import int32_field, int_field, text_field
-from tiermq.remoting.json_dialect import decode_object
-from tiermq.remoting.limits import ACKS_MAX, check_count
+from tiermq.remoting.json_dialect import decode_object, int32_in, int64_in, object_in, text_in
+from tiermq.remoting.limits import check_count
 from tiermq.remoting.permissions import Permission
 
+ACKS_MAX = 4_096
+"""Entries of one batch of acknowledgements."""
+
+ORDERED_QUEUE = 999
+"""Instead of a revive queue id: popped in order."""
+WORDS_MIN = 7
+_MARKS = (MARK_NORMAL, MARK_RETRY, MARK_RETRY_V2)
+_NUMBER_MAX = 1 << 63
 BITS_MAX = 1024
 """Offsets of one entry of a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The receipt of a popped message, to acknowledge it or to extend its invisible time.
+
+        startOffset popTime invisibleTime reviveQueue mark brokerName queueId offset …      in text, separated by spaces
+
+    Further words are ignored, as RocketMQ's `ExtraInfoUtil` does: its proxy appends the commit log offset. The mark
+    is 0 for the topic, 1 or 2 for its retry topic. RocketMQ's clients build receipts from a pop's
+    answer, and show them as the field `extraInfo`.
+    """
+
+    start_offset: int
+    pop_ms: int
+    invisible_ms: int
+    revive_queue: int
+    mark: str
+    broker: str
+    queue_id: int
+    offset: int
+
+    @property
+    def is_ordered(self) -> bool:
+        return self.revive_queue == ORDERED_QUEUE
+
+    def encode(self) -> str:
+        parts = (self.start_offset, self.pop_ms, self.invisible_ms, self.revive_queue, self.mark)
+        return " ".join(map(str, (*parts, self.broker, self.queue_id, self.offset)))
+
+    def added_to(self, properties: bytes) -> bytes | None:
+        """The properties of a message that is delivered with its receipt; None when an answer cannot hold them.
+
+        If space is short, fields that only brokers read are left out.
+        """
+        found = with_property(properties, POP_CK, self.encode())
+        if len(found) > PROPERTIES_BYTES_MAX:
+            for name in (GIVEN_BACK, FIRST_POP_TIME):
+                found = delete_property(found, name.encode())
+        return found if len(found) <= PROPERTIES_BYTES_MAX else None
+
+    @classmethod
+    def decode(cls, text: str, offset: int) -> Receipt:
+        """`offset` is used where the text ends before it. Raises RequestRefused."""
+        parts = text.split(" ")
+        if len(parts) == WORDS_MIN:
+            parts.append(str(offset))
+        if len(parts) <= WORDS_MIN or parts[4] not in _MARKS:
+            raise RequestRefused(f"expected a receipt of at least {WORDS_MIN} words in extraInfo, found {text[:80]!r}")
+        start, pop_ms, invisible_ms, revive_queue, queue_id, place = (_number(parts[at]) for at in (0, 1, 2, 3, 6, 7))
+        return cls(start, pop_ms, invisible_ms, revive_queue, parts[4], parts[5], queue_id, place)
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) < _NUMBER_MAX):
+        raise RequestRefused(f"expected a number in a receipt, found {text[:40]!r}")
+    return int(text)
+
+
+def _acks_in(command: RemotingCommand) -> list[Any]:
+    """Raises RequestRefused."""
+    entries = decode_object(command.body).get("acks")
+    if not isinstance(entries, list):
+        raise RequestRefused("expected a list in acks, found none")
+    check_count("entries of acks", len(entries), ACKS_MAX)
+    return entries
 
 
 class PopAcks:
     """See the module. Runs on the loop: the store's append is memory work."""
 
     def __init__(
-        self, parts: BrokerParts, log: PopLog, orders: OrderInfos, queue_freed: Callable[[str, int], None]
+        self, parts: BrokerContext, log: PopLog, orders: OrderInfos, queue_freed: Callable[[str, int], None]
     ) -> None:
-        """`queue_freed` is told the topic and queue of which a group that pops in order may have more now."""
+        """`queue_freed` is called with topic and queue when a group that pops in order may have more of it."""
         self._parts = parts
         self._log = log
         self._orders = orders
@@ -58,17 +132,14 @@ class PopAcks:
         self._close(_popped(group, topic, receipt), [receipt.offset], receipt.revive_queue, due_ms)
         return command.respond()
 
-    @serves(RequestCode.BATCH_ACK_MESSAGE, access=reaches("SUB of each group, SUB of each topic"))
-    def acknowledge_many(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
-        return self._parts.server.decode_first(connection, command, _acks_in, self._acknowledge_all)
-
-    def _acknowledge_all(
+    @serves(RequestCode.BATCH_ACK_MESSAGE, access=reaches("SUB of each group, SUB of each topic"), decode=_acks_in)
+    def acknowledge_many(
         self, connection: Connection, command: RemotingCommand, entries: list[Any]
     ) -> RemotingCommand | None:
-        return self._parts.server.in_turns(connection, command, self._acknowledging(command, entries))
+        return self._parts.server.in_steps(connection, command, self._acknowledging(command, entries))
 
     def _acknowledging(self, command: RemotingCommand, entries: list[Any]) -> Generator[None, None, RemotingCommand]:
-        """One entry at a time: others are served in between."""
+        """One entry at a time: other requests are served in between."""
         for entry in entries:
             yield
             table = object_in(entry, "an element of acks")
@@ -78,14 +149,14 @@ class PopAcks:
             require_topic(command, name, Permission.SUB)
             topic = real_topic(group, name, mark)
             queue_id, start = int32_in(table, "q"), int64_in(table, "so")
-            popped = Popped(group, topic, queue_id, start, int64_in(table, "pt"))
+            popped = PoppedMessage(group, topic, queue_id, start, int64_in(table, "pt"))
             offsets = [start + bit for bit in _bits(table)]
             if self._parts.topics.get(topic) is None or not offsets:
-                continue  # Deleted meanwhile: nobody waits for it.
+                continue  # The topic was deleted meanwhile.
             self._close(popped, offsets, int32_in(table, "rq"), popped.pop_ms + int64_in(table, "it"))
         return command.respond()
 
-    def _close(self, popped: Popped, offsets: list[int], revive_queue: int, due_ms: int) -> None:
+    def _close(self, popped: PoppedMessage, offsets: list[int], revive_queue: int, due_ms: int) -> None:
         if revive_queue != ORDERED_QUEUE:
             if self._is_awaited(popped, revive_queue, due_ms):
                 self._log.acknowledge_early(revive_queue, popped, offsets, due_ms)
@@ -100,14 +171,14 @@ class PopAcks:
         if self._orders.blocked_until_ms(queue) is None:
             self._queue_freed(popped.topic, popped.queue_id)
 
-    def _is_awaited(self, popped: Popped, revive_queue: int, due_ms: int) -> bool:
-        """Whether RocketMQ made the check point, and a timer brings it before it is due."""
+    def _is_awaited(self, popped: PoppedMessage, revive_queue: int, due_ms: int) -> bool:
+        """Whether RocketMQ made the check point, and a timer will deliver it before it is due."""
         if self._log.points.find(popped) is not None or not self._log.is_awaited(revive_queue, popped, due_ms):
             return False
         timers = self._parts.timers
         return timers is not None and not timers.is_idle
 
-    # More time.
+    # Extend the invisible time.
 
     @serves(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, access=of_group("consumerGroup") & reads("topic"))
     def change_time(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
@@ -138,16 +209,16 @@ class PopAcks:
             raise _over(receipt)
         if point is None and not self._is_own(popped, receipt.offset):
             raise _over(receipt)
-        own = Popped(group, topic, receipt.queue_id, receipt.offset, now_ms)
+        own = PoppedMessage(group, topic, receipt.queue_id, receipt.offset, now_ms)
         while self._log.points.find(own) is not None:
-            own = own._replace(pop_ms=own.pop_ms + 1)  # Within one millisecond: each needs a name of its own.
+            own = own._replace(pop_ms=own.pop_ms + 1)  # Several within one millisecond: each needs a unique pop time.
         revive_queue = receipt.revive_queue if point is None else point.revive_queue
         self._log.begin(revive_queue, own, invisible_ms, (receipt.offset,), instead_of=popped)
         self._close(popped, [receipt.offset], revive_queue, due_ms)
         return command.respond(ext=_told(own.pop_ms, invisible_ms, revive_queue))
 
-    def _is_own(self, popped: Popped, offset: int) -> bool:
-        """Whether a message may be the group's of which only the receipt says that it was popped."""
+    def _is_own(self, popped: PoppedMessage, offset: int) -> bool:
+        """Whether a message without a check point here may be the group's."""
         if not is_of_pair(popped.group, popped.topic):
             return True
         own = OwnRetries(self._parts, popped.group, popped.topic)
@@ -157,10 +228,10 @@ class PopAcks:
             return False
         return any(each.queue_offset == offset and own.are_own(each.encoded_properties) for each in found)
 
-    # What is shown.
+    # Receipts.
 
     def _shown(self, command: RemotingCommand) -> tuple[str, Receipt, str]:
-        """Group, receipt and the topic that the message lies in. Raises RequestRefused."""
+        """Group, receipt and the message's topic. Raises RequestRefused."""
         group, name = text_field(command, "consumerGroup"), text_field(command, "topic")
         queue_id, offset = int32_field(command, "queueId"), int_field(command, "offset")
         receipt = Receipt.decode(text_field(command, "extraInfo"), offset)
@@ -181,17 +252,8 @@ class PopAcks:
         return group, receipt, stored_in
 
 
-def _acks_in(command: RemotingCommand) -> list[Any]:
-    """Raises RequestRefused."""
-    entries = decode_object(command.body).get("acks")
-    if not isinstance(entries, list):
-        raise RequestRefused("expected a list in acks, found none")
-    check_count("entries of acks", len(entries), ACKS_MAX)
-    return entries
-
-
-def _popped(group: str, topic: str, receipt: Receipt) -> Popped:
-    return Popped(group, topic, receipt.queue_id, receipt.start_offset, receipt.pop_ms)
+def _popped(group: str, topic: str, receipt: Receipt) -> PoppedMessage:
+    return PoppedMessage(group, topic, receipt.queue_id, receipt.start_offset, receipt.pop_ms)
 
 
 def _told(pop_ms: int, invisible_ms: int, revive_queue: int) -> dict[str, str]:
@@ -200,7 +262,7 @@ def _told(pop_ms: int, invisible_ms: int, revive_queue: int) -> dict[str, str]:
 
 def _over(receipt: Receipt) -> RequestRefused:
     return RequestRefused(
-        f"the receipt is over: offset {receipt.offset} was acknowledged, or is given out anew",
+        f"the receipt has expired: offset {receipt.offset} was acknowledged or delivered again",
         ResponseCode.MESSAGE_ILLEGAL,
     )
 

@@ -1,10 +1,10 @@
-"""CheckPoint: some messages of a queue that one pop gave to a group, and which of them were acknowledged.
+"""CheckPoint: messages of a queue that one pop delivered to a group, and which of them were acknowledged.
 
-    CheckPoints     those that are not done, in memory: by what receipts say, and by when they are due
+    CheckPoints     open check points, in memory: by receipt, and by due time
 
-Invariants: a check point is there until all its messages are acknowledged, or were given back; it is due when the time
-that the group asked for is over; it is taken by at most one who gives back. On disk it is a record of the revive topic,
-in RocketMQ's words (`to_json`), and so is each acknowledgement (`pop_log`). Any thread may call.
+Invariants: a check point exists until all its messages are acknowledged or returned; it is due when the invisible time
+is over; at most one thread takes it for revival. On disk it is a record of the revive topic,
+in RocketMQ's form (`to_json`), and so is each acknowledgement (`pop_log`). Any thread may call.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tiermq.broker.groups import is_group_name
-from tiermq.broker.pop import INVISIBLE_MS_MAX
+from tiermq.broker.group.group_table import is_group_name
+from tiermq.broker.pop.pop_waiting import INVISIBLE_MS_MAX
 from tiermq.errors import RequestRefused
 from tiermq.message.topic_name import is_broker_topic, topic_problem
-from tiermq.namesrv.topic_config import LONG_MAX, int32_in, int64_in, text_in
-from tiermq.remoting.json_dialect import as_int
+from tiermq.remoting.json_dialect import as_int, int32_in, int64_in, text_in
+from tiermq.settings import LONG_MAX
 
 OFFSETS_MAX = 127
-"""Of one check point: RocketMQ counts them in a byte, and gives out 32 at most."""
+"""Maximum messages of one check point: RocketMQ counts them in a byte, and delivers 32 at most."""
 
 
-class Popped(NamedTuple):
+class PoppedMessage(NamedTuple):
     """What identifies a check point."""
 
     group: str
@@ -41,14 +41,14 @@ class Popped(NamedTuple):
 class CheckPoint:
     """See the module. Changed under the lock of the table that it is in."""
 
-    popped: Popped
+    popped: PoppedMessage
     invisible_ms: int
     offsets: tuple[int, ...]
     revive_queue: int
     log_offset: int = -1
-    """Where it lies in its revive queue."""
+    """Its offset in the revive queue."""
     open: set[int] = field(default_factory=set)
-    """Offsets that nobody has acknowledged."""
+    """Unacknowledged offsets."""
     is_read: bool = False
     """It was read from the log: RocketMQ's acknowledgements of it may wait in the timer wheel until it is due."""
 
@@ -77,7 +77,7 @@ class CheckPoint:
 
     @classmethod
     def from_json(cls, table: dict[str, Any], revive_queue: int, log_offset: int) -> CheckPoint:
-        """Raises RequestRefused for what no broker can have written."""
+        """Raises RequestRefused for an invalid record."""
         popped = popped_in(table)
         gaps = table.get("d")
         if not isinstance(gaps, list) or not gaps:  # RocketMQ leaves them out when there are no holes.
@@ -94,9 +94,9 @@ class CheckPoint:
         return found
 
 
-def popped_in(table: dict[str, Any]) -> Popped:
-    """What a record of the revive topic is about. Raises RequestRefused."""
-    found = Popped(
+def popped_in(table: dict[str, Any]) -> PoppedMessage:
+    """The check point of a record of the revive topic. Raises RequestRefused."""
+    found = PoppedMessage(
         text_in(table.get("c"), "c"),
         text_in(table.get("t"), "t"),
         int32_in(table, "q"),
@@ -118,10 +118,10 @@ class CheckPoints:
 
     def __init__(self, revive_queues: int) -> None:
         self._lock = threading.Lock()
-        self._table: dict[Popped, CheckPoint] = {}
+        self._table: dict[PoppedMessage, CheckPoint] = {}
         self._due: list[tuple[int, int, CheckPoint]] = []
         self._numbers = itertools.count()
-        # In the order of the log: each is added right after its record was appended to it, under a lock there.
+        # In the order of the log: each is added under the lock of its queue, after its record was appended.
         self._logged: dict[int, dict[int, CheckPoint]] = {queue: {} for queue in range(revive_queues)}
 
     def __len__(self) -> int:
@@ -135,17 +135,17 @@ class CheckPoints:
         with self._lock:
             self._table[point.popped] = point
             logged = self._logged.setdefault(point.revive_queue, {})
-            is_late = point.log_offset < next(reversed(logged), -1)  # A timer had brought its record.
+            is_late = point.log_offset < next(reversed(logged), -1)  # A timer had delivered its record.
             logged[point.log_offset] = point
             if is_late:
                 self._logged[point.revive_queue] = dict(sorted(logged.items()))
             heapq.heappush(self._due, (point.due_ms, next(self._numbers), point))
 
-    def find(self, popped: Popped) -> CheckPoint | None:
+    def find(self, popped: PoppedMessage) -> CheckPoint | None:
         return self._table.get(popped)
 
-    def acknowledge(self, popped: Popped, offsets: Collection[int]) -> set[int]:
-        """Those of `offsets` that were open until now. A check point without any is forgotten."""
+    def acknowledge(self, popped: PoppedMessage, offsets: Collection[int]) -> set[int]:
+        """Close `offsets`; returns those that were open. A check point without open messages is removed."""
         with self._lock:
             point = self._table.get(popped)
             if point is None:
@@ -161,16 +161,14 @@ class CheckPoints:
         self._logged.get(point.revive_queue, {}).pop(point.log_offset, None)
 
     def next_due_ms(self) -> int | None:
-        """When the next one is due; None when there is none."""
+        """When the next one is due; None without one."""
         with self._lock:
             while self._due and not self._due[0][2].open:
                 heapq.heappop(self._due)
             return self._due[0][0] if self._due else None
 
     def take_due(self, now_ms: int) -> CheckPoint | None:
-        """One that is due and has open messages. It stays in the table until these are acknowledged: `put_off` it,
-        or acknowledge them.
-        """
+        """A due check point with open messages. It stays in the table: acknowledge these, or `put_off` it."""
         with self._lock:
             while self._due and self._due[0][0] <= now_ms:
                 point = heapq.heappop(self._due)[2]
@@ -179,17 +177,17 @@ class CheckPoints:
             return None
 
     def put_off(self, point: CheckPoint, until_ms: int) -> None:
-        """One that was taken and could not be given back: try again then."""
+        """Make a taken check point due again at `until_ms`: its messages could not be revived."""
         with self._lock:
             heapq.heappush(self._due, (until_ms, next(self._numbers), point))
 
     def oldest_logged(self, revive_queue: int) -> int | None:
-        """The place in the log of the oldest one that is not done; None when all are."""
+        """The log offset of the oldest open check point; None without one."""
         with self._lock:
             return next(iter(self._logged.get(revive_queue, {})), None)
 
     def forget_topic(self, topic: str) -> None:
-        """Its messages are deleted: nothing of it can come back, least of all what is stored under its name later."""
+        """Drop the check points of a deleted topic: they must not revive messages of a later topic of that name."""
         with self._lock:
             for point in [each for each in self._table.values() if each.popped.topic == topic]:
                 point.open.clear()

@@ -4,20 +4,20 @@
                                               └ the last one that is done: the offset of CID_RMQ_SYS_REVIVE_GROUP
 
 The records are RocketMQ's (JSON, tags `ck` and `ack`), and so are the topic, the group and the meaning of its offset.
-What differs: RocketMQ lets a timer bring a record to the topic when it is due, and joins records there; here a record
-is appended at once, memory has the table, and the topic is read only when the broker starts. A broker of RocketMQ that
-takes over the directory finds records that it understands: `TIMER_DELIVER_MS` is when each was appended, so RocketMQ
-gives back what is due by its own clock.
+What differs: RocketMQ delivers a record to the topic by a timer when it is due, and joins records there; here a record
+is appended at once, the table is in memory, and the topic is read only when the broker starts. A RocketMQ broker that
+takes over the directory can read the records: `TIMER_DELIVER_MS` is when each was appended, so RocketMQ revives what is
+due by its own clock.
 
-The other way round, records of RocketMQ wait in the timer wheel and come to the topic while this broker runs. Their
+Conversely, records of RocketMQ are in the timer wheel and reach the topic while this broker runs. Their
 offsets are those that this log did not append (`take_delivered`); RocketMQ gives each a unique key, and this log gives
-none. What is acknowledged before its check point came is kept until then (`_early`): messages that their queue has, for
-as long as a pop may last, of at most `EARLY_ACKS_MAX` check points of a group.
+none. An acknowledgement that comes before its check point is kept until then (`_early`): only of messages that exist,
+for at most the longest invisible time, and of at most `EARLY_ACKS_MAX` check points of a group.
 
-Invariants: a check point is in the log before its messages are given out, and before the offset of the group passes
+Invariants: a check point is in the log before its messages are delivered, and before the offset of the group passes
 them; the group's offset is written to disk only after the log (`ConsumerOffsets.before_write`). So a crash of the
 process or of the machine leaves each popped message either acknowledged, or in a check point, or not popped. Pops that
-are newer than the offsets' file move the offsets again when the log is read: what was acknowledged stays so.
+are newer than the offsets' file move the offsets again when the log is read: acknowledged messages are not repeated.
 """
 
 from __future__ import annotations
@@ -31,32 +31,33 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tiermq.broker.broker_config import BrokerConfig
-from tiermq.broker.consumer_offsets import ConsumerOffsets
-from tiermq.broker.pop import INVISIBLE_MS_MAX
-from tiermq.broker.pop_checkpoints import CheckPoint, CheckPoints, Popped, popped_in
-from tiermq.delivery.skipped_records import SkippedRecords
+from tiermq.broker.group.consumer_offsets import SEPARATOR, ConsumerOffsets, Offsets
+from tiermq.broker.pop.pop_checkpoints import CheckPoint, CheckPoints, PoppedMessage, popped_in
+from tiermq.broker.pop.pop_waiting import INVISIBLE_MS_MAX
+from tiermq.delivery.redeliver import SkippedRecords
 from tiermq.errors import CorruptRecord, RequestRefused
 from tiermq.kernel import GetPage, Message
 from tiermq.message.properties import TAGS, TIMER_DELIVER_MS, UNIQ_KEY, encode_properties
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import REVIVE_GROUP, REVIVE_PREFIX
-from tiermq.namesrv.topic_config import int64_in
 from tiermq.remoting.codes import ResponseCode
-from tiermq.remoting.json_dialect import as_int, decode_object
-from tiermq.remoting.limits import EARLY_ACKS_MAX
+from tiermq.remoting.json_dialect import as_int, decode_object, int64_in
 from tiermq.status import PutStatus
 from tiermq.store.local_store import LocalStore
+
+EARLY_ACKS_MAX = 10_000
+"""Check points of one group that were acknowledged before a timer delivered them."""
 
 TAG_CHECK_POINT = "ck"
 TAG_ACK = "ack"
 TAG_ACKS = "bAck"
 AGAIN = "again"
-"""A word of our own, which RocketMQ does not look at: this check point is no pop, but stands for messages of another
+"""TierMQ's own field, ignored by RocketMQ: this check point is no pop, but stands for messages of another
 one, which has this start offset and pop time. They are acknowledged there next; a kill between the two changes nothing.
 """
 EARLY = "early"
-"""Another one, of an acknowledgement: until when its check point is awaited."""
-RECORD_BYTES_MAX = 65_536
+"""TierMQ's own field of an acknowledgement: until when its check point is awaited."""
+POP_RECORD_BYTES_MAX = 65_536
 """Far above what 127 offsets take: larger records are skipped before they are parsed."""
 FUTURE_MS_MAX = 24 * 3_600_000
 """How much later than it was stored a pop may claim to be: clocks are set back, but not by years."""
@@ -66,7 +67,7 @@ _STORED = frozenset({PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.F
 
 @dataclass(slots=True)
 class _EarlyAck:
-    """Messages that were acknowledged before a timer brought their check point."""
+    """Messages that were acknowledged before a timer delivered their check point."""
 
     log_offset: int
     due_ms: int
@@ -88,11 +89,11 @@ class PopLog:
         self._now_ms = now_ms
         self.skipped = SkippedRecords(self.topic, offsets.clock)
         self._turn = itertools.count()
-        # Under the lock of a queue: its appends, where it ends, what timers brought, what was acknowledged early.
+        # Under the lock of a queue: its appends, its end, records delivered by timers, early acknowledgements.
         self._locks = [threading.Lock() for _ in range(self.queues)]
         self._ends = [0] * self.queues
         self._brought: list[list[range]] = [[] for _ in range(self.queues)]
-        self._early: list[dict[Popped, _EarlyAck]] = [{} for _ in range(self.queues)]
+        self._early: list[dict[PoppedMessage, _EarlyAck]] = [{} for _ in range(self.queues)]
         self._early_lock = threading.Lock()
         self._early_counts: Counter[str] = Counter()
         self._early_max = config.pop_ck_max_buffer_size
@@ -104,6 +105,7 @@ class PopLog:
         self._ends_written = offsets.log_ends
         offsets.before_write.append(self._flush)
         offsets.take_log_ends = self._take_ends
+        offsets.take_open = self._take_open
 
     def _flush(self) -> None:
         if self._was_used:
@@ -117,25 +119,34 @@ class PopLog:
                 found.append(self._ends[queue])
         return found
 
+    def _take_open(self) -> Offsets:
+        """By topic, group and queue the first message of a check point that is open."""
+        found: Offsets = {}
+        for point in self.points:
+            group, topic, queue_id, start, _ = point.popped
+            queues = found.setdefault(f"{topic}{SEPARATOR}{group}", {})
+            queues[queue_id] = min(start, queues.get(queue_id, start))
+        return found
+
     # Writing.
 
     def next_queue(self) -> int:
-        """A revive queue for one pop: its answer has room for one."""
+        """A revive queue for one pop: its answer can hold one."""
         return next(self._turn) % self.queues
 
     def begin(
         self,
         queue: int,
-        popped: Popped,
+        popped: PoppedMessage,
         invisible_ms: int,
         offsets: tuple[int, ...],
         *,
         group_offset: int | None = None,
-        instead_of: Popped | None = None,
+        instead_of: PoppedMessage | None = None,
     ) -> CheckPoint:
         """Make a check point and move the group's offset, or make one `instead_of` another, for messages of that one.
 
-        Raises RequestRefused when the store does not take it: nothing may be given out then.
+        Raises RequestRefused when the store does not take it: nothing may be delivered then.
         """
         point = CheckPoint(popped, invisible_ms, offsets, queue)
         value = point.to_json(self._broker)
@@ -148,8 +159,8 @@ class PopLog:
                 self._offsets.commit(popped.group, popped.topic, popped.queue_id, group_offset)
         return point
 
-    def acknowledge(self, popped: Popped, offsets: Collection[int]) -> bool:
-        """Messages of a check point are done. False: none of them was open. Raises RequestRefused."""
+    def acknowledge(self, popped: PoppedMessage, offsets: Collection[int]) -> bool:
+        """Acknowledge messages of a check point. False if none of them was open. Raises RequestRefused."""
         point = self.points.find(popped)
         if point is None:
             return False
@@ -161,12 +172,12 @@ class PopLog:
             self.points.acknowledge(popped, closing)
         return True
 
-    def is_awaited(self, queue: int, popped: Popped, due_ms: int) -> bool:
-        """Whether a timer may still bring a check point: it was made before this log was opened, and is not due."""
+    def is_awaited(self, queue: int, popped: PoppedMessage, due_ms: int) -> bool:
+        """Whether a timer may still deliver a check point: it was made before this log was opened, and is not due."""
         return 0 <= queue < self.queues and popped.pop_ms < self._opened_ms and due_ms > self._now_ms()
 
-    def check_early(self, queue: int, popped: Popped, offsets: Collection[int], due_ms: int) -> None:
-        """Raises RequestRefused for what no pop gave out, and where a group has too many that are awaited."""
+    def check_early(self, queue: int, popped: PoppedMessage, offsets: Collection[int], due_ms: int) -> None:
+        """Raises RequestRefused for messages that were not popped, and if too many check points are awaited."""
         end = self._local.max_offset(popped.topic, popped.queue_id)
         if not 0 <= popped.start_offset <= min(offsets) <= max(offsets) < end:
             raise RequestRefused(
@@ -184,19 +195,19 @@ class PopLog:
         found = self._early_counts[popped.group]
         if found >= EARLY_ACKS_MAX or sum(map(len, self._early)) >= self._early_max:
             raise RequestRefused(
-                f"group {popped.group} has acknowledged {found} pops of another broker that did not come yet, of at "
-                f"most {EARLY_ACKS_MAX}; try again when timers have brought them",
+                f"group {popped.group} has acknowledged {found} pops whose check points timers have not delivered "
+                f"yet, of at most {EARLY_ACKS_MAX}; try again later",
                 ResponseCode.SYSTEM_BUSY,
             )
 
-    def was_early(self, queue: int, popped: Popped, offset: int) -> bool:
-        """Whether a message of a check point that is awaited was acknowledged."""
+    def was_early(self, queue: int, popped: PoppedMessage, offset: int) -> bool:
+        """Whether a message of an awaited check point was acknowledged."""
         with self._locks[queue]:
             known = self._early[queue].get(popped)
             return known is not None and offset in known.offsets
 
-    def acknowledge_early(self, queue: int, popped: Popped, offsets: Collection[int], due_ms: int) -> None:
-        """Messages are done of a check point that `is_awaited`. Raises RequestRefused."""
+    def acknowledge_early(self, queue: int, popped: PoppedMessage, offsets: Collection[int], due_ms: int) -> None:
+        """Acknowledge messages of a check point that `is_awaited`. Raises RequestRefused."""
         with self._locks[queue]:
             self.check_early(queue, popped, offsets, due_ms)
             known = self._early[queue].get(popped)
@@ -206,7 +217,9 @@ class PopLog:
             tag, value = _ack(popped, new, self._broker)
             self._keep_early(queue, popped, new, self._append(queue, tag, {**value, EARLY: due_ms}), due_ms)
 
-    def _keep_early(self, queue: int, popped: Popped, offsets: Collection[int], log_offset: int, due_ms: int) -> None:
+    def _keep_early(
+        self, queue: int, popped: PoppedMessage, offsets: Collection[int], log_offset: int, due_ms: int
+    ) -> None:
         known = self._early[queue].get(popped)
         if known is None:
             known = self._early[queue][popped] = _EarlyAck(log_offset, due_ms)
@@ -214,7 +227,7 @@ class PopLog:
                 self._early_counts[popped.group] += 1
         known.offsets.update(offsets)
 
-    def _end_early(self, queue: int, popped: Popped) -> _EarlyAck | None:
+    def _end_early(self, queue: int, popped: PoppedMessage) -> _EarlyAck | None:
         ended = self._early[queue].pop(popped, None)
         if ended is not None:
             with self._early_lock:
@@ -231,21 +244,21 @@ class PopLog:
         result = self._local.append(Message(self.topic, body, queue, encoded_properties=properties))
         if result.status not in _STORED:
             raise RequestRefused(
-                f"the store does not take what POP must remember: {result.status.name}", ResponseCode.SYSTEM_BUSY
+                f"the store refuses a record of the POP log: {result.status.name}", ResponseCode.SYSTEM_BUSY
             )
         self._found_end(queue, result.queue_offset)
         self._ends[queue] = result.queue_offset + 1
         return result.queue_offset
 
     def _found_end(self, queue: int, end: int) -> None:
-        """What lies between the known end and `end` was appended by others."""
+        """Records between the known end and `end` were delivered by timers."""
         if end > self._ends[queue]:
             self._brought[queue].append(range(self._ends[queue], end))
             self._ends[queue] = end
 
     def commit(self) -> None:
-        """Let the revive group's offset follow what is done; the offsets' file takes it along."""
-        with self._commit_lock:  # Or one who looked before another would set back what that one has written.
+        """Advance the revive group's offset over finished check points; the next flush of offsets stores it."""
+        with self._commit_lock:  # Otherwise a thread with an older value could overwrite a newer one.
             for queue in range(self.queues):
                 with self._locks[queue]:  # A check point whose record is in the log is among the points, too.
                     done = self._needed_from(queue) - 1
@@ -261,7 +274,7 @@ class PopLog:
     # Reading.
 
     def recover(self) -> int:
-        """Read the log from where it is not done; how many check points are open."""
+        """Read the log from the revive group's offset; returns the number of open check points."""
         self._local.dispatch_now()
         for queue in range(self.queues):
             done = self._offsets.query(REVIVE_GROUP, self.topic, queue)
@@ -269,15 +282,15 @@ class PopLog:
             with self._locks[queue]:
                 self._ends[queue] = end
                 for message in self._records(queue, max(0, done), end):
-                    # The one that is done is read again if it is ours: acknowledgements follow it, and older versions
-                    # of this broker committed the first that was not done. RocketMQ acknowledges nothing that it gave
-                    # back.
+                    # The last finished record is read again if it is ours: acknowledgements follow it, and older
+                    # versions of this broker committed the first unfinished one. RocketMQ acknowledges nothing
+                    # that it revived.
                     if message.queue_offset != done or not _is_brought(message):
                         self._take(queue, message)
         return len(self.points)
 
     def take_delivered(self) -> None:
-        """Read records that timers brought since: what a broker of RocketMQ had written to the wheel."""
+        """Read records that timers delivered since: what a RocketMQ broker had written to the wheel."""
         for queue in range(self.queues):
             with self._locks[queue]:
                 end = self._local.max_offset(self.topic, queue)
@@ -291,11 +304,11 @@ class PopLog:
 
     @property
     def has_early(self) -> bool:
-        """Whether something was acknowledged whose check point has not come."""
+        """Whether acknowledgements wait for their check points."""
         return any(self._early)
 
     def forget_early(self, delivered_ms: int) -> None:
-        """Timers that were due before were delivered: what was acknowledged early and did not come never will."""
+        """Drop early acknowledgements that were due before `delivered_ms`: timers delivered everything up to then."""
         for queue in range(self.queues):
             with self._locks[queue]:
                 for popped in [each for each, ack in self._early[queue].items() if ack.due_ms < delivered_ms]:
@@ -313,8 +326,8 @@ class PopLog:
     def _take(self, queue: int, message: StoredMessage) -> None:
         """The queue's lock is held."""
         try:
-            if len(message.body) > RECORD_BYTES_MAX:
-                raise RequestRefused(f"expected at most {RECORD_BYTES_MAX} bytes, found {len(message.body)}")
+            if len(message.body) > POP_RECORD_BYTES_MAX:
+                raise RequestRefused(f"expected at most {POP_RECORD_BYTES_MAX} bytes, found {len(message.body)}")
             table = decode_object(message.body)
             popped = popped_in(table)
             if popped.pop_ms > message.store_timestamp_ms + FUTURE_MS_MAX:
@@ -327,7 +340,7 @@ class PopLog:
             self.skipped.add(f"queue {queue}, offset {message.queue_offset}", error)
 
     def _readable(self, queue: int, page: GetPage) -> list[StoredMessage]:
-        """The page's messages; those that are damaged are passed over, each by itself."""
+        """The page's messages; damaged ones are skipped one by one."""
         try:
             return list(page.messages)
         except CorruptRecord:
@@ -367,13 +380,13 @@ class PopLog:
             self._keep_early(queue, popped, offsets, message.queue_offset, due_ms)
 
     def _pass(self, point: CheckPoint) -> None:
-        """What was popped after the offsets' file was written moves the group's offset, as it did before the crash.
+        """Move the group's offset over messages that were popped after the offsets' file was written.
 
-        The file says how much of this log it knows. Clocks are compared only where RocketMQ wrote the file.
+        The file records how much of this log it covers. Clocks are compared only where RocketMQ wrote the file.
         """
         popped, after, ends = point.popped, max(point.offsets) + 1, self._ends_written
         if after > self._local.max_offset(popped.topic, popped.queue_id):
-            return  # Messages that the queue does not have: whoever wrote that, no broker gave them out.
+            return  # Messages that the queue does not have were never delivered.
         if ends is None:
             is_newer = popped.pop_ms >= self._offsets_written_ms
         else:
@@ -383,11 +396,11 @@ class PopLog:
 
 
 def _is_brought(message: StoredMessage) -> bool:
-    """Whether a broker of RocketMQ wrote a record of the revive topic."""
+    """Whether RocketMQ wrote a record of the revive topic."""
     return message.get_property(UNIQ_KEY) is not None
 
 
-def _ack(popped: Popped, offsets: list[int], broker: str) -> tuple[str, dict[str, Any]]:
+def _ack(popped: PoppedMessage, offsets: list[int], broker: str) -> tuple[str, dict[str, Any]]:
     """Tag and body of an acknowledgement."""
     made: dict[str, Any] = {
         "ao": offsets[0],

@@ -1,13 +1,18 @@
 """PopProcessor: POP_MESSAGE (200050), NOTIFICATION (200054), and everything that POP needs.
 
-    admitted ─► gathered (`pop_gathering`) ─► answered with messages, and with what receipts are made of
-             ├► the tier must be asked ─► a thread of its own ─►┘
-             └► nothing there ─► held (`pop_waiting`) ─► asked again ─► … ─► 210 when its time is over
+    admitted ─► read (`PopReader`) ─► answered with messages, and with the data of receipts
+             ├► its messages are in the tier ─► read in a thread of the pool ─►┘
+             └► no message ─► held (`pop_waiting`) ─► read again ─► … ─► 210 when its time is over
 
-A popped message is the group's for the time that it asked for. Not acknowledged by then, it comes back through the
-group's retry topic (`pop_revive`), also when the broker was started anew meanwhile (`pop_log`).
+A popped message is hidden from the group for its invisible time. If it is not acknowledged by then, it is delivered
+again through the group's retry topic (`pop_revive`), also after a restart of the broker (`pop_log`).
 
 Invariants: the loop never waits for the tier; each pop is answered once, a one-way one never.
+
+Checks of a pop, in the order of RocketMQ, with response codes:
+
+broker not readable 16     topic missing 17    topic not readable 16    queue out of range 29
+group missing 26           group disabled 16   invalid expression 23
 """
 
 from __future__ import annotations
@@ -16,17 +21,19 @@ import logging
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 
-from tiermq.broker.parts import BrokerParts, config_directory
-from tiermq.broker.pop import Pop
-from tiermq.broker.pop_acks import PopAcks
-from tiermq.broker.pop_admission import admit
-from tiermq.broker.pop_gathering import Gathered, Gathering
-from tiermq.broker.pop_log import PopLog
-from tiermq.broker.pop_order import OrderInfos
-from tiermq.broker.pop_revive import PopRevive
-from tiermq.broker.pop_waiting import ANY_QUEUE, LOOK_MS, PopWaiting, Waiting
+from tiermq.broker.broker_context import BrokerContext, config_directory
+from tiermq.broker.group.offset_processor import require_client_group
+from tiermq.broker.group.subscription import Subscription
+from tiermq.broker.pop.order_infos import OrderInfos
+from tiermq.broker.pop.pop_acks import PopAcks
+from tiermq.broker.pop.pop_log import PopLog
+from tiermq.broker.pop.pop_reader import PopReader, PopResult
+from tiermq.broker.pop.pop_revive import PopRevive
+from tiermq.broker.pop.pop_waiting import ANY_QUEUE, LOOK_MS, Pop, PopWaiting
+from tiermq.broker.pull.long_polling import weight_of
+from tiermq.broker.pull.sql_filter import filter_of
 from tiermq.errors import RequestRefused, TierMQError
-from tiermq.namesrv.topic_config import TopicConfig
+from tiermq.namesrv.topic_config import PERM_READ, TopicConfig
 from tiermq.remoting.access import of_group, reads, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
@@ -37,22 +44,20 @@ _log = logging.getLogger(__name__)
 
 COLD_THREADS = 2
 COLD_LINE_MAX = 1024
-FIRST_REVIVE_S = 1.0
 
 
 class PopProcessor:
     """See the module. Everything but `_read_cold` runs on the loop."""
 
-    def __init__(self, parts: BrokerParts) -> None:
+    def __init__(self, parts: BrokerContext) -> None:
         config = parts.config
         self._parts = parts
         self._server = parts.server
         self._given: dict[tuple[str, str], int] = {}
         self._cold_waiting = 0
-        self._stopped = False
         self.log = PopLog(parts.local, parts.offsets, config, parts.clock.now_ms)
         self.orders = OrderInfos(config_directory(parts.local.config.root_path), parts.clock)
-        self.gathering = Gathering(parts, self.log, self.orders)
+        self.reader = PopReader(parts, self.log, self.orders)
         self.revive = PopRevive(parts, self.log)
         self.waiting = PopWaiting(
             parts.server, parts.clock, config.max_pop_polling_size, config.pop_polling_size, self._resume
@@ -67,12 +72,12 @@ class PopProcessor:
         if parts.tiered is not None:
             parts.tiered.tier.engine.on_upload.append(self.waiting.uploaded)
         parts.offsets.on_reset.append(self._was_reset)
-        parts.given.append(lambda: dict(self._given))
-        parts.is_busy.append(lambda: self._cold_waiting > 0)
-        parts.periodic.append((LOOK_MS / 1000, self._end_overdue))
-        parts.periodic.append((FIRST_REVIVE_S, self._ensure_reviving))
+        parts.hooks.count_given(lambda: dict(self._given))
+        parts.hooks.busy_while(lambda: self._cold_waiting > 0)
+        parts.hooks.every(LOOK_MS / 1000, self._end_overdue)
+        parts.hooks.run(self.revive)
         parts.offsets.before_write.append(self._flush_orders)
-        parts.on_stop.append(self._stop)
+        parts.hooks.on_stop(self._stop)
         self._tell_metrics()
 
     def _tell_metrics(self) -> None:
@@ -83,7 +88,7 @@ class PopProcessor:
         )
         metrics.counter(
             "rocketmq_pop_revive_retry_messages_total",
-            "popped messages that came back, since nobody acknowledged them",
+            "popped messages that were delivered again without an acknowledgement",
             (),
             lambda: revive.revived_count,
         )
@@ -95,6 +100,12 @@ class PopProcessor:
         )
         metrics.counter(
             "tiermq_pop_dead_messages_total", "popped messages that became dead letters", (), lambda: revive.dead_count
+        )
+        metrics.counter(
+            "tiermq_pop_lost_messages_total",
+            "popped messages that could not be delivered again: deleted, damaged, or refused by the store",
+            (),
+            lambda: revive.gone.count,
         )
 
     # Asking.
@@ -109,14 +120,13 @@ class PopProcessor:
         return None
 
     def _make_group(self, connection: Connection, command: RemotingCommand) -> None:
-        """In the pool: a group that comes by itself is written to disk."""
+        """In the pool: an auto-created group is written to disk."""
         pop = Pop(connection, command, self._parts.clock.now_ms())
         self._parts.groups.find_or_make(pop.group)
         self._server.call_threadsafe(self._resume, pop)
 
-    def _resume(self, pop: Waiting) -> None:
-        """A pop that is no longer in the server's hands: its errors are answered here."""
-        assert isinstance(pop, Pop)
+    def _resume(self, pop: Pop) -> None:
+        """A pop outside of its handler: its errors are answered here."""
         try:
             self._ask(pop)
         except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered and logged
@@ -127,7 +137,7 @@ class PopProcessor:
         if pop.is_notification:
             self._notify(pop, topic)
             return
-        found = self.gathering.gather(pop, topic, may_wait=False)
+        found = self.reader.gather(pop, topic, may_wait=False)
         if not found.count and found.met_cold:
             self._ask_cold(pop, topic)
         else:
@@ -147,17 +157,17 @@ class PopProcessor:
         self._cold.submit(self._read_cold, pop, topic)
 
     def _read_cold(self, pop: Pop, topic: TopicConfig) -> None:
-        """In a thread of its own: ask the tier, and come back to the loop with what it said."""
-        found: Gathered | Exception
+        """In a separate thread: read the tier, and return to the loop with the result."""
+        found: PopResult | Exception
         try:
             if pop.connection.closing:
                 raise RequestRefused("the peer is gone")
-            found = self.gathering.gather(pop, topic, may_wait=True)
+            found = self.reader.gather(pop, topic, may_wait=True)
         except Exception as error:  # noqa: BLE001 - a request's outermost edge: it is answered and logged
             found = error
         self._server.call_threadsafe(self._cold_done, pop, topic, found)
 
-    def _cold_done(self, pop: Pop, topic: TopicConfig, found: Gathered | Exception) -> None:
+    def _cold_done(self, pop: Pop, topic: TopicConfig, found: PopResult | Exception) -> None:
         self._cold_waiting -= 1
         if isinstance(found, Exception):
             self._failed(pop, found)
@@ -167,7 +177,7 @@ class PopProcessor:
 
     # Answering.
 
-    def _finish(self, pop: Pop, topic: TopicConfig, found: Gathered) -> None:
+    def _finish(self, pop: Pop, topic: TopicConfig, found: PopResult) -> None:
         told = _fields(pop, found)
         if found.count:
             key = (pop.group, pop.topic)
@@ -176,18 +186,18 @@ class PopProcessor:
         elif pop.deadline_ms <= self._parts.clock.now_ms():
             self._send(pop, pop.command.respond(ResponseCode.POLLING_TIMEOUT, "no message came", ext=told))
         elif not self.waiting.hold(pop, found.look_again_ms):
-            self._send(pop, pop.command.respond(ResponseCode.POLLING_FULL, "too many wait already", ext=told))
-        elif self.gathering.end_of(pop, topic) != found.end:
-            # What was dispatched between the look and the hold found nobody to wake.
+            self._send(pop, pop.command.respond(ResponseCode.POLLING_FULL, "too many pops are waiting", ext=told))
+        elif self.reader.end_of(pop, topic) != found.end:
+            # Messages dispatched between the read and the hold woke no pop.
             self._server.loop.call_soon(self.waiting.wake_one, pop)
 
     def _notify(self, pop: Pop, topic: TopicConfig) -> None:
-        has_message = self.gathering.has_message(pop, topic)
+        has_message = self.reader.has_message(pop, topic)
         if has_message or pop.deadline_ms <= self._parts.clock.now_ms():
             self._send(pop, pop.command.respond(ext={"hasMsg": str(has_message).lower(), "pollingFull": "false"}))
         elif not self.waiting.hold(pop):
             self._send(pop, pop.command.respond(ext={"hasMsg": "false", "pollingFull": "true"}))
-        elif self.gathering.has_message(pop, topic):
+        elif self.reader.has_message(pop, topic):
             self.waiting.wake_one(pop)
 
     @staticmethod
@@ -197,25 +207,23 @@ class PopProcessor:
 
     def _failed(self, pop: Pop, error: Exception) -> None:
         code = error.code if isinstance(error, RequestRefused) else ResponseCode.SYSTEM_ERROR
-        if not isinstance(error, TierMQError):
+        if not isinstance(error, RequestRefused):
             _log.error("%s: a pop failed", pop.connection, exc_info=error)
-        elif not isinstance(error, RequestRefused):
-            _log.info("%s: a pop failed: %s", pop.connection, error)
         self._send(pop, pop.command.respond(code, remark_of(error)))
 
-    # What happens by itself.
+    # Events.
 
     def _queue_freed(self, topic: str, queue_id: int) -> None:
         self.waiting.wake((topic, queue_id))
         self.waiting.wake((topic, ANY_QUEUE))
 
     def _was_reset(self, _group: str, topic: str, queue_id: int) -> None:
-        """In any thread: those who wait on that queue are asked again."""
+        """In any thread: retry the pops that wait on that queue."""
         if self.waiting.held:
             self._server.call_threadsafe(self._queue_freed, topic, queue_id)
 
     def _topics_changed(self, names: Collection[str]) -> None:
-        """In the thread of the change: of a topic that was deleted nothing comes back."""
+        """In the thread of the change: messages of a deleted topic are not delivered again."""
         for name in names:
             if self._parts.topics.get(name) is None:
                 self.log.points.forget_topic(name)
@@ -227,20 +235,14 @@ class PopProcessor:
     def _flush_orders(self) -> None:
         self.orders.flush()
 
-    def _ensure_reviving(self) -> None:
-        if not self._stopped and not self.revive.running:
-            self.revive.start()
-
     def _stop(self) -> None:
-        self._stopped = True
         self._cold.shutdown(cancel_futures=True)
-        self.revive.stop()
         self.log.commit()
         self.orders.flush()
         self._parts.offsets.flush()
 
 
-def _fields(pop: Pop, found: Gathered) -> dict[str, str]:
+def _fields(pop: Pop, found: PopResult) -> dict[str, str]:
     told = {
         "popTime": str(found.pop_ms),
         "invisibleTime": str(pop.invisible_ms),
@@ -252,3 +254,43 @@ def _fields(pop: Pop, found: Gathered) -> dict[str, str]:
     if found.order_counts:
         told["orderCountInfo"] = ";".join(found.order_counts)
     return told
+
+
+def admit(parts: BrokerContext, pop: Pop) -> TopicConfig:
+    """Check a pop and set its filter; returns its topic. Raises RequestRefused."""
+    if not parts.config.broker_permission & PERM_READ:
+        raise _refusal(ResponseCode.NO_PERMISSION, f"the broker[{parts.config.broker_ip1}] pop message is forbidden")
+    if not pop.is_notification:
+        require_client_group(pop.group)
+    topic = parts.topics.get(pop.topic)
+    if topic is None:
+        raise _refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{pop.topic}] not exist, apply first please!")
+    if not topic.perm & PERM_READ or parts.groups.is_forbidden(pop.group, pop.topic, PERM_READ):
+        raise _refusal(ResponseCode.NO_PERMISSION, f"the topic[{pop.topic}] peeking message is forbidden")
+    if pop.queue_id >= topic.read_queues:
+        raise _refusal(
+            ResponseCode.INVALID_PARAMETER,
+            f"queueId[{pop.queue_id}] is illegal, topic:[{pop.topic}] "
+            f"topicConfig.readQueueNums:[{topic.read_queues}] consumer:[{pop.connection.peer[0]}]",
+        )
+    group = parts.groups.get(pop.group)
+    if group is None:
+        raise _refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{pop.group}] does not exist")
+    if not group.consume_enable:
+        raise _refusal(ResponseCode.NO_PERMISSION, f"subscription group no permission, {pop.group}")
+    ext = pop.command.ext
+    try:
+        wanted = Subscription.of(pop.topic, ext.get("exp"), ext.get("expType"))
+        if not wanted.is_by_tag and not parts.config.enable_property_filter:
+            raise RequestRefused(f"The broker does not support consumer to filter message by {wanted.expression_type}")
+        pop.message_filter = filter_of(wanted)
+        pop.weight = weight_of(pop.command, pop.message_filter)
+    except TierMQError as error:
+        raise _refusal(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"
+        ) from error
+    return topic
+
+
+def _refusal(code: ResponseCode, text: str) -> RequestRefused:
+    return RequestRefused(text, code)

@@ -1,30 +1,31 @@
-"""Gathering: what one pop takes from the queues of its topic and of its retry topic.
+"""PopReader: reads the messages of one pop from the queues of its topic and of its retry topics.
 
-    a fifth of the pops: retries first, then the topic      the others: the topic, then retries if there is room
+    a fifth of the pops: retries first, then the topic      the rest: the topic, then retries if there is space
 
 Each queue is taken from where the group's offset is. Without order, a check point is made and the offset moves beyond
-what was taken; with order, the offset stays until the messages are acknowledged (`pop_order`).
+what was taken; with order, the offset stays until the messages are acknowledged (`OrderInfos`).
 
 Invariants: nothing is taken from a queue that another pop of the group is taking from now; a queue whose messages are
-in the tier is left alone unless it is allowed to wait. What is taken comes with everything that the answer says of it.
-While `pop_ck_max_buffer_size` check points are open nothing more is given out, but to those who keep order.
+in the tier is skipped unless it is allowed to wait. The result has all fields of the answer.
+While `pop_ck_max_buffer_size` check points are open no more is delivered, except to orderly groups. A retried
+message whose properties have no space for a receipt is not delivered: it is in the check point nevertheless, and
+`PopRevive` makes it a dead letter.
 """
 
 from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tiermq.broker.parts import BrokerParts
-from tiermq.broker.pop import Pop
-from tiermq.broker.pop_checkpoints import Popped
-from tiermq.broker.pop_log import PopLog
-from tiermq.broker.pop_order import OrderInfos
-from tiermq.broker.pop_receipts import ORDERED_QUEUE, Receipt
-from tiermq.broker.pop_topics import (
+from tiermq.broker.broker_context import BrokerContext
+from tiermq.broker.pop.order_infos import OrderInfos
+from tiermq.broker.pop.pop_acks import ORDERED_QUEUE, Receipt
+from tiermq.broker.pop.pop_checkpoints import PoppedMessage
+from tiermq.broker.pop.pop_log import PopLog
+from tiermq.broker.pop.pop_topics import (
     MARK_NORMAL,
     MARK_RETRY,
     MARK_RETRY_V2,
@@ -32,13 +33,15 @@ from tiermq.broker.pop_topics import (
     is_of_pair,
     pop_retry_topics,
 )
+from tiermq.broker.pop.pop_waiting import Pop
+from tiermq.broker.pull.pull_admission import ReadFailures
+from tiermq.errors import RequestRefused, TierMQError
 from tiermq.message.message_filter import MessageFilter
-from tiermq.message.properties import POP_CK, with_property
 from tiermq.message.record import decode_records, reencode
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import RETRY_PREFIX
 from tiermq.namesrv.topic_config import TopicConfig
-from tiermq.store.reading import FILTER_STEPS_MAX
+from tiermq.store.reader import FILTER_STEPS_MAX
 
 if TYPE_CHECKING:
     from tiermq.tier.tiered_reading import Page
@@ -47,18 +50,20 @@ RETRY_FIRST = 0.2
 PAGES_MAX = 16
 """Of one queue, when a filter lets nothing pass."""
 STEPS_MAX = 2 * FILTER_STEPS_MAX
-"""Comparisons of one pop, over all its queues; the next look goes on."""
+"""Comparisons of one pop, over all its queues; the next read continues."""
+FILTER_UNITS = 800
+"""Messages that a page with a filter looks at, if they are short and the filter is (`maxFilterMessageSize`)."""
 BUSY_MS = 100
-"""After which a queue is looked at again that another pop was taking from."""
+"""After this time a queue is read again that another pop was reading."""
 FULL_MS = 1_000
-"""After which a pop is asked again that came while too much was open."""
+"""After this time a pop is retried that came while too many check points were open."""
 _SIZE = slice(0, 4)
 _QUEUE_OFFSET = slice(20, 28)
 
 
 @dataclass(slots=True)
-class Gathered:
-    """What a pop got."""
+class PopResult:
+    """The result of a pop."""
 
     pop_ms: int
     revive_queue: int
@@ -69,13 +74,13 @@ class Gathered:
     offsets: list[str] = field(default_factory=list)
     order_counts: list[str] = field(default_factory=list)
     met_cold: bool = False
-    """Some queue was left alone because the tier has its messages."""
+    """Some queue was skipped because the tier has its messages."""
     look_again_ms: int | None = None
-    """When a queue is free that is not now."""
+    """When a queue that is blocked now becomes free."""
     steps: int = 0
-    """What its filter has cost, where that says so."""
+    """The cost of its filter, if measured."""
     end: int = 0
-    """The sum of where queues ended before any was looked at: if they end elsewhere now, messages came meanwhile."""
+    """The sum of the queues' max offsets before the read: if it differs afterwards, messages arrived meanwhile."""
 
     def look_again(self, at_ms: int) -> None:
         self.look_again_ms = at_ms if self.look_again_ms is None else min(at_ms, self.look_again_ms)
@@ -88,10 +93,10 @@ class _Place:
     mark: str
 
 
-class Gathering:
+class PopReader:
     """See the module. Any thread may call."""
 
-    def __init__(self, parts: BrokerParts, log: PopLog, orders: OrderInfos) -> None:
+    def __init__(self, parts: BrokerContext, log: PopLog, orders: OrderInfos) -> None:
         self._parts = parts
         self._log = log
         self._orders = orders
@@ -99,22 +104,34 @@ class Gathering:
         self._chance = random.Random()  # noqa: S311 - it spreads pops over queues
         self._lock = threading.Lock()
         self._taken: set[tuple[str, str, int]] = set()
+        self._failures = ReadFailures(parts.clock)
+        parts.metrics.counter(
+            "tiermq_pops_failed_total", "pops that failed to read a queue", (), lambda: self._failures.count
+        )
 
-    def gather(self, pop: Pop, topic: TopicConfig, *, may_wait: bool) -> Gathered:
-        """Take messages. Raises RequestRefused when the store does not take check points, TierError if it may wait."""
+    def gather(self, pop: Pop, topic: TopicConfig, *, may_wait: bool) -> PopResult:
+        """Take messages. Raises RequestRefused when the store refuses check points, or when only queues that cannot be
+        read have messages.
+        """
         queue = ORDERED_QUEUE if pop.is_ordered else self._log.next_queue()
-        found = Gathered(self._parts.clock.now_ms(), queue, end=self.end_of(pop, topic))
+        found = PopResult(self._parts.clock.now_ms(), queue, end=self.end_of(pop, topic))
+        refusal: RequestRefused | None = None
         for place in self._places(pop, topic):
-            self._visit(pop, place, found, may_wait)
+            try:
+                self._visit(pop, place, found, may_wait)
+            except RequestRefused as error:  # Messages of other queues must reach the client.
+                refusal = error
+        if refusal is not None and not found.count and not found.met_cold:
+            raise refusal
         return found
 
     def end_of(self, pop: Pop, topic: TopicConfig) -> int:
-        """The sum of where the queues end that a pop looks at."""
+        """The sum of the max offsets of a pop's queues."""
         store = self._parts.store
         return sum(store.max_offset(place.topic, place.queue_id) for place in self._places(pop, topic))
 
     def has_message(self, pop: Pop, topic: TopicConfig) -> bool:
-        """Whether a pop would find something, filters left aside; nothing is taken."""
+        """Whether a pop without a filter would find a message; nothing is taken."""
         for place in self._places(pop, topic):
             if pop.is_ordered and self._blocked(pop, place) is not None:
                 continue
@@ -126,7 +143,7 @@ class Gathering:
         return False
 
     def _has_own(self, pop: Pop, place: _Place, offset: int) -> bool:
-        """Whether some message from `offset` on is the group's; what the tier must be asked for may be."""
+        """Whether some message from `offset` on is the group's; True if only the tier has it."""
         for _ in range(PAGES_MAX):
             page = self._page(pop, place, offset, 1, may_wait=False)
             if page is None or page.count:
@@ -151,7 +168,7 @@ class Gathering:
 
     # One queue.
 
-    def _visit(self, pop: Pop, place: _Place, found: Gathered, may_wait: bool) -> None:
+    def _visit(self, pop: Pop, place: _Place, found: PopResult, may_wait: bool) -> None:
         key = (pop.group, place.topic, place.queue_id)
         with self._lock:
             if key in self._taken:
@@ -165,8 +182,8 @@ class Gathering:
             with self._lock:
                 self._taken.discard(key)
 
-    def _take(self, pop: Pop, place: _Place, found: Gathered, may_wait: bool) -> int:
-        """Take what there is room for; where the queue goes on for the group."""
+    def _take(self, pop: Pop, place: _Place, found: PopResult, may_wait: bool) -> int:
+        """Take what fits; returns the group's next offset."""
         offset = self._begin(pop, place)
         room = pop.max_messages - found.count
         if room <= 0:
@@ -185,7 +202,7 @@ class Gathering:
             if page is None:
                 found.met_cold = True
                 return offset
-            found.steps += steps * max(0, page.next_offset - offset)
+            found.steps += _steps_of(page, steps, offset)
             if page.count:
                 return self._give(pop, place, page, found, offset)
             if page.next_offset == offset:
@@ -196,12 +213,16 @@ class Gathering:
         return offset
 
     def _page(self, pop: Pop, place: _Place, offset: int, room: int, may_wait: bool) -> Page | None:
-        chosen = self._filter(pop, place)
-        if self._tiered is None:
-            return self._parts.local.get(place.topic, place.queue_id, offset, room, message_filter=chosen)
-        if may_wait:
-            return self._tiered.get(place.topic, place.queue_id, offset, room, message_filter=chosen, group=pop.group)
-        return self._tiered.hot_page(place.topic, place.queue_id, offset, room, message_filter=chosen)
+        """A page from `offset` on; None when only the tier has it. Raises RequestRefused when it cannot be read."""
+        topic, queue_id, chosen = place.topic, place.queue_id, self._filter(pop, place)
+        try:
+            if self._tiered is None:
+                return self._parts.local.get(topic, queue_id, offset, room, message_filter=chosen)
+            if may_wait:
+                return self._tiered.get(topic, queue_id, offset, room, message_filter=chosen, group=pop.group)
+            return self._tiered.get_local(topic, queue_id, offset, room, message_filter=chosen)
+        except TierMQError as error:
+            raise self._failures.refusal(topic, queue_id, offset, error) from error
 
     def _filter(self, pop: Pop, place: _Place) -> MessageFilter | None:
         chosen = pop.message_filter if place.mark == MARK_NORMAL else None
@@ -211,7 +232,7 @@ class Gathering:
         return self._orders.blocked_until_ms((place.topic, pop.group, place.queue_id), pop.attempt_id)
 
     def _begin(self, pop: Pop, place: _Place, *, peek: bool = False) -> int:
-        """Where the group goes on: where it was sent, where it is, or where a new group begins."""
+        """The group's next offset: a reset, the committed offset, or the start of a new group."""
         offsets = self._parts.offsets
         if not peek and offsets.has_resets:
             reset = offsets.take_reset(pop.group, place.topic, place.queue_id)
@@ -240,29 +261,41 @@ class Gathering:
 
     # Giving.
 
-    def _give(self, pop: Pop, place: _Place, page: Page, found: Gathered, begin: int) -> int:
+    def _give(self, pop: Pop, place: _Place, page: Page, found: PopResult, begin: int) -> int:
         offsets = tuple(queue_offsets_of(page.data))
         start = offsets[0]
+        given: Iterable[int] = offsets
+        data: Iterable[bytes | memoryview] = (page.data,)
+        if place.mark != MARK_NORMAL:
+            records = {
+                each.queue_offset: self._as_first_sent(pop, place, start, found, each)
+                for each in decode_records(page.data)
+            }
+            fitting = {offset: record for offset, record in records.items() if record is not None}
+            given, data = fitting.keys(), fitting.values()
         if pop.is_ordered:
             key = (place.topic, pop.group, place.queue_id)
             counts = self._orders.popped(key, offsets, found.pop_ms, pop.invisible_ms, pop.attempt_id)
             found.order_counts += _order_counts(place, offsets, counts)
             after = begin
         else:
-            popped = Popped(pop.group, place.topic, place.queue_id, start, found.pop_ms)
+            popped = PoppedMessage(pop.group, place.topic, place.queue_id, start, found.pop_ms)
             after = page.next_offset
             self._log.begin(found.revive_queue, popped, pop.invisible_ms, offsets, group_offset=after)
-        found.count += len(offsets)
-        found.starts.append(f"{place.mark} {place.queue_id} {start}")
-        found.offsets.append(f"{place.mark} {place.queue_id} {','.join(map(str, offsets))}")
-        if place.mark == MARK_NORMAL:
-            found.data.append(page.data)
-        else:
-            found.data += [self._as_first_sent(pop, place, start, found, each) for each in decode_records(page.data)]
+        if told := ",".join(map(str, given)):
+            found.count += told.count(",") + 1
+            found.starts.append(f"{place.mark} {place.queue_id} {start}")
+            found.offsets.append(f"{place.mark} {place.queue_id} {told}")
+            found.data += data
         return after if not pop.is_ordered else page.next_offset
 
-    def _as_first_sent(self, pop: Pop, place: _Place, start: int, found: Gathered, message: StoredMessage) -> bytes:
-        """A retried message under the topic that was asked for, with its receipt: clients cannot make that one."""
+    def _as_first_sent(
+        self, pop: Pop, place: _Place, start: int, found: PopResult, message: StoredMessage
+    ) -> bytes | None:
+        """A retried message under the requested topic, with its receipt, which clients cannot build.
+
+        None when no record can hold both.
+        """
         receipt = Receipt(
             start,
             found.pop_ms,
@@ -273,8 +306,8 @@ class Gathering:
             place.queue_id,
             message.queue_offset,
         )
-        properties = with_property(message.encoded_properties, POP_CK, receipt.encode())
-        return reencode(message, topic=pop.topic, properties=properties)
+        properties = receipt.added_to(message.encoded_properties)
+        return None if properties is None else reencode(message, topic=pop.topic, properties=properties)
 
 
 def queue_offsets_of(data: bytes | memoryview) -> Iterator[int]:
@@ -287,7 +320,15 @@ def queue_offsets_of(data: bytes | memoryview) -> Iterator[int]:
 
 
 def _order_counts(place: _Place, offsets: tuple[int, ...], counts: dict[int, int]) -> list[str]:
-    """How often messages were given out before: one by one, and the least of the queue, which older clients read."""
+    """How often messages were delivered before: one by one, and the least of the queue, which older clients read."""
     least = min(counts.values()) if counts and len(counts) == len(offsets) else 0
     told = [f"{place.mark} qo{place.queue_id}%{offset} {count}" for offset, count in counts.items()]
     return [*told, f"{place.mark} {place.queue_id} {least}"]
+
+
+def _steps_of(page: Page, steps: int, offset: int) -> int:
+    """The comparisons that a page cost. One that ended early had long records, and cost as much as a page may."""
+    looked_at = max(0, page.next_offset - offset)
+    counted = steps * looked_at
+    is_cut = not page.count and page.next_offset < page.max_offset and looked_at < FILTER_UNITS
+    return FILTER_STEPS_MAX if is_cut and 0 < counted < FILTER_STEPS_MAX - steps else counted

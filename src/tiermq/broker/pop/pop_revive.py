@@ -1,58 +1,61 @@
-"""PopRevive: gives back what was popped and not acknowledged in time.
+"""PopRevive: delivers popped messages again that were not acknowledged in time.
 
-    check point due ─► each open message is put to %RETRY%group_topic, tried once more than before ─► acknowledged
-                       └► tried too often: to %DLQ%group
+    check point due ─► each open message is put to %RETRY%group_topic, its retry count + 1 ─► acknowledged
+                       └► retried too often, or too large to be delivered again: to %DLQ%group
 
-Invariants: a message is acknowledged in the log only after its copy was stored, so each comes back at least once, also
-over crashes. A process that dies in between leaves one copy at the end of its topic, which says what it is a copy of
-(`TIERMQ_GIVEN_BACK`), and the next one acknowledges that (`recover`): it does not come twice. A message that is gone
-(its file was deleted) cannot come back, and is passed over. A put that fails for a while is tried again later. RocketMQ
-never gives up on a popped message; here `retryMaxTimes` of the group holds for them, too.
-Threads: `run_once` is the service's own.
+Invariants: a message is acknowledged in the log only after its copy was stored, so each is delivered at least once
+more, also over crashes. A process that dies in between leaves one copy at the end of its topic, which names its
+original (`TIERMQ_GIVEN_BACK`); the next start acknowledges that (`recover`), so there is no second copy. A message that
+was deleted with its file is skipped. A put that fails temporarily is retried. RocketMQ never gives up on a popped
+message; here `retryMaxTimes` of the group applies to them, too. Sends reserve space for what a retry adds; a record of
+another writer (RocketMQ, an older version, a put) without that space becomes a dead letter unchanged. Threads:
+`run_once` is the service's own.
 """
 
 from __future__ import annotations
 
 import logging
 
-from tiermq.broker.parts import BrokerParts
-from tiermq.broker.pop_checkpoints import CheckPoint, Popped
-from tiermq.broker.pop_log import PopLog
-from tiermq.broker.pop_topics import GIVEN_BACK, is_of_pair, origin_group, topic_to_come_back_to
-from tiermq.delivery.put_again import NEVER
-from tiermq.delivery.skipped_records import SkippedRecords
+from tiermq.broker.broker_context import BrokerContext
+from tiermq.broker.pop.pop_acks import Receipt
+from tiermq.broker.pop.pop_checkpoints import CheckPoint, PoppedMessage
+from tiermq.broker.pop.pop_log import PopLog
+from tiermq.broker.pop.pop_topics import MARK_RETRY, is_of_pair, origin_group, topic_to_come_back_to
+from tiermq.broker.pop.pop_waiting import INVISIBLE_MS_MAX
+from tiermq.broker.topic.topic_table import DLQ_QUEUES
+from tiermq.delivery.redeliver import NEVER, SkippedRecords
 from tiermq.errors import CorruptRecord, RequestRefused, TierMQError
 from tiermq.kernel import GetPage, Message
 from tiermq.message.hosts import encode_host
-from tiermq.message.properties import POP_CK, delete_property, with_property
+from tiermq.message.properties import FIRST_POP_TIME, GIVEN_BACK, POP_CK, delete_property, get_property, with_property
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import DEAD_LETTER_PREFIX, topic_problem
 from tiermq.service import Service
+from tiermq.status import PutStatus
 
 _log = logging.getLogger(__name__)
 
-FIRST_POP_TIME = "1ST_POP_TIME"
 LOOK_BACK = 32
-"""Messages at the end of a topic among which the last copy is: clients may have put some behind it."""
-DLQ_QUEUES = 1
+"""Messages at the end of a topic that are searched for the last copy: clients may have put some behind it."""
 AGAIN_MS = 1_000
 ROUND_MAX = 1_000
-"""Check points of one round before the log's offset is looked after."""
+"""Maximum check points of one round; then the log's offset is committed."""
 
 
 class PopRevive(Service):
     """See the module."""
 
-    def __init__(self, parts: BrokerParts, log: PopLog) -> None:
+    def __init__(self, parts: BrokerContext, log: PopLog) -> None:
         super().__init__("pop-revive")
         self.revived_count = 0
         self.dead_count = 0
-        self.gone = SkippedRecords("popped messages that cannot be given back", parts.clock)
+        self.gone = SkippedRecords("popped messages that cannot be revived", parts.clock)
+        self.too_large = SkippedRecords("popped messages that cannot be delivered again", parts.clock)
         self._parts = parts
         self._log = log
 
     def recover(self) -> None:
-        """Acknowledge what has a copy already: the process died after it was stored."""
+        """Acknowledge messages that have a copy already: the process died after it was stored."""
         for group, topic in {point.popped[:2] for point in self._log.points}:
             for name in (topic_to_come_back_to(group, topic), DEAD_LETTER_PREFIX + group):
                 end = self._parts.local.max_offset(name, 0)
@@ -67,10 +70,10 @@ class PopRevive(Service):
                 if point is not None and offset in point.open and self._is_copy(copy, popped, offset):
                     self._log.acknowledge(popped, [offset])
         except TierMQError as error:
-            _log.warning("a message that was given back may come twice: %s", error)
+            _log.warning("a revived message may be delivered twice: %s", error)
 
-    def _is_copy(self, copy: StoredMessage, popped: Popped, offset: int) -> bool:
-        """A client may write such a property, too: it must have the message besides."""
+    def _is_copy(self, copy: StoredMessage, popped: PoppedMessage, offset: int) -> bool:
+        """Clients may set this property, too: so the messages are compared."""
         message = self._message(popped.topic, popped.queue_id, offset)
         if message is None:
             return False
@@ -78,7 +81,7 @@ class PopRevive(Service):
         return same == (copy.body_crc, copy.born_timestamp_ms, copy.reconsume_times)
 
     def run_once(self) -> float:
-        """Give back what is due; say how long to rest."""
+        """Return due messages to retry topics; returns the time until the next."""
         self._take_delivered()
         for _ in range(ROUND_MAX):
             point = None if self.stopping else self._log.points.take_due(self._parts.clock.now_ms())
@@ -90,7 +93,7 @@ class PopRevive(Service):
             try:
                 self._give_back(point)
             except (TierMQError, OSError) as error:
-                _log.warning("%s: open messages could not be given back, trying again: %s", point.popped, error)
+                _log.warning("%s: open messages could not be revived, retrying: %s", point.popped, error)
                 self._log.points.put_off(point, self._parts.clock.now_ms() + AGAIN_MS)
         self._log.commit()
         rest_s = self._parts.config.revive_interval / 1000
@@ -103,12 +106,12 @@ class PopRevive(Service):
         timers = self._parts.timers
         delivered_ms = self._parts.clock.now_ms() if timers is None or timers.is_idle else timers.read_ms
         if self._log.has_early:
-            self._parts.local.dispatch_now()  # Or a check point that a timer has just brought would come too late.
+            self._parts.local.dispatch_now()  # Or a check point that a timer has just delivered would be read too late.
         self._log.take_delivered()
         self._log.forget_early(delivered_ms)
 
     def _has_all_acks(self, point: CheckPoint) -> bool:
-        """Whether timers brought all that was acknowledged at a broker of RocketMQ: it is due with the check point."""
+        """Whether timers delivered all acknowledgements of a RocketMQ broker: they are due with the check point."""
         timers = self._parts.timers
         if timers is None or timers.settings.stop_dequeue:
             return True
@@ -124,15 +127,15 @@ class PopRevive(Service):
             message = self._message(popped.topic, popped.queue_id, offset)
             where = f"{popped.topic}, queue {popped.queue_id}, offset {offset}"
             if message is None:
-                self.gone.add(where, "it is gone")
+                self.gone.add(where, "it was deleted")
             elif _is_another_s(popped, message):
-                self.gone.add(where, f"it did not come back for the group {popped.group}")
+                self.gone.add(where, f"it is not a retry of the group {popped.group}")
             else:
                 self._put(point, message)
             self._log.acknowledge(popped, [offset])
 
     def _message(self, topic: str, queue_id: int, offset: int) -> StoredMessage | None:
-        """None when it is gone, or damaged. Raises TierError when the tier cannot say."""
+        """None when it was deleted, or is damaged. Raises TierError when the tier is unavailable."""
         page = self._parts.store.get(topic, queue_id, offset, 1)
         try:
             found = page.messages[0] if page.count else None
@@ -142,56 +145,78 @@ class PopRevive(Service):
         return found if found is not None and found.queue_offset == offset else None
 
     def _put(self, point: CheckPoint, message: StoredMessage) -> None:
-        popped, parts = point.popped, self._parts
-        group = parts.groups.get(popped.group)
-        if group is not None and message.reconsume_times >= group.retry_max_times:
-            name, queues = DEAD_LETTER_PREFIX + popped.group, DLQ_QUEUES
+        popped = point.popped
+        group = self._parts.groups.get(popped.group)
+        where = f"{popped.topic}, queue {popped.queue_id}, offset {message.queue_offset}"
+        own = delete_property(message.encoded_properties, POP_CK.encode())
+        marked = _marked(own, popped, message.queue_offset)
+        dead = DEAD_LETTER_PREFIX + popped.group
+        if group is None or message.reconsume_times < group.retry_max_times:
+            problem = self._no_receipt(own) or self._store(
+                topic_to_come_back_to(popped.group, popped.topic), message, marked
+            )
+            if problem is None:
+                self.revived_count += 1
+                return
+            self.too_large.add(where, f"{problem}: it is stored in {dead}")
+        problem = self._store(dead, message, marked) and self._store(dead, message, own)
+        if problem is None:
             self.dead_count += 1
         else:
-            name = topic_to_come_back_to(popped.group, popped.topic)
-            queues = 1
-            self.revived_count += 1
-        where = f"{popped.topic}, queue {popped.queue_id}, offset {message.queue_offset}"
-        if (problem := topic_problem(name)) is not None:
             self.gone.add(where, problem)
-            return
-        topic = parts.topics.make(name, queues, queues)
-        result = parts.store.put(_again(message, topic.name, popped))
-        if result.status in NEVER:
-            self.gone.add(where, f"the store never takes it: {result.status.name}")
-        elif not result.ok:
-            raise RequestRefused(f"the store does not take the message: {result.status.name}")
+
+    def _no_receipt(self, properties: bytes) -> str | None:
+        """Why a copy with these properties cannot be delivered; None if it can, with any receipt."""
+        most = 2**63 - 1
+        widest = Receipt(
+            most, most, INVISIBLE_MS_MAX, self._log.queues, MARK_RETRY, self._parts.config.broker_name, 2**31 - 1, most
+        )
+        if widest.added_to(properties) is not None:
+            return None
+        return f"its properties of {len(properties)} bytes leave no space for a receipt"
+
+    def _store(self, name: str, message: StoredMessage, properties: bytes) -> str | None:
+        """Put a copy to a topic; returns why the store never takes it, or None. Raises RequestRefused to retry."""
+        if (problem := topic_problem(name)) is not None:
+            return problem
+        topic = self._parts.topics.make(name, DLQ_QUEUES, DLQ_QUEUES)
+        copy = Message(
+            topic.name,
+            message.body,
+            0,
+            encoded_properties=properties,
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_timestamp_ms=message.born_timestamp_ms,
+            born_host=encode_host(message.born_host),
+            reconsume_times=message.reconsume_times + 1,
+        )
+        status = self._parts.store.put(copy).status
+        if status in NEVER:
+            return f"the store never takes it: {status.name}"
+        if status is not PutStatus.PUT_OK:
+            raise RequestRefused(f"the store does not take the message: {status.name}")
+        return None
 
 
-def _copied_from(copy: StoredMessage) -> tuple[Popped, int]:
-    """The check point and the offset that a copy names; a name of none where it names nothing."""
+def _copied_from(copy: StoredMessage) -> tuple[PoppedMessage, int]:
+    """The check point and the offset that a copy names; one that does not exist if it names none."""
     words = (copy.get_property(GIVEN_BACK) or "").split(" ")
     if len(words) != 6 or not all(word.isascii() and word.isdigit() and len(word) < 20 for word in words[2:]):
-        return Popped("", "", -1, -1, -1), -1
+        return PoppedMessage("", "", -1, -1, -1), -1
     queue_id, start, pop_ms, offset = map(int, words[2:])
-    return Popped(words[0], words[1], queue_id, start, pop_ms), offset
+    return PoppedMessage(words[0], words[1], queue_id, start, pop_ms), offset
 
 
-def _is_another_s(popped: Popped, message: StoredMessage) -> bool:
-    """Whether a message of a retry topic came back for a group that shares it: receipts can be invented."""
+def _is_another_s(popped: PoppedMessage, message: StoredMessage) -> bool:
+    """Whether a message of a shared retry topic is of another group: clients can forge receipts."""
     if not is_of_pair(popped.group, popped.topic):
         return False
     return origin_group(message.encoded_properties, popped.topic) not in (None, popped.group)
 
 
-def _again(message: StoredMessage, topic: str, popped: Popped) -> Message:
-    properties = delete_property(message.encoded_properties, POP_CK.encode())
-    if message.get_property(FIRST_POP_TIME) is None:
+def _marked(properties: bytes, popped: PoppedMessage, offset: int) -> bytes:
+    """The properties of a copy: the time of its first pop, and its original."""
+    if get_property(properties, FIRST_POP_TIME.encode()) is None:
         properties = with_property(properties, FIRST_POP_TIME, str(popped.pop_ms))
-    properties = with_property(properties, GIVEN_BACK, " ".join(map(str, (*popped, message.queue_offset))))
-    return Message(
-        topic,
-        message.body,
-        0,
-        encoded_properties=properties,
-        flag=message.flag,
-        sys_flag=message.sys_flag,
-        born_timestamp_ms=message.born_timestamp_ms,
-        born_host=encode_host(message.born_host),
-        reconsume_times=message.reconsume_times + 1,
-    )
+    return with_property(properties, GIVEN_BACK, " ".join(map(str, (*popped, offset))))

@@ -1,40 +1,38 @@
-"""Names of the topics to which messages come back that a POP consumer was given and did not acknowledge.
+"""Names of the retry topics for popped messages that were not acknowledged.
 
-%RETRY%group_topic      RocketMQ's usual name: ambiguous, since groups and topics may have underscores
-%RETRY%group+topic      the newer one, which no store of ours takes: it is read where a broker of RocketMQ left it, and
-                        what comes back once more from there goes to the usual one
+%RETRY%group_topic      RocketMQ's default name: ambiguous, since groups and topics may have underscores
+%RETRY%group+topic      the newer name, which TierMQ's store rejects: it is read where a RocketMQ broker left it, and
+                        further retries from there use the default name
 
-Group a_b with topic c and group a with topic b_c share a usual name. A message says whose it is (`GIVEN_BACK`), and is
-given to its own group alone. One that a broker of RocketMQ left says nothing: it is given out while no other group and
+Group a_b with topic c and group a with topic b_c share a default name. A message names its group (`GIVEN_BACK`), and is
+delivered to that group only. A message of a RocketMQ broker names none: it is delivered while no other group and
 topic of this broker have the same name, and to none of them otherwise.
 """
 
 from __future__ import annotations
 
-from tiermq.broker.parts import BrokerParts
+from tiermq.broker.broker_context import BrokerContext
 from tiermq.errors import CorruptRecord
 from tiermq.message.layout import ReadableBuffer
 from tiermq.message.message_filter import MessageFilter
-from tiermq.message.properties import get_property
+from tiermq.message.properties import GIVEN_BACK, get_property
 from tiermq.message.record_head import HeadKind, read_head
 from tiermq.message.topic_name import RETRY_PREFIX
 
-GIVEN_BACK = "TIERMQ_GIVEN_BACK"
-"""Of a copy: group, topic, queue, start offset and pop time of the check point, and the message's offset."""
 MARK_NORMAL = "0"
 MARK_RETRY = "1"
 MARK_RETRY_V2 = "2"
 
 
 def pop_retry_topic(group: str, topic: str, *, v2: bool = False) -> str:
-    """The retry topic of a group for a topic; of a retry topic it is that topic itself."""
+    """The retry topic of a group for a topic; of a retry topic, the same topic."""
     if topic.startswith(RETRY_PREFIX + group):
         return topic
     return f"{RETRY_PREFIX}{group}{'+' if v2 else '_'}{topic}"
 
 
 def topic_to_come_back_to(group: str, topic: str) -> str:
-    """Where a message goes that was popped from `topic` and not acknowledged: a topic that the store takes."""
+    """The retry topic, valid for the store, of unacknowledged messages of `topic`."""
     newer = pop_retry_topic(group, "", v2=True)
     return pop_retry_topic(group, topic.removeprefix(newer) if topic.startswith(newer) else topic)
 
@@ -54,12 +52,12 @@ def real_topic(group: str, topic: str, mark: str) -> str:
 
 
 def is_of_pair(group: str, retry_topic: str) -> bool:
-    """Whether a topic has the usual name of a group's retry topic for some topic."""
+    """Whether a topic has the default name of a group's retry topic for some topic."""
     return retry_topic.startswith(pop_retry_topic(group, ""))
 
 
 def origin_group(properties: bytes, retry_topic: str) -> str | None:
-    """The group that a message of a retry topic came back for; None where it does not say so."""
+    """The group of a message of a retry topic; None if it names none."""
     words = (get_property(properties, GIVEN_BACK.encode()) or b"").decode("utf-8", "replace").split(" ")
     return words[0] if words[0] and is_of_pair(words[0], retry_topic) else None
 
@@ -67,7 +65,7 @@ def origin_group(properties: bytes, retry_topic: str) -> str | None:
 class OwnRetries(MessageFilter):
     """Lets those messages of a retry topic pass that came back for a group, as far as `chosen` lets them pass."""
 
-    def __init__(self, parts: BrokerParts, group: str, retry_topic: str, chosen: MessageFilter | None = None) -> None:
+    def __init__(self, parts: BrokerContext, group: str, retry_topic: str, chosen: MessageFilter | None = None) -> None:
         self._parts = parts
         self._group = group
         self._topic = retry_topic

@@ -1,59 +1,108 @@
-"""PopWaiting: pops and notifications that found nothing wait here, until something may be there or their time is over.
+"""PopWaiting: holds pops and notifications that found no message, until one may exist or their time is over.
 
-    held ─► a message arrives in one of its queues ─► asked again ─► answered, or held again for the rest of its time
+    held ─► a message arrives in one of its queues ─► read again ─► answered, or held again for the rest of its time
          ├► its time is over, or a queue that was blocked is free ─► the same
          └► its connection closes ─► dropped
 
 Arrivals come on the store's dispatch thread and are put on a board; one call to the loop takes the whole board.
 
 Invariants: all but the board belongs to the loop's thread; at most `capacity` are held, and `queue_capacity` for one
-group and topic; what they keep is weighed (`held_weight`); each that ends leaves nothing behind.
+group and topic; their memory is limited (`HeldWeight`).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Protocol
 
-from tiermq.broker.held_weight import HeldWeight
+from tiermq.broker.pop.pop_topics import pop_retry_topics
+from tiermq.broker.pull.long_polling import HOLD_MS_MAX, HeldWeight
 from tiermq.clock import Clock
+from tiermq.commitlog.dispatch_request import DispatchRequest
+from tiermq.errors import RequestRefused
+from tiermq.message.message_filter import MessageFilter
+from tiermq.message.topic_name import RETRY_PREFIX
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.command import RemotingCommand, bool_field, int32_field, int_field, text_field
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.server import RemotingServer
-from tiermq.store.dispatch_request import DispatchRequest
 
+MESSAGES_MAX = 32
+FROM_MIN = 0
+INVISIBLE_MS_MAX = 7 * 24 * 3_600_000
 ANY_QUEUE = -1
 LOOK_MS = 250
-"""How coarse times are."""
+"""Interval of the check for due pops."""
 WatchKey = tuple[str, int]
 """Topic, and queue id or ANY_QUEUE."""
 
 
-class Waiting(Protocol):
-    """What can be held."""
+class Pop:
+    """One POP_MESSAGE (200050) or NOTIFICATION (200054), read from its command.
 
-    @property
-    def connection(self) -> Connection: ...
+    Invariants: the numbers are within their bounds; `message_filter` is set once it was admitted, None lets all pass.
 
-    @property
-    def owner(self) -> tuple[str, str]:
-        """Group and topic."""
+    Belongs to the loop's thread, or to the thread that reads for it.
+    """
 
-    @property
-    def watched(self) -> tuple[WatchKey, ...]:
-        """Where messages may come."""
+    __slots__ = (
+        "attempt_id",
+        "command",
+        "connection",
+        "deadline_ms",
+        "group",
+        "invisible_ms",
+        "is_notification",
+        "is_ordered",
+        "max_messages",
+        "message_filter",
+        "owner",
+        "queue_id",
+        "starts_at_min",
+        "topic",
+        "watched",
+        "weight",
+    )
 
-    @property
-    def deadline_ms(self) -> int:
-        """When it is answered in any case."""
+    def __init__(self, connection: Connection, command: RemotingCommand, now_ms: int) -> None:
+        """Raises RequestRefused for a request that lacks a field, or has one that is out of bounds."""
+        self.connection = connection
+        self.command = command
+        self.group = text_field(command, "consumerGroup")
+        self.topic = text_field(command, "topic")
+        self.queue_id = int32_field(command, "queueId")
+        self.is_notification = command.code == RequestCode.NOTIFICATION
+        self.is_ordered = bool_field(command, "order", default=False)
+        self.attempt_id = command.ext.get("attemptId") or ""
+        self.max_messages = 1
+        self.invisible_ms = 0
+        self.starts_at_min = True
+        if not self.is_notification:
+            self.max_messages = _within(command, "maxMsgNums", 1, MESSAGES_MAX)
+            self.invisible_ms = _within(command, "invisibleTime", 1, INVISIBLE_MS_MAX)
+            self.starts_at_min = int32_field(command, "initMode") == FROM_MIN
+        poll_ms = min(max(0, int_field(command, "pollTime")), HOLD_MS_MAX)
+        self.deadline_ms = now_ms + poll_ms
+        self.message_filter: MessageFilter | None = None
+        self.owner = (self.group, self.topic)
+        places: list[WatchKey] = [(self.topic, self.queue_id if self.queue_id >= 0 else ANY_QUEUE)]
+        if not self.topic.startswith(RETRY_PREFIX) and not self.is_ordered:
+            places += [(name, ANY_QUEUE) for name in pop_retry_topics(self.group, self.topic)]
+        self.watched = tuple(places)
+        self.weight = 0
 
-    @property
-    def weight(self) -> int:
-        """Bytes that it keeps, from when it is held."""
+
+def _within(command: RemotingCommand, name: str, low: int, high: int) -> int:
+    value = int_field(command, name)
+    if not low <= value <= high:
+        raise RequestRefused(
+            f"{name}: expected a number within {low} and {high}, found {value}", ResponseCode.INVALID_PARAMETER
+        )
+    return value
 
 
 class PopWaiting:
-    """See the module. `resume` asks again."""
+    """See the module. `resume` reads again for a pop."""
 
     def __init__(
         self,
@@ -61,7 +110,7 @@ class PopWaiting:
         clock: Clock,
         capacity: int,
         queue_capacity: int,
-        resume: Callable[[Waiting], None],
+        resume: Callable[[Pop], None],
     ) -> None:
         self.capacity = capacity
         self.queue_capacity = queue_capacity
@@ -69,10 +118,10 @@ class PopWaiting:
         self._clock = clock
         self._resume = resume
         self.weight = HeldWeight()
-        self._held: dict[Waiting, int] = {}
-        self._watchers: dict[WatchKey, dict[Waiting, None]] = {}
+        self._held: dict[Pop, int] = {}
+        self._watchers: dict[WatchKey, dict[Pop, None]] = {}
         self._owners: dict[tuple[str, str], int] = {}
-        self._connections: dict[Connection, dict[Waiting, None]] = {}
+        self._connections: dict[Connection, dict[Pop, None]] = {}
         self._board: set[WatchKey] = set()
         self._board_lock = threading.Lock()
         server.on_close.append(self.connection_closed)
@@ -81,10 +130,10 @@ class PopWaiting:
     def held(self) -> int:
         return len(self._held)
 
-    def hold(self, pop: Waiting, look_again_ms: int | None = None) -> bool:
-        """Keep a pop, to be asked again at its deadline, or at `look_again_ms`. False when there is no room."""
+    def hold(self, pop: Pop, look_again_ms: int | None = None) -> bool:
+        """Hold a pop, to be retried at its deadline, or at `look_again_ms`. False if the table is full."""
         if pop.connection.closing:
-            return True  # Nobody waits for it.
+            return True  # The client has disconnected.
         if len(self._held) >= self.capacity or self._owners.get(pop.owner, 0) >= self.queue_capacity:
             return False
         if not self.weight.take(pop.connection, pop.weight):
@@ -111,7 +160,7 @@ class PopWaiting:
             self._server.call_threadsafe(self._take_board)
 
     def uploaded(self, topic: str, queue_id: int, next_offset: int) -> None:
-        """On a thread of the tier: it has more of a queue now, which is news to pops that only it may answer."""
+        """On a thread of the tier: it has more of a queue, for pops that read the tier only."""
         self.arrived(topic, queue_id, next_offset, None)
 
     def _take_board(self) -> None:
@@ -121,17 +170,17 @@ class PopWaiting:
             self.wake(key)
 
     def wake(self, key: WatchKey) -> None:
-        """Ask those again that watch one place."""
+        """Retry the pops that wait on one queue."""
         for pop in tuple(self._watchers.get(key, ())):
             self.wake_one(pop)
 
-    def wake_one(self, pop: Waiting) -> None:
-        """Ask one again, if it still waits."""
+    def wake_one(self, pop: Pop) -> None:
+        """Retry one pop, if it is still held."""
         if pop in self._held:
             self._end(pop)
 
     def end_overdue(self) -> int:
-        """Ask those again whose time has come; says how many. Called several times a second."""
+        """Retry the pops that are due; returns their number. Called several times a second."""
         now_ms = self._clock.now_ms()
         over = [pop for pop, due_ms in self._held.items() if due_ms <= now_ms]
         for pop in over:
@@ -142,11 +191,11 @@ class PopWaiting:
         for pop in tuple(self._connections.get(connection, ())):
             self._forget(pop)
 
-    def _end(self, pop: Waiting) -> None:
+    def _end(self, pop: Pop) -> None:
         self._forget(pop)
         self._resume(pop)
 
-    def _forget(self, pop: Waiting) -> None:
+    def _forget(self, pop: Pop) -> None:
         del self._held[pop]
         self.weight.give(pop.connection, pop.weight)
         for key in pop.watched:
@@ -160,7 +209,7 @@ class PopWaiting:
             del self._connections[pop.connection]
 
 
-def _discard(table: dict[WatchKey, dict[Waiting, None]], key: WatchKey, pop: Waiting) -> None:
+def _discard(table: dict[WatchKey, dict[Pop, None]], key: WatchKey, pop: Pop) -> None:
     watchers = table[key]
     del watchers[pop]
     if not watchers:

@@ -16,19 +16,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tiermq.broker.groups import check_group_name
+from tiermq.broker.group.group_table import check_group_name
 from tiermq.clock import Clock
 from tiermq.errors import RequestRefused
-from tiermq.namesrv.topic_config import LONG_MAX
 from tiermq.remoting.access import ADMINISTRATOR, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
 from tiermq.remoting.json_dialect import encode_body
 from tiermq.remoting.limits import check_count
+from tiermq.settings import LONG_MAX
 
 if TYPE_CHECKING:
-    from tiermq.broker.parts import BrokerParts
+    from tiermq.broker.broker_context import BrokerContext
 
 WINDOW_MS = 5_000
 FORGET_MS = 60_000
@@ -56,7 +56,7 @@ class ColdFlow:
         self._groups: dict[str, _Reading] = {}
 
     def wait_s(self, group: str) -> float:
-        """0: the group may read now. Otherwise the window ends in so many seconds."""
+        """0: the group may read now. Otherwise the seconds to the end of the window."""
         threshold = self.thresholds.get(group)
         if threshold is None:
             return 0.0
@@ -109,32 +109,6 @@ class ColdFlow:
         return now_ms
 
 
-class ColdFlowProcessor:
-    """The three requests."""
-
-    def __init__(self, parts: BrokerParts) -> None:
-        self._flow = parts.cold_flow
-
-    @serves(RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, access=ADMINISTRATOR)
-    def update(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        lines = _text(command).splitlines()
-        check_count("lines of thresholds", len(lines), THRESHOLDS_MAX)
-        wanted = dict(map(_threshold, filter(str.strip, lines)))
-        if len(self._flow.thresholds.keys() | wanted.keys()) > THRESHOLDS_MAX:
-            raise RequestRefused(f"expected thresholds for at most {THRESHOLDS_MAX} groups; remove some first (2002)")
-        self._flow.thresholds.update(wanted)
-        return command.respond()
-
-    @serves(RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG, access=ADMINISTRATOR)
-    def remove(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        self._flow.thresholds.pop(_text(command).strip(), None)
-        return command.respond()
-
-    @serves(RequestCode.GET_COLD_DATA_FLOW_CTR_INFO, access=ADMINISTRATOR)
-    def info(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        return command.respond(body=encode_body(self._flow.report()))
-
-
 def _text(command: RemotingCommand) -> str:
     try:
         return bytes(command.body).decode()
@@ -151,3 +125,35 @@ def _threshold(line: str) -> tuple[str, int]:
             ResponseCode.INVALID_PARAMETER,
         )
     return group, int(value)
+
+
+def _thresholds_in(command: RemotingCommand) -> dict[str, int]:
+    lines = _text(command).splitlines()
+    check_count("lines of thresholds", len(lines), THRESHOLDS_MAX)
+    return dict(map(_threshold, filter(str.strip, lines)))
+
+
+class ColdFlowProcessor:
+    """The three requests."""
+
+    def __init__(self, parts: BrokerContext) -> None:
+        self._flow = parts.cold_flow
+
+    @serves(RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, access=ADMINISTRATOR, decode=_thresholds_in)
+    def update(self, _connection: Connection, command: RemotingCommand, wanted: dict[str, int]) -> RemotingCommand:
+        if len(self._flow.thresholds.keys() | wanted.keys()) > THRESHOLDS_MAX:
+            raise RequestRefused(
+                f"expected thresholds for at most {THRESHOLDS_MAX} groups; remove some first (2002)",
+                ResponseCode.INVALID_PARAMETER,
+            )
+        self._flow.thresholds.update(wanted)
+        return command.respond()
+
+    @serves(RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG, access=ADMINISTRATOR)
+    def remove(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        self._flow.thresholds.pop(_text(command).strip(), None)
+        return command.respond()
+
+    @serves(RequestCode.GET_COLD_DATA_FLOW_CTR_INFO, access=ADMINISTRATOR)
+    def info(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        return command.respond(body=encode_body(self._flow.report()))

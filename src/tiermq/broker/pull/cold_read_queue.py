@@ -1,39 +1,107 @@
-"""ColdPace: how fast pages of the tier are given out beside hot work, so that producers and consumers do not notice.
+"""ColdReadQueue: queued pulls from the tier, while cold reads are throttled (`cold_pace`).
 
-    fewer hot messages than HOT_PER_S              as fast as it goes
-    more, and there is room                        the rate grows by half at each look, until nothing holds it back
-    more, and no room                              the floor at first; from then on half of the rate, at least the floor
+    enter ─► empty queue and the rate allows it ─► read at once
+          └► waits ─► the rate allows it ─► read
+                   ├► it waited too long ─► answered: retry later
+                   └► its connection closed ─► dropped
 
-There is no room when this process keeps its interpreter busy, which one thread at a time can use, or when the machine
-has hardly a processor idle: then a cold reader's own client, on the same machine, takes from hot clients as well. Cold
-work costs in proportion to its bytes, here and at the client, so bytes are what is paced: a bucket that fills by the
-rate, and from which each page is taken when it was given. A page may overdraw it; the next ones wait for that. A page
-that is still being fetched is taken at the size of those before it (`promise`), or a whole line could pass meanwhile.
+The queue is served at least as often as the rate is updated.
 
-Invariants: `next_rate` is pure; everything belongs to the loop's thread. A floor of 0 paces nothing.
+Invariants: belongs to the loop's thread; first in, first out; each entry leaves exactly once, by `go`, `late`
+or `gone`, which do not raise, unless the queue is closed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from tiermq.clock import Clock
 
 LOOK_S = 0.1
 HOT_PER_S = 1_000
-"""Messages put and given from the local store: with fewer nobody is in a cold reader's way."""
+"""Messages put and given from the local store: with fewer, cold reads are not throttled."""
 PROCESS_SHARE_MAX = 0.75
 """Processors that this process may use before its interpreter counts as busy."""
 IDLE_SHARE_MIN = 0.25
 """Of the machine's processors together."""
 RATE_MAX = 1 << 30
 PAGE_BYTES = 32 * 1024
-"""What a page is believed to have before one was seen."""
+"""The assumed size of a page before the first."""
 TURN_S = 0.02
-"""Whoever waits, waits at least so long: a few pages at each turn, not a wake-up for each."""
+"""The minimum wait: a few pages per wake-up, not a wake-up for each."""
+
+
+class Waiting(Protocol):
+    """An entry with a peer."""
+
+    @property
+    def is_gone(self) -> bool: ...
+
+
+W = TypeVar("W", bound=Waiting)
+
+
+class ColdReadQueue(Generic[W]):
+    """See the module. `wait_ms` is the maximum wait."""
+
+    def __init__(
+        self,
+        pace: ColdReadThrottle,
+        clock: Clock,
+        wait_ms: Callable[[], int],
+        go: Callable[[W], None],
+        late: Callable[[W], None],
+        gone: Callable[[W], None],
+    ) -> None:
+        self.pace = pace
+        self.waited_count = 0
+        """How many had to wait since the start."""
+        self._clock = clock
+        self._wait_ms = wait_ms
+        self._go, self._late, self._gone = go, late, gone
+        self._line: deque[tuple[float, W]] = deque()
+        self._turn: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    def enter(self, waiting: W, loop: asyncio.AbstractEventLoop) -> None:
+        """Serve it now, or queue it."""
+        wait_s = self.pace.wait_s()
+        if not self._line and not wait_s:
+            self._go(waiting)
+            return
+        self.waited_count += 1
+        self._line.append((self._clock.monotonic(), waiting))
+        if self._turn is None:
+            self._turn = loop.call_later(min(wait_s, LOOK_S), self._take_turn, loop)
+
+    def close(self) -> None:
+        """Drop all entries. From any thread: a later wake-up finds the queue empty."""
+        self._line.clear()
+
+    def _take_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._turn = None
+        while self._line:
+            entered_s, waiting = self._line[0]
+            waited_ms = (self._clock.monotonic() - entered_s) * 1000
+            if waiting.is_gone:
+                leave = self._gone
+            elif wait_s := self.pace.wait_s():
+                if waited_ms <= self._wait_ms():
+                    self._turn = loop.call_later(min(wait_s, LOOK_S), self._take_turn, loop)
+                    return
+                leave = self._late
+            else:
+                leave = self._go
+            self._line.popleft()
+            leave(waiting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +111,7 @@ class Load:
     hot_per_s: float
     process_share: float
     idle_share: float | None
-    """None where the system does not tell."""
+    """None if the system does not report it."""
 
 
 def next_rate(rate: float | None, load: Load, floor: int) -> float | None:
@@ -57,8 +125,24 @@ def next_rate(rate: float | None, load: Load, floor: int) -> float | None:
     return rate * 1.5
 
 
-class ColdPace:
-    """See the module. `hot_count` tells how many messages were put and given hot so far."""
+class ColdReadThrottle:
+    """The rate of cold reads beside hot work, so that producers and consumers are not slowed.
+
+        fewer hot messages than HOT_PER_S              no throttle
+        more, and spare capacity                       the rate grows by half at each update, until unlimited
+        more, no spare capacity                        the floor at first; then half of the rate, at least the floor
+
+    There is no spare capacity when this process keeps its interpreter busy, which one thread at a time can use, or when
+    the machine has hardly a processor idle: then a cold reader's own client, on the same machine, takes from hot
+    clients as well. Cold work costs in proportion to its bytes, here and at the client, so bytes are throttled: a
+    bucket that fills by the rate, and from which each page is taken when it was given. A page may overdraw it; the next
+    ones wait for that. A page that is still being fetched is taken at the size of those before it (`promise`), or a
+    whole line could pass meanwhile.
+
+    Invariants: `next_rate` is pure; everything belongs to the loop's thread. A floor of 0 throttles nothing.
+
+    `hot_count` returns the number of messages put and read hot so far.
+    """
 
     def __init__(
         self,
@@ -98,7 +182,7 @@ class ColdPace:
         self.rate = rate
 
     def wait_s(self) -> float:
-        """0: a page may be given now. Otherwise nothing changes for so many seconds."""
+        """0: a page may be read now. Otherwise the seconds to wait."""
         rate = self.rate
         if rate is None:
             return 0.0
@@ -109,7 +193,7 @@ class ColdPace:
         return 0.0 if self._level > 0 else max(TURN_S, -self._level / rate)
 
     def promise(self) -> int:
-        """A page will be given that must be fetched first: what was taken for it, which `gave` is to be told."""
+        """Reserve for a page that must be fetched first; returns the reserved bytes, for `gave`."""
         promised = 0 if self.rate is None else int(self._page_bytes)
         self._level -= promised
         return promised
@@ -127,7 +211,7 @@ class ColdPace:
 
 def machine_times() -> tuple[float, float] | None:
     """Idle and whole time of all processors since the machine started, in the system's ticks; None where it does not
-    tell. Time that a virtual machine was kept from its processors counts as busy.
+    report it. Time that a virtual machine was kept from its processors counts as busy.
     """
     try:
         place = os.open("/proc/stat", os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""LongPolling: pulls that found nothing wait here for a message, until their time is over or their peer is gone.
+"""LongPolling: pulls that found nothing wait here for a message, until their timeout or the end of their connection.
 
     held ─► a message beyond its offset arrives ─► asked again, answered           (within milliseconds)
          │  (one that only the tier may answer: is uploaded)
@@ -7,11 +7,11 @@
 
 Arrivals come on the store's dispatch thread and are put on a board; one call to the loop takes the whole board, however
 many messages a burst has. Nothing is lost between a look at the store and the hold: after holding, the queue's end is
-looked at once more, and whatever is dispatched after that finds the pull held.
+checked again, and what is dispatched after that finds the pull held.
 
 Invariants: all but the board belongs to the loop's thread; a pull is answered at most once; each pull that ends leaves
 nothing behind, so what is kept is bounded by the pulls that are held now, which are counted and weighed
-(`held_weight`). Where one message wakes many they are asked in turns, so that others are served in between.
+(`HeldWeight`). If one message wakes many, they are retried in steps, so that other requests are served in between.
 """
 
 from __future__ import annotations
@@ -20,20 +20,31 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from tiermq.broker.held_weight import HeldWeight, weight_of
-from tiermq.broker.pull import Pull
+from tiermq.broker.pull.pull_admission import Pull
+from tiermq.broker.pull.sql_filter import bytes_of
 from tiermq.clock import Clock
+from tiermq.commitlog.dispatch_request import DispatchRequest
+from tiermq.message.message_filter import MessageFilter
+from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.limits import TURN_S
+from tiermq.remoting.limits import SLICE_S
 from tiermq.remoting.server import RemotingServer
-from tiermq.store.dispatch_request import DispatchRequest
+
+HELD_BYTES_PER_PEER_MAX = 16 * 1024 * 1024
+"""The same of one connection: about ten thousand typical pulls."""
+
+HELD_BYTES_MAX = 256 * 1024 * 1024
+"""What pulls that wait keep, and as much what pops that wait keep."""
 
 SLOT_MS = 250
 """How coarse timeouts are."""
 HOLD_MS_MAX = 120_000
-QueueKey = tuple[str, int, bool]
+HeldKey = tuple[str, int, bool]
 """Topic, queue id, and whether it is the tier's part of the queue."""
 K = TypeVar("K")
+REQUEST_BYTES = 1_024
+"""Of the objects of one request, with the tables that it is held in."""
+FIELD_BYTES = 128
 
 
 class LongPolling:
@@ -48,10 +59,10 @@ class LongPolling:
         self._resume = resume
         self._count = 0
         self.weight = HeldWeight()
-        self._queues: dict[QueueKey, set[Pull]] = {}
+        self._queues: dict[HeldKey, set[Pull]] = {}
         self._slots: dict[int, set[Pull]] = {}
         self._connections: dict[Connection, set[Pull]] = {}
-        self._board: dict[QueueKey, tuple[int, int | None]] = {}
+        self._board: dict[HeldKey, tuple[int, int | None]] = {}
         self._board_lock = threading.Lock()
         server.on_close.append(self.connection_closed)
 
@@ -60,7 +71,7 @@ class LongPolling:
         return self._count
 
     def hold(self, pull: Pull, timeout_ms: int, end_of: Callable[[str, int], int]) -> bool:
-        """Keep a pull. False when there is no room for it. `end_of` says where a queue ends, in the store that the
+        """Hold a pull. False if the table is full. `end_of` returns a queue's max offset, in the store that the
         pull waits for.
         """
         if self._count >= self.capacity or pull.connection.closing:
@@ -88,7 +99,7 @@ class LongPolling:
         """On a thread of the tier: it has more of a queue now."""
         self._note((topic, queue_id, True), next_offset, None)
 
-    def _note(self, key: QueueKey, next_offset: int, tags_code: int | None) -> None:
+    def _note(self, key: HeldKey, next_offset: int, tags_code: int | None) -> None:
         if key not in self._queues:
             return
         with self._board_lock:
@@ -115,8 +126,8 @@ class LongPolling:
             )
 
     def _wake_all(self, pulls: list[Pull]) -> None:
-        """Those that are still held, in turns."""
-        until_s = self._server.loop.time() + TURN_S
+        """The pulls that are still held, in steps."""
+        until_s = self._server.loop.time() + SLICE_S
         while pulls:
             pull = pulls.pop()
             if pull in self._connections.get(pull.connection, ()):
@@ -140,7 +151,7 @@ class LongPolling:
     # Endings.
 
     def end_overdue(self) -> int:
-        """Ask those again whose time is over; says how many. Called several times a second."""
+        """Retry the pulls that timed out; returns their number. Called several times a second."""
         now_slot = int(self._clock.monotonic() * 1000) // SLOT_MS
         count = 0
         for slot in [slot for slot in self._slots if slot <= now_slot]:
@@ -163,7 +174,7 @@ class LongPolling:
         self.weight.give(pull.connection, pull.weight)
 
 
-def _key(pull: Pull) -> QueueKey:
+def _key(pull: Pull) -> HeldKey:
     return pull.topic, pull.queue_id, pull.waits_for_tier
 
 
@@ -172,3 +183,38 @@ def _discard(table: dict[K, set[Pull]], key: K, pull: Pull) -> None:
     pulls.remove(pull)
     if not pulls:
         del table[key]
+
+
+def weight_of(command: RemotingCommand, message_filter: MessageFilter | None) -> int:
+    """Bytes that a request keeps while it waits."""
+    texts = sum(len(name) + len(value) for name, value in command.ext.items())
+    fields = FIELD_BYTES * len(command.ext)
+    return REQUEST_BYTES + fields + texts + len(command.body) + bytes_of(message_filter)
+
+
+class HeldWeight:
+    """What requests that wait keep in memory, of one peer and in all, as an estimate that is never far too low.
+
+    A pull that waits has its header and its filter; some have a thousand tags. Filters that are shared count for each.
+    Belongs to the loop's thread.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._peers: dict[Connection, int] = {}
+
+    def take(self, connection: Connection, weight: int) -> bool:
+        """Whether this weight fits; if so, it is counted."""
+        here = self._peers.get(connection, 0) + weight
+        if here > HELD_BYTES_PER_PEER_MAX or self.bytes + weight > HELD_BYTES_MAX:
+            return False
+        self._peers[connection] = here
+        self.bytes += weight
+        return True
+
+    def give(self, connection: Connection, weight: int) -> None:
+        """What was taken is no longer kept."""
+        self.bytes -= weight
+        self._peers[connection] -= weight
+        if not self._peers[connection]:
+            del self._peers[connection]

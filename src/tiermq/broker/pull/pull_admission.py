@@ -1,39 +1,153 @@
-"""PullAdmission: may this group pull that queue, and what does it want of it? Every check, in the order of RocketMQ.
+"""PullAdmission: whether a group may pull a queue, and with which filter, in the order of RocketMQ's checks.
 
     broker not readable 16 (1)   group missing 26            group disabled 16 (2)      topic missing 17
     topic not readable 16 (3)    forbidden to group 16 (5)   queue out of range 29
     without a subscription of its own: group unknown 24, broadcasting disabled 16 (4), topic not subscribed 24,
-                                       subscription older than the client's 25, SQL92 expression that is none 27
-    with one:                          expression that is none 23
+                                       subscription older than the client's 25, invalid SQL92 expression 27
+    with one:                          invalid expression 23
     SQL92 switched off 1
 
-In brackets: `forbiddenType`. What was found right is remembered per group and topic, and holds as long as the same
-group, topic and subscription do; that makes the check of a running consumer a few look-ups.
+In brackets: `forbiddenType`. A successful check is cached per group and topic, and valid as long as group, topic and
+subscription stay the same; so the check of a running consumer is a few lookups.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections import OrderedDict
 from dataclasses import dataclass
 
 from tiermq.broker.broker_config import BrokerConfig
-from tiermq.broker.clients import ClientTable
-from tiermq.broker.filtering.compiled import RetryFilter, filter_of
-from tiermq.broker.groups import GroupTable, SubscriptionGroup
-from tiermq.broker.pull import FLAG_SUBSCRIPTION, Pull
-from tiermq.broker.subscriptions import MessageModel, Subscription
-from tiermq.broker.topics import TopicTable
-from tiermq.errors import BadExpression, RequestRefused, TierMQError
+from tiermq.broker.group.client_table import ClientTable
+from tiermq.broker.group.group_table import GroupTable, SubscriptionGroup
+from tiermq.broker.group.subscription import MessageModel, Subscription
+from tiermq.broker.pull.sql_filter import RetryFilter, filter_of
+from tiermq.broker.topic.topic_table import TopicTable
+from tiermq.clock import LINE_INTERVAL_S, Clock
+from tiermq.errors import BadExpression, CorruptRecord, CorruptSegment, RequestRefused, SegmentMissing, TierMQError
 from tiermq.message.message_filter import MessageFilter
 from tiermq.message.topic_name import RETRY_PREFIX
 from tiermq.namesrv.topic_config import PERM_READ, TopicConfig
 from tiermq.remoting.codes import ResponseCode
+from tiermq.remoting.command import RemotingCommand, int32_field, int_field, text_field
+from tiermq.remoting.connection import Connection
 
+_log = logging.getLogger(__name__)
+
+LOGGED_MAX = 1_024
+DAMAGE = (CorruptRecord, CorruptSegment, SegmentMissing)
+
+
+class ReadFailures:
+    """Messages that the store or the tier cannot read, as reported to clients and to the log.
+
+    A client gets the queue, the offset and the kind of the error; details are logged only. A consumer retries, so the
+    log has one line a minute for each damaged queue, and for each other kind of error, which concerns all queues alike
+    (a tier that is not reached). Threads: any.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.count = 0
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._logged: OrderedDict[tuple[object, ...], tuple[float, int]] = OrderedDict()
+        """When a line was logged, and how many were not since then."""
+
+    def refusal(self, topic: str, queue_id: int, offset: int, error: TierMQError) -> RequestRefused:
+        """The answer to a request for messages from `offset` on. A refusal is returned unchanged."""
+        if isinstance(error, RequestRefused):
+            return error
+        kind = type(error).__name__
+        unlogged = self._due((topic, queue_id) if isinstance(error, DAMAGE) else (kind,))
+        if unlogged is not None:
+            more = f" ({unlogged} more requests failed since the last line)" if unlogged else ""
+            _log.warning(
+                "queue %s-%d cannot be read at offset %d: %s: %s%s", topic, queue_id, offset, kind, error, more
+            )
+        return RequestRefused(
+            f"queue {topic}-{queue_id} cannot be read at offset {offset} ({kind}): the broker's log has the details",
+            ResponseCode.SYSTEM_ERROR,
+        )
+
+    def _due(self, key: tuple[object, ...]) -> int | None:
+        """How many lines were left out before this one; None when it is left out as well."""
+        now_s = self._clock.monotonic()
+        with self._lock:
+            self.count += 1
+            logged_s, unlogged = self._logged.get(key, (None, 0))
+            if logged_s is not None and now_s - logged_s < LINE_INTERVAL_S:
+                self._logged[key] = logged_s, unlogged + 1
+                return None
+            self._logged[key] = now_s, 0
+            self._logged.move_to_end(key)
+            if len(self._logged) > LOGGED_MAX:
+                self._logged.popitem(last=False)
+            return unlogged
+
+
+FLAG_COMMIT = 1
+FLAG_SUSPEND = 2
+FLAG_SUBSCRIPTION = 4
 REMEMBERED_MAX = 65_536
+
+
+class Pull:
+    """One PULL_MESSAGE (11) or LITE_PULL_MESSAGE (361), read from its command.
+
+        sysFlag bits:  0 commitOffset counts   1 may wait   2 brings its subscription   3 class filter   4 lite
+
+    Invariants: the numbers fit their fields; `message_filter` is set once the pull was admitted, None lets all pass;
+    `slot`, `weight` and `waits_for_tier` are those of a pull that is held.
+
+    Belongs to the loop's thread, or to the thread that reads for it.
+    """
+
+    __slots__ = (
+        "command",
+        "connection",
+        "flags",
+        "group",
+        "max_messages",
+        "message_filter",
+        "offset",
+        "queue_id",
+        "slot",
+        "suspend_ms",
+        "topic",
+        "waits_for_tier",
+        "weight",
+    )
+
+    def __init__(self, connection: Connection, command: RemotingCommand) -> None:
+        """Raises RequestRefused for a request that lacks a field."""
+        self.connection = connection
+        self.command = command
+        self.group = text_field(command, "consumerGroup")
+        self.topic = text_field(command, "topic")
+        self.queue_id = int32_field(command, "queueId")
+        self.offset = int_field(command, "queueOffset")
+        self.max_messages = int32_field(command, "maxMsgNums")
+        self.flags = int32_field(command, "sysFlag")
+        self.message_filter: MessageFilter | None = None
+        self.suspend_ms = int_field(command, "suspendTimeoutMillis") if self.flags & FLAG_SUSPEND else 0
+        self.slot = 0
+        self.waits_for_tier = False
+        self.weight = 0
+
+    @property
+    def commit_offset(self) -> int:
+        """The group's consumed offset, if `FLAG_COMMIT` is set."""
+        return int_field(self.command, "commitOffset")
+
+    @property
+    def subscription_version(self) -> int:
+        return int_field(self.command, "subVersion", 0)
 
 
 @dataclass(slots=True)
 class Admitted:
-    """What was found right for one group and topic, and what was given out since."""
+    """The admitted settings of one group and topic, and the deliveries since."""
 
     group: SubscriptionGroup
     topic: TopicConfig
@@ -44,7 +158,7 @@ class Admitted:
 
 
 class PullForbidden(RequestRefused):
-    """NO_PERMISSION, with RocketMQ's number for who forbids it."""
+    """NO_PERMISSION, with RocketMQ's number for the cause."""
 
     def __init__(self, message: str, forbidden_type: int) -> None:
         super().__init__(message, ResponseCode.NO_PERMISSION)
@@ -88,7 +202,9 @@ class PullAdmission:
             topic, group = self._check_rights(pull, topic, group)
             subscription = self._own(pull) if brings_own else self._registered(pull, group)
             message_filter = self._filter(pull, subscription, bool(brings_own))
-            known = self._remember(pull, group, topic, None if brings_own else subscription, message_filter)
+            # A filter of the request is not cached: the next pull may have another.
+            registered = (None, None) if brings_own else (subscription, message_filter)
+            known = self._remember(pull, group, topic, *registered)
         if not 0 <= pull.queue_id < known.topic.read_queues:
             raise _refusal(
                 ResponseCode.INVALID_PARAMETER,
@@ -161,7 +277,7 @@ class PullAdmission:
         try:
             return None if subscription is None or subscription.is_by_tag else filter_of(subscription)
         except BadExpression:
-            return None  # Who pulls that topic is told; what comes back from it must not be lost for it.
+            return None  # Pulls of that topic get an error; retries from it must not be lost.
 
     def _remember(
         self,

@@ -1,14 +1,14 @@
 """PullProcessor: PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361).
 
     admitted ─► the local store has a page ──────────────────────────────────────────────► answered as it is
-             ├► only the tier has it ─► its turn (`cold_line`) ─► memory has the page ────►┤
+             ├► only the tier has it ─► queued (`cold_line`) ─►  memory has the page ────►┤
              │                                                 └► a thread asks the tier ─►┘
              └► nothing there, and it may wait ─► held (`long_polling`) ─► asked again once ─► answered
 
 What a store's page means on the wire:
 
     found                                0     offset 0 of an empty queue, offset = end     19 (held if allowed)
-    none matched, being removed, hole    20    any other place that does not exist          21, and where to go on
+    none matched, being removed, hole    20    any other offset that does not exist         21, and the next offset
 
 Invariants: the loop never waits for the tier; each pull is answered once, a one-way one never; a group's offset that
 came with a pull is taken when it comes, not again when it is woken.
@@ -20,17 +20,23 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from tiermq.broker.client_commit import commit_for_client
-from tiermq.broker.cold_line import ColdLine
-from tiermq.broker.cold_pace import LOOK_S, ColdPace
-from tiermq.broker.consume_counts import ConsumeCounts
-from tiermq.broker.long_polling import SLOT_MS, LongPolling
-from tiermq.broker.parts import BrokerParts
-from tiermq.broker.pull import FLAG_COMMIT, FLAG_SUSPEND, Pull
-from tiermq.broker.pull_admission import Admitted, PullAdmission, PullForbidden
-from tiermq.broker.subscriptions import MessageModel
+from tiermq.broker.broker_context import BrokerContext
+from tiermq.broker.group.offset_processor import commit_for_client
+from tiermq.broker.group.subscription import MessageModel
+from tiermq.broker.pull.cold_read_queue import LOOK_S, ColdReadQueue, ColdReadThrottle
+from tiermq.broker.pull.long_polling import SLOT_MS, LongPolling
+from tiermq.broker.pull.pull_admission import (
+    FLAG_COMMIT,
+    FLAG_SUSPEND,
+    Admitted,
+    Pull,
+    PullAdmission,
+    PullForbidden,
+    ReadFailures,
+)
 from tiermq.errors import RequestRefused, TierMQError
 from tiermq.kernel import GetPage, pull_answer
+from tiermq.namesrv.route_table import MASTER_ID
 from tiermq.remoting.access import of_group, reads, serves
 from tiermq.remoting.codes import VERSION, RequestCode, ResponseCode
 from tiermq.remoting.command import FLAG_ONEWAY, RemotingCommand
@@ -41,16 +47,25 @@ from tiermq.status import GetStatus
 if TYPE_CHECKING:
     from tiermq.tier.tiered_reading import Page
 
+
+from collections import Counter
+from collections.abc import Mapping
+
+from tiermq.broker.group.subscription import ConsumeType
+from tiermq.message.topic_name import RETRY_PREFIX, TOOLS_GROUP
+from tiermq.metrics import GaugeChild, Metric
+from tiermq.remoting.codes import language_of
+
 _log = logging.getLogger(__name__)
 
 COLD_THREADS = 4
 COLD_LINE_MAX = 4096
-"""Pulls that wait for a thread that reads the tier; beyond it clients are told to come back (FLOW_CONTROL)."""
+"""Pulls that wait for a thread that reads the tier; beyond it clients must retry later (FLOW_CONTROL)."""
 FLOW_LOOK_S = 1.0
 """How often a pull looks whether its group may read the tier again."""
 MESSAGES_MAX = 1024
-MASTER_ID = 0
-"""Where the next pull should go: here, since there are no replicas."""
+USUAL_MESSAGES_MAX = 32
+"""A pull for more by the group of tools copies a queue: it gets larger pages than RocketMQ's limits."""
 _SUCCESS = int(ResponseCode.SUCCESS)
 _NOT_FOUND = int(ResponseCode.PULL_NOT_FOUND)
 _RETRY = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
@@ -66,10 +81,17 @@ _CODES = {
     GetStatus.OFFSET_OVERFLOW_BADLY: _MOVED,
     GetStatus.OFFSET_TOO_SMALL: _MOVED,
 }
+OWNER = ("cluster", "node_type", "node_id")
+GIVEN = (*OWNER, "topic", "consumer_group", "is_retry", "is_system")
+BEHIND = (*OWNER, "topic", "consumer_group", "is_retry")
+CONSUMING = (*OWNER, "consumer_group", "language", "version", "consume_mode")
+PRODUCING = (*OWNER, "language", "version")
+_MODES = {ConsumeType.CONSUME_ACTIVELY: "pull", ConsumeType.CONSUME_PASSIVELY: "push", ConsumeType.CONSUME_POP: "pop"}
+Labels = tuple[str, ...]
 
 
 class _ColdPull:
-    """A pull that only the tier can answer, with what is needed to go on with it."""
+    """A pull that only the tier can answer, with what is needed to continue."""
 
     __slots__ = ("admitted", "count", "may_hold", "promised", "pull", "reader")
 
@@ -89,13 +111,14 @@ class _ColdPull:
 class PullProcessor:
     """See the module. Everything but `_read_cold` runs on the loop."""
 
-    def __init__(self, parts: BrokerParts) -> None:
+    def __init__(self, parts: BrokerContext) -> None:
         self._parts = parts
         self._offsets = parts.offsets
         self._server = parts.server
         self._tiered = parts.tiered
         self._local = parts.local
         self._end_of = parts.store.max_offset
+        self._failures = ReadFailures(parts.clock)
         self._cold_waiting = 0
         self._hot_given = 0
         self.cold_count = 0
@@ -103,32 +126,37 @@ class PullProcessor:
         self.long_polling = LongPolling(parts.server, parts.clock, parts.config.pull_held_max, self._resume)
         self.counts = ConsumeCounts(parts, self.admission)
         parts.metrics.gauge("tiermq_pulls_held", "pulls that wait for a message", (), lambda: self.long_polling.held)
-        parts.metrics.counter("tiermq_pulls_cold_total", "pulls that asked the tier", (), lambda: self.cold_count)
+        parts.metrics.counter(
+            "tiermq_pulls_failed_total", "pulls that failed to read a queue", (), lambda: self._failures.count
+        )
+        parts.metrics.counter("tiermq_pulls_cold_total", "pulls read from the tier", (), lambda: self.cold_count)
         self._cold = ThreadPoolExecutor(COLD_THREADS, thread_name_prefix="cold-pull")
         config = parts.config
-        pace = ColdPace(parts.clock, lambda: config.cold_pace_bytes_min, self._hot_count)
-        self.cold_line = ColdLine(
+        pace = ColdReadThrottle(parts.clock, lambda: config.cold_pace_bytes_min, self._hot_count)
+        self.cold_line = ColdReadQueue(
             pace, parts.clock, lambda: config.wait_time_mills_in_pull_queue, self._go_cold, self._late, self._gone
         )
         parts.metrics.gauge(
             "tiermq_cold_pace_bytes_per_second",
-            "bytes of the tier that pulls may have beside hot work; 0: as many as they can",
+            "limit of bytes per second for pulls from the tier under load; 0: no limit",
             (),
             lambda: pace.rate or 0,
         )
         parts.metrics.counter(
-            "tiermq_pulls_cold_waited_total", "pulls from the tier that waited for their turn", (),
+            "tiermq_pulls_cold_waited_total", "pulls from the tier that were throttled", (),
             lambda: self.cold_line.waited_count,
         )  # fmt: skip
-        parts.given.append(lambda: {key: each.message_count for key, each in tuple(self.admission.remembered.items())})
+        parts.hooks.count_given(
+            lambda: {key: each.message_count for key, each in tuple(self.admission.remembered.items())}
+        )
         parts.local.add_arrival_listener(self.long_polling.arrived)
         parts.offsets.on_reset.append(self._was_reset)
-        parts.periodic.append((SLOT_MS / 1000, self._end_overdue))
+        parts.hooks.every(SLOT_MS / 1000, self._end_overdue)
         if self._tiered is not None:
-            parts.periodic.append((LOOK_S, pace.look))
+            parts.hooks.every(LOOK_S, pace.look)
             self._tiered.tier.engine.on_upload.append(self.long_polling.uploaded)
-        parts.is_busy.append(lambda: self._cold_waiting > 0)
-        parts.on_stop.append(self._stop)
+        parts.hooks.busy_while(lambda: self._cold_waiting > 0)
+        parts.hooks.on_stop(self._stop)
 
     @serves(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, access=of_group("consumerGroup") & reads("topic"))
     def pull(self, connection: Connection, command: RemotingCommand) -> RemotingCommand | None:
@@ -139,7 +167,7 @@ class PullProcessor:
         return self._first(pull)
 
     def _make_group(self, connection: Connection, command: RemotingCommand) -> None:
-        """In the pool: a group that comes by itself is written to disk."""
+        """In the pool: an auto-created group is written to disk."""
         pull = Pull(connection, command)
         self._parts.groups.find_or_make(pull.group)
         self._server.call_threadsafe(self._first_later, pull)
@@ -180,21 +208,22 @@ class PullProcessor:
                 self._send(pull, _MOVED, "OFFSET_RESET", reset, *bounds)
                 return
         count = min(max(1, pull.max_messages), MESSAGES_MAX)
-        page: Page | None
-        if self._tiered is None:
-            page = self._local.get(pull.topic, pull.queue_id, pull.offset, count, message_filter=pull.message_filter)
-        else:
-            page = self._tiered.hot_page(
-                pull.topic, pull.queue_id, pull.offset, count, message_filter=pull.message_filter
+        get = self._local.get if self._tiered is None else self._tiered.get_local
+        bulk = count > USUAL_MESSAGES_MAX and pull.group == TOOLS_GROUP
+        try:
+            page: Page | None = get(
+                pull.topic, pull.queue_id, pull.offset, count, message_filter=pull.message_filter, bulk=bulk
             )
-            if page is None:
-                self._ask_cold(_ColdPull(pull, self._reader_of(pull), admitted, count, may_hold))
-                return
+        except TierMQError as error:
+            raise self._failures.refusal(pull.topic, pull.queue_id, pull.offset, error) from error
+        if page is None:
+            self._ask_cold(_ColdPull(pull, self._reader_of(pull), admitted, count, may_hold))
+            return
         self._hot_given += page.count
         self._finish(pull, admitted, page, may_hold)
 
     def _reader_of(self, pull: Pull) -> str:
-        """Who reads on from page to page: the group, or its client where each of them reads all messages."""
+        """The reader of consecutive pages: the group, or in broadcasting the client."""
         members = self._parts.clients.consumers(pull.group)
         if members is None or members.message_model is not MessageModel.BROADCASTING:
             return pull.group
@@ -226,12 +255,12 @@ class PullProcessor:
             self._answer(cold.pull, cold.pull.command.respond(ResponseCode.FLOW_CONTROL, remark))
 
     def _go_cold(self, cold: _ColdPull) -> None:
-        """Its turn has come: answer it from memory, or let a thread ask the tier."""
+        """Serve it: answer from memory, or let a thread read the tier."""
         pull = cold.pull
         assert self._tiered is not None
         try:
             if pull.message_filter is None:
-                page = self._tiered.ready_page(
+                page = self._tiered.get_cached(
                     pull.topic, pull.queue_id, pull.offset, cold.count, pull.group, reader=cold.reader
                 )
                 if page is not None:
@@ -244,7 +273,7 @@ class PullProcessor:
             self._failed(pull, error)
 
     def _read_cold(self, cold: _ColdPull) -> None:
-        """In a thread of its own: ask the tier, and come back to the loop with what it said."""
+        """In a separate thread: read the tier, and return to the loop with the result."""
         pull = cold.pull
         assert self._tiered is not None
         page: Page | TierMQError
@@ -280,8 +309,8 @@ class PullProcessor:
     def _late(self, cold: _ColdPull) -> None:
         self._cold_waiting -= 1
         busy = RequestRefused(
-            f"the pull waited {self._parts.config.wait_time_mills_in_pull_queue} ms for its turn to read the tier, "
-            "beside producers and consumers that keep the broker busy; try again",
+            f"the pull waited {self._parts.config.wait_time_mills_in_pull_queue} ms to read the tier: reads "
+            "of the tier are throttled while the broker is busy; try again",
             ResponseCode.SYSTEM_BUSY,
         )
         self._failed(cold.pull, busy)
@@ -351,17 +380,17 @@ class PullProcessor:
 
     def _failed(self, pull: Pull, error: Exception) -> None:
         """A pull that is no longer in the server's hands: it is answered here."""
-        code = error.code if isinstance(error, RequestRefused) else ResponseCode.SYSTEM_ERROR
-        if not isinstance(error, TierMQError):
+        if isinstance(error, TierMQError):
+            error = self._failures.refusal(pull.topic, pull.queue_id, pull.offset, error)
+        else:
             _log.error("%s: a pull failed", pull.connection, exc_info=error)
-        elif not isinstance(error, RequestRefused):
-            _log.info("%s: a pull failed: %s", pull.connection, error)
+        code = error.code if isinstance(error, RequestRefused) else ResponseCode.SYSTEM_ERROR
         self._answer(pull, pull.command.respond(code, remark_of(error)))
 
-    # What happens by itself.
+    # Events.
 
     def _was_reset(self, _group: str, topic: str, queue_id: int) -> None:
-        """In any thread: those who wait on that queue are told now."""
+        """In any thread: wake the pulls that wait on that queue."""
         if self.long_polling.held:
             self._server.call_threadsafe(self.long_polling.wake_queue, topic, queue_id)
 
@@ -375,8 +404,110 @@ class PullProcessor:
 
 def _code_of(page: Page, offset: int) -> int:
     code = _CODES.get(page.status)
-    if code is None:  # A queue that is empty, or that nobody knows.
+    if code is None:  # An empty or unknown queue.
         return _NOT_FOUND if offset == 0 else _MOVED
     if page.status is GetStatus.OFFSET_FOUND_NULL and offset < page.next_offset <= page.max_offset:
-        return _RETRY  # Behind a hole there are messages: nobody should wait for one to come.
+        return _RETRY  # There are messages after a gap: no pull should wait for one to arrive.
     return code
+
+
+class ConsumeCounts:
+    """Delivered messages, lag and connections of consumers, under RocketMQ's metric names.
+
+        rocketmq_messages_out_total, rocketmq_throughput_out_total      by group and topic
+        rocketmq_consumer_lag_messages, rocketmq_consumer_inflight_messages
+        rocketmq_consumer_connections, rocketmq_producer_connections
+
+    Counting costs a pull two additions; everything else is computed when metrics are read. What has ended (a group,
+    a connection) is reported as 0 from then on. Lag is the distance to the max offset of queues that the group has an
+    offset of; in flight is what was delivered and not committed yet.
+
+    `collect` may run in any thread, one at a time.
+    """
+
+    def __init__(self, parts: BrokerContext, admission: PullAdmission) -> None:
+        self._parts = parts
+        self._admission = admission
+        self._owner = (parts.config.broker_cluster_name, "broker", parts.config.broker_name)
+        self._told: dict[tuple[str, str], tuple[int, int]] = {}
+        self._shown: dict[str, set[Labels]] = {}
+        registry = parts.metrics
+        self._messages = registry.counter("rocketmq_messages_out_total", "messages delivered to consumers", GIVEN)
+        self._bytes = registry.counter(
+            "rocketmq_throughput_out_total", "bytes of records delivered to consumers", GIVEN
+        )
+        self._lag = registry.gauge("rocketmq_consumer_lag_messages", "messages that a group has not consumed", BEHIND)
+        self._inflight = registry.gauge(
+            "rocketmq_consumer_inflight_messages", "messages delivered to a group and not consumed", BEHIND
+        )
+        self._consumers = registry.gauge("rocketmq_consumer_connections", "consumers that are connected", CONSUMING)
+        self._producers = registry.gauge("rocketmq_producer_connections", "producers that are connected", PRODUCING)
+        registry.add_collector(self.collect)
+
+    def collect(self) -> None:
+        self._collect_given()
+        self._collect_behind()
+        self._collect_connections()
+
+    def _collect_given(self) -> None:
+        topics = self._parts.topics
+        for (group, topic), admitted in tuple(self._admission.remembered.items()):
+            now = admitted.message_count, admitted.byte_count
+            before = self._told.get((group, topic), (0, 0))
+            if now[0] < before[0]:
+                before = (0, 0)  # It was removed meanwhile, and counts again from 0.
+            labels = (*self._owner, topic, group, _text(_is_retry(topic)), _text(topics.is_system(topic)))
+            self._messages.labels(*labels).add(now[0] - before[0])
+            self._bytes.labels(*labels).add(now[1] - before[1])
+            self._told[group, topic] = now
+
+    def _collect_behind(self) -> None:
+        parts = self._parts
+        lag: dict[Labels, float] = {}
+        inflight: dict[Labels, float] = {}
+        for key, queues in parts.offsets.snapshot().items():
+            topic, _, group = key.partition("@")
+            if parts.topics.get(topic) is None:
+                continue
+            labels = (*self._owner, topic, group, _text(_is_retry(topic)))
+            for queue_id, offset in queues.items():
+                behind = parts.store.max_offset(topic, queue_id) - offset
+                given = parts.offsets.query_pulled(group, topic, queue_id) - offset
+                lag[labels] = lag.get(labels, 0) + max(0, behind)
+                inflight[labels] = inflight.get(labels, 0) + max(0, given)
+        self._show("lag", self._lag, lag)
+        self._show("inflight", self._inflight, inflight)
+
+    def _collect_connections(self) -> None:
+        clients = self._parts.clients
+        consuming: Counter[Labels] = Counter()
+        for name in clients.consumer_groups:
+            group = clients.consumers(name)
+            for client in () if group is None else tuple(group.clients.values()):
+                mode = "push" if group is None else _MODES[group.consume_type]
+                told = (language_of(client.language).name, str(client.version))
+                consuming[(*self._owner, name, *told, mode)] += 1
+        producing: Counter[Labels] = Counter()
+        for name in clients.producer_groups:
+            senders = clients.producers(name)
+            for client in () if senders is None else tuple(senders.clients.values()):
+                producing[(*self._owner, language_of(client.language).name, str(client.version))] += 1
+        self._show("consumers", self._consumers, consuming)
+        self._show("producers", self._producers, producing)
+
+    def _show(self, name: str, metric: Metric[GaugeChild], values: Mapping[Labels, float]) -> None:
+        """These values, and 0 for series that were shown before and have ended."""
+        shown = self._shown.setdefault(name, set())
+        for labels in shown - values.keys():
+            metric.labels(*labels).set(0)
+        for labels, value in values.items():
+            metric.labels(*labels).set(value)
+        shown.update(values)
+
+
+def _is_retry(topic: str) -> bool:
+    return topic.startswith(RETRY_PREFIX)
+
+
+def _text(value: bool) -> str:
+    return "true" if value else "false"

@@ -1,4 +1,4 @@
-"""QueryProcessor: what is stored, by key, by place in the log, and by consume queue.
+"""QueryProcessor: queries by key, by commit log offset, and by consume queue.
 
     QUERY_MESSAGE (12) by key     VIEW_MESSAGE_BY_ID (33) by physical offset     QUERY_CONSUME_QUEUE (321) units
 
@@ -15,24 +15,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from tiermq.broker.parts import BrokerParts
+from tiermq.broker.broker_context import BrokerContext
 from tiermq.consumequeue.ext_unit import ExtUnit
 from tiermq.consumequeue.unit import is_ext_address
 from tiermq.errors import RequestRefused
 from tiermq.message.record import reencode
 from tiermq.remoting.access import reaches, reads, require_group, require_topic, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
-from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.command import RemotingCommand, bool_field, int32_field, int_field, text_field
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.fields import bool_field, int32_field, int_field, text_field
 from tiermq.remoting.json_dialect import encode_body
-from tiermq.remoting.permissions import Permission
+from tiermq.remoting.permissions import UNIQUE_KEY_QUERY, Permission
 
-UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 UNIQUE_KEY_MESSAGES_MAX = 32
 INDEX_COMPLETE = "indexComplete"
 UNITS_MAX = 10_000
-"""Of one answer; the next ones are asked for from the offset behind them."""
+"""Of one answer; clients continue with a query from the offset behind them."""
 BODY_BYTES_MAX = 15 * 1024 * 1024
 """Less than a frame may have; the newest messages are given when all together have more."""
 
@@ -40,7 +38,7 @@ BODY_BYTES_MAX = 15 * 1024 * 1024
 class QueryProcessor:
     """See the module."""
 
-    def __init__(self, parts: BrokerParts) -> None:
+    def __init__(self, parts: BrokerContext) -> None:
         self._parts = parts
         self._store = parts.store
 
@@ -52,6 +50,10 @@ class QueryProcessor:
             most = UNIQUE_KEY_MESSAGES_MAX
         begin_ms, end_ms = int_field(command, "beginTimestamp"), int_field(command, "endTimestamp")
         page = self._store.query(topic, key, begin_ms, end_ms, most)
+        local = self._parts.local
+        if not page.messages and local.dispatched_where < local.max_physical_offset:
+            local.dispatch_now()  # It may not be dispatched yet.
+            page = self._store.query(topic, key, begin_ms, end_ms, most)
         told = {
             "indexLastUpdateTimestamp": str(page.last_update_timestamp_ms),
             "indexLastUpdatePhyoffset": str(page.last_update_physical_offset),

@@ -3,19 +3,138 @@
 Three values count: True, False and nothing (None). Nothing comes from properties that a message does not have; AND, OR
 and NOT treat it as SQL does, and a message passes only when the whole is True. What RocketMQ refuses when it reads an
 expression (ordering text, comparing with NULL, a BETWEEN that is empty) raises BadExpression when the part is made.
+
+Values of filter expressions and how two of them compare: Java's rules, since RocketMQ's filter is Java.
+
+A property is text. Compared with a number it is read as a number of that kind: against a whole number it must be one of
+the same width (`"9.5"` against 9 is an error, `"3000000000"` against 5 too), against a decimal number any will do. An
+error is no result: the message does not pass, regardless of the rest of the expression. Kinds that do not compare are
+unequal, the left one being the smaller.
 """
 
 from __future__ import annotations
 
 import enum
+import math
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tiermq.broker.filtering.sql_values import NotComparable, Value, are_equal, compare, in_order, negated
 from tiermq.errors import BadExpression
+from tiermq.settings import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN
 
+Value = bool | int | float | str | None
+
+_WHOLE = re.compile(r"[+-]?\d+")
+_DECIMAL = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)")
+_HEXADECIMAL = re.compile(r"[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+[fFdD]?")
+_JAVA_SPACE = "".join(map(chr, range(33)))
+_UNLIKE = -1
 Lookup = Callable[[str], str | None]
 """The value of a property, or None."""
+
+
+class NotComparable(Exception):
+    """Two values that Java would raise on."""
+
+
+class Long(int):
+    """A whole number of 64 bits, where a plain int is one of 32."""
+
+    __slots__ = ()
+
+
+def whole_constant(text: str) -> int:
+    """The number of a literal; raises ValueError beyond 64 bits."""
+    number = int(text.rstrip("lL"))
+    if number > LONG_MAX:
+        raise ValueError(f"{text} does not fit 64 bits")
+    return number if number <= INT_MAX else Long(number)
+
+
+def negated(value: Value) -> Value:
+    """Minus a number; of anything else, nothing. Whole numbers wrap around."""
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return None
+    if isinstance(value, float):
+        return -value
+    if isinstance(value, Long):
+        return value if value == LONG_MIN else Long(-value)
+    return value if value == INT_MIN else -value
+
+
+def are_equal(left: Value, right: Value) -> bool | None:
+    """SQL's `=`: nothing when the left side is nothing; False when only the right one is."""
+    if left is None or right is None:
+        return None if right is not None else left is None
+    return compare(left, right) == 0
+
+
+def in_order(left: Value, right: Value) -> int | None:
+    """How the left value compares to the right one (<0, 0, >0) for < <= > >=; None when one is nothing."""
+    if left is None or right is None:
+        return None
+    if isinstance(left, str) and isinstance(right, str):
+        return _compare_decimals(_decimal(left), _decimal(right))
+    return compare(left, right)
+
+
+def compare(left: Value, right: Value) -> int:
+    """Java's compareTo after both are of one kind. Raises NotComparable."""
+    if isinstance(left, str):
+        if isinstance(right, str):
+            return (left > right) - (left < right)
+        if isinstance(right, bool):
+            return int(left.lower() == "true") - int(right)
+        return _compare_numbers(_like(left, right), right)
+    if isinstance(left, bool):
+        if isinstance(right, str):
+            raise NotComparable("a boolean and a text")
+        return int(left) - int(right) if isinstance(right, bool) else _UNLIKE
+    if isinstance(right, bool):
+        return _UNLIKE
+    if isinstance(right, str):
+        return _compare_numbers(left, _like(right, left))
+    return _compare_numbers(left, right)
+
+
+def _like(text: str, number: Value) -> Value:
+    """A text as a number of the kind of `number`."""
+    if isinstance(number, float):
+        return _decimal(text)
+    low, high = (LONG_MIN, LONG_MAX) if isinstance(number, Long) else (INT_MIN, INT_MAX)
+    if not _WHOLE.fullmatch(text) or len(text) > 40 or not low <= int(text) <= high:
+        raise NotComparable(f"{text[:40]!r} is no number from {low} to {high}")
+    return int(text)
+
+
+def _decimal(text: str) -> float:
+    trimmed = text.strip(_JAVA_SPACE)
+    if _DECIMAL.fullmatch(trimmed):
+        if trimmed.endswith(("NaN", "Infinity")):
+            return float(trimmed)
+        return float(trimmed.rstrip("fFdD"))
+    if _HEXADECIMAL.fullmatch(trimmed):
+        mantissa, exponent = re.split("[pP]", trimmed)
+        return float.fromhex(f"{mantissa}p{exponent.rstrip('fFdD')}")
+    raise NotComparable(f"{text[:40]!r} is no number")
+
+
+def _compare_numbers(left: Value, right: Value) -> int:
+    assert isinstance(left, int | float)
+    assert isinstance(right, int | float)
+    if isinstance(left, float) or isinstance(right, float):
+        return _compare_decimals(float(left), float(right))
+    return (left > right) - (left < right)
+
+
+def _compare_decimals(left: float, right: float) -> int:
+    """As Java: NaN equals NaN and is above all other values, and minus zero is below zero."""
+    if math.isnan(left) or math.isnan(right):
+        return math.isnan(left) - math.isnan(right)
+    if left == right == 0.0:
+        return int(math.copysign(1.0, left) - math.copysign(1.0, right))
+    return (left > right) - (left < right)
 
 
 class Shape(enum.Enum):
@@ -36,7 +155,7 @@ class Node(NamedTuple):
 
     @property
     def is_condition(self) -> bool:
-        """Whether it is true, false or nothing by itself, as a comparison is."""
+        """Whether its value is true, false or nothing, like a comparison."""
         if self.shape is Shape.CONSTANT:
             return self.constant is None or isinstance(self.constant, bool)
         return self.shape is Shape.CONDITION
@@ -181,7 +300,7 @@ _TEXT_TESTS: dict[str, Callable[[str, str], bool]] = {
 
 
 def text_test(word: str, value: Node, piece: str, *, wanted: bool) -> Node:
-    """CONTAINS, STARTSWITH, ENDSWITH. Of nothing, of a number and of an empty piece both the test and its NOT fail."""
+    """CONTAINS, STARTSWITH, ENDSWITH. Of nothing, of a number and of an empty text both the test and its NOT fail."""
     test, asked = _TEXT_TESTS[word], value.evaluate
 
     def evaluate(properties: Lookup) -> Value:

@@ -4,9 +4,9 @@
                            └─► stored in <cluster>_REPLY_TOPIC, as RocketMQ does, if store_reply_message_enable
 
 Invariants: a reply goes to a producer whose account may read the topic of replies; where several accounts use its
-client id, to the one that has used it longest. The replier is answered once, when the other client has taken the reply
-or has not within 3 s. A reply that cannot be pushed is answered SYSTEM_ERROR and stored nevertheless, so that nothing
-that was said is lost.
+client id, to the account that has used it longest. The replier is answered once, when the other client has taken the
+reply or has not within 3 s. A reply that cannot be pushed is answered SYSTEM_ERROR and stored nevertheless, so that
+no message is lost.
 """
 
 from __future__ import annotations
@@ -15,13 +15,20 @@ import asyncio
 import logging
 import random
 
-from tiermq.broker.client_requests import may_take
-from tiermq.broker.delay_rewrite import Place
-from tiermq.broker.listening import store_host
-from tiermq.broker.parts import BrokerParts
-from tiermq.broker.put_answers import STORED
-from tiermq.broker.send_checks import broker_properties, check_topic, completed, no_such_topic, queue_of
-from tiermq.broker.sending import message_to_store
+from tiermq.broker.broker_context import BrokerContext
+from tiermq.broker.group.client_processor import may_take
+from tiermq.broker.listen_address import store_host
+from tiermq.broker.send.put_answers import STORED
+from tiermq.broker.send.send_checks import (
+    Destination,
+    broker_properties,
+    check_room,
+    check_topic,
+    completed,
+    no_such_topic,
+    queue_of,
+)
+from tiermq.broker.send.send_processor import message_to_store
 from tiermq.errors import RemotingError, RequestRefused
 from tiermq.kernel import SendRequest
 from tiermq.message.ids import UniqueKeyGenerator
@@ -30,8 +37,8 @@ from tiermq.remoting.access import serves, writes
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
 from tiermq.remoting.connection import Connection
+from tiermq.remoting.frame import send_request_of
 from tiermq.remoting.permissions import Permission
-from tiermq.remoting.receiving import send_request_of
 
 _log = logging.getLogger(__name__)
 
@@ -42,13 +49,13 @@ PUSH_TIMEOUT_S = 3.0
 class ReplyProcessor:
     """See the module. Belongs to the loop's thread."""
 
-    def __init__(self, parts: BrokerParts) -> None:
+    def __init__(self, parts: BrokerContext) -> None:
         self._parts = parts
         self._added = broker_properties(parts.config)
         self._new_key = UniqueKeyGenerator(clock=parts.clock).next_key
         self._chance = random.Random()  # noqa: S311 - it spreads messages over queues
         self._pushing = 0
-        parts.is_busy.append(lambda: self._pushing > 0)
+        parts.hooks.busy_while(lambda: self._pushing > 0)
 
     @serves(RequestCode.SEND_REPLY_MESSAGE, access=writes("topic"), large_body=True)
     @serves(RequestCode.SEND_REPLY_MESSAGE_V2, access=writes("b"), large_body=True)
@@ -61,38 +68,48 @@ class ReplyProcessor:
             raise no_such_topic(request)
         queue_id = queue_of(request, topic, self._chance)
         properties, _ = completed(request.properties, self._added, self._new_key)
+        check_room(topic.name, len(properties))  # Before anything is pushed: it is answered once.
         waits_for = (get_property(properties, REPLY_TO_CLIENT.encode()) or b"").decode("utf-8", "replace")
-        failure = self._push(connection, command, request, Place(topic.name, queue_id, properties), waits_for)
-        self._store(connection, request, Place(topic.name, queue_id, properties))
+        failure = self._push(connection, command, request, Destination(topic.name, queue_id, properties), waits_for)
+        self._store(connection, request, Destination(topic.name, queue_id, properties))
         if failure is not None:
             raise RequestRefused(failure, ResponseCode.SYSTEM_ERROR)
         return None
 
     def _push(
-        self, connection: Connection, command: RemotingCommand, request: SendRequest, place: Place, waits_for: str
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        request: SendRequest,
+        destination: Destination,
+        waits_for: str,
     ) -> str | None:
-        """Begin to push; says why that cannot be."""
+        """Start to push; returns why it is not possible."""
         if not waits_for:
             return f"expected the client that waits in the property {REPLY_TO_CLIENT}, found none"
-        waiting = self._parts.clients.find_producer(waits_for, lambda each: may_take(each, place.topic, Permission.SUB))
+        waiting = self._parts.clients.find_producer(
+            waits_for, lambda each: may_take(each, destination.topic, Permission.SUB)
+        )
         if waiting is None:
-            return f"client {waits_for} waits for the reply, but is not connected here, or may not SUB {place.topic}"
+            return (
+                f"client {waits_for} waits for the reply, but is not connected here, or may not SUB {destination.topic}"
+            )
         if self._pushing >= self._parts.config.send_thread_pool_queue_capacity:
-            raise RequestRefused(f"{self._pushing} replies are under way already", ResponseCode.SYSTEM_BUSY)
+            raise RequestRefused(f"{self._pushing} replies are pending already", ResponseCode.SYSTEM_BUSY)
         pushed = RemotingCommand(
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
-            ext=self._pushed_fields(connection, request, place),
+            ext=self._pushed_fields(connection, request, destination),
             body=request.body,
             header_type=command.header_type,
         )
         self._pushing += 1
         taken = waiting.request(pushed, PUSH_TIMEOUT_S)
-        taken.add_done_callback(lambda done: self._pushed(connection, command, place.queue_id, waits_for, done))
+        taken.add_done_callback(lambda done: self._pushed(connection, command, destination.queue_id, waits_for, done))
         return None
 
-    def _pushed_fields(self, connection: Connection, request: SendRequest, place: Place) -> dict[str, str]:
+    def _pushed_fields(self, connection: Connection, request: SendRequest, destination: Destination) -> dict[str, str]:
         now_ms = str(self._parts.clock.now_ms())
-        properties = with_property(place.properties, PUSH_REPLY_TIME, now_ms)
+        properties = with_property(destination.properties, PUSH_REPLY_TIME, now_ms)
         config, server = self._parts.config, self._parts.server
         host, port = connection.peer
         return {
@@ -103,12 +120,12 @@ class ReplyProcessor:
             "flag": str(request.flag),
             "producerGroup": request.producer_group,
             "properties": properties.decode("utf-8", "replace"),
-            "queueId": str(place.queue_id),
+            "queueId": str(destination.queue_id),
             "reconsumeTimes": str(request.reconsume_times),
             "storeHost": store_host(config.broker_ip1, server.port),
             "storeTimestamp": now_ms,
             "sysFlag": str(request.sys_flag),
-            "topic": place.topic,
+            "topic": destination.topic,
             "unitMode": str(request.unit_mode).lower(),
         }
 
@@ -122,7 +139,7 @@ class ReplyProcessor:
     ) -> None:
         self._pushing -= 1
         if command.is_oneway:
-            done.exception()  # Nobody is told; it counts as seen.
+            done.exception()  # Not reported; marks the exception as retrieved.
             return
         try:
             code = int(done.result().code)
@@ -142,9 +159,9 @@ class ReplyProcessor:
         }
         connection.send(command.respond(ext=ext))
 
-    def _store(self, connection: Connection, request: SendRequest, place: Place) -> None:
+    def _store(self, connection: Connection, request: SendRequest, destination: Destination) -> None:
         if not self._parts.config.store_reply_message_enable:
             return
-        result = self._parts.local.append(message_to_store(connection, request, place, request.sys_flag))
+        result = self._parts.local.append(message_to_store(connection, request, destination, request.sys_flag))
         if result.status not in STORED:
             _log.warning("a reply to %s is not stored: %s", request.topic, result.status.name)

@@ -1,23 +1,25 @@
-"""RetryProcessor: CONSUMER_SEND_MSG_BACK (36): a consumer could not consume a message and gets it again later.
+"""SendBackProcessor: CONSUMER_SEND_MSG_BACK (36): a consumer could not consume a message and gets it again later.
 
     tried less than often enough ─► %RETRY%group, by way of the queue of its delay (10 s, 30 s, 1 min, … 2 h)
-    tried too often, or delayLevel < 0 ─► %DLQ%group
+    tried too often, or delayLevel < 0 ─► %DLQ%group, also if it has no space for a retry's properties
 
-Invariants: the copy has the original's body, flags, keys and birth, one more try, and remembers its first topic
-(RETRY_TOPIC) and id (ORIGIN_MESSAGE_ID); it is stored before the answer says so, and on the disk under SYNC_FLUSH.
+Invariants: the copy has the original's body, flags, keys and born time, a higher retry count, and its first topic
+(RETRY_TOPIC) and id (ORIGIN_MESSAGE_ID); it is stored before the answer, and on disk under SYNC_FLUSH.
 (RocketMQ writes WAIT=false into it, as is done here, and waits for no disk: a crash loses what it took back.) A message
-that came from the tier has another place there than in the log: it is taken for the one that is meant only when its id
+that came from the tier has another offset there than in the log: it is accepted only when its id
 agrees, and looked for by its key otherwise.
 """
 
 from __future__ import annotations
 
+import logging
 import random
 
-from tiermq.broker.delay_rewrite import Place, delayed
-from tiermq.broker.groups import SubscriptionGroup
-from tiermq.broker.parts import BrokerParts
-from tiermq.broker.send_checks import VERSION_MAX_RECONSUME_TIMES
+from tiermq.broker.broker_context import BrokerContext
+from tiermq.broker.group.group_table import SubscriptionGroup
+from tiermq.broker.send.put_answers import require_queue
+from tiermq.broker.send.send_checks import VERSION_MAX_RECONSUME_TIMES, Destination, delayed
+from tiermq.broker.topic.topic_table import DLQ_QUEUES
 from tiermq.config import FlushDiskType
 from tiermq.errors import RequestRefused, TierError
 from tiermq.kernel import Message
@@ -28,22 +30,23 @@ from tiermq.message.topic_name import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_broke
 from tiermq.namesrv.topic_config import PERM_WRITE
 from tiermq.remoting.access import of_group, reaches, require_topic, serves
 from tiermq.remoting.codes import RequestCode, ResponseCode
-from tiermq.remoting.command import RemotingCommand
+from tiermq.remoting.command import RemotingCommand, int32_field, int_field, text_field
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.fields import int32_field, int_field, text_field
 from tiermq.remoting.permissions import Permission
+from tiermq.status import PutStatus
+
+_log = logging.getLogger(__name__)
 
 FIRST_LEVEL = 3
 """The level of the first retry; each further one is a level later."""
 NO_DELAY = "0"
-DLQ_QUEUES = 1
 DLQ_LABELS = ("cluster", "node_type", "node_id", "topic", "consumer_group")
 
 
-class RetryProcessor:
+class SendBackProcessor:
     """See the module. Runs in the pool: topics may have to be made, and a put may wait for the disk."""
 
-    def __init__(self, parts: BrokerParts) -> None:
+    def __init__(self, parts: BrokerContext) -> None:
         self._parts = parts
         self._levels = len(parts.local.config.delay_levels_ms)
         self._chance = random.Random()  # noqa: S311 - it spreads messages over queues
@@ -77,17 +80,34 @@ class RetryProcessor:
             )
         require_topic(command, message.topic, Permission.SUB)
         if level < 0 or message.reconsume_times >= _most(command, group):
-            place = self._dead_letter(name, message)
+            destination = self._dead_letter(name, message)
         else:
-            place = self._retry(group, message, level or FIRST_LEVEL + message.reconsume_times)
-        result = parts.store.put(_copy(message, place))
-        if not result.ok:
-            raise RequestRefused(f"the message could not be stored: {result.status.name}")
+            destination = self._retry(group, message, level or FIRST_LEVEL + message.reconsume_times)
+        destination = self._store(name, message, destination)
         if parts.local.config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
             parts.local.flush()
-        if place.topic.startswith(DEAD_LETTER_PREFIX):
+        if destination.topic.startswith(DEAD_LETTER_PREFIX):
             self._dead.labels(*self._owner, message.get_property(RETRY_TOPIC) or message.topic, name).add()
         return command.respond()
+
+    def _store(self, group: str, message: StoredMessage, destination: Destination) -> Destination:
+        """Where it is stored. A record that cannot hold what is added becomes a dead letter, without that if need be:
+        sends reserve space for it, but records of RocketMQ, of older versions and of puts may have none.
+        """
+        status = self._parts.store.put(_copy(message, destination)).status
+        if status is PutStatus.PROPERTIES_SIZE_EXCEEDED:
+            dead = self._dead_letter(group, message)
+            for destination in (dead, dead._replace(properties=message.encoded_properties)):
+                status = self._parts.store.put(_copy(message, destination)).status
+                if status is not PutStatus.PROPERTIES_SIZE_EXCEEDED:
+                    break
+            _log.error(
+                "group %s: the message at %d has no space in its properties for a retry; it stays in %s",
+                group, message.physical_offset, destination.topic,
+            )  # fmt: skip
+        if status is not PutStatus.PUT_OK:
+            raise RequestRefused(f"the message could not be stored: {status.name}")
+        return destination
 
     def _find(self, command: RemotingCommand, group: str) -> StoredMessage:
         offset = int_field(command, "offset")
@@ -99,7 +119,7 @@ class RetryProcessor:
         return found
 
     def _find_cold(self, command: RemotingCommand, group: str, found: StoredMessage | None) -> StoredMessage | None:
-        """The message that is meant, wherever it is; `found` is what lies at its offset in the local log."""
+        """The requested message, hot or cold; `found` is the record at its offset in the local log."""
         wanted = command.ext.get("originMsgId")
         if not wanted:
             return found
@@ -110,22 +130,24 @@ class RetryProcessor:
                 try:
                     page = self._parts.store.query(topic, wanted, max_messages=1)
                 except TierError as error:
-                    raise RequestRefused(f"the message may be in the tier, which cannot be asked: {error}") from error
+                    raise RequestRefused(f"the message may be in the tier, which is unavailable: {error}") from error
                 if page.messages:
                     return page.messages[-1]
         return None
 
-    def _retry(self, group: SubscriptionGroup, message: StoredMessage, level: int) -> Place:
+    def _retry(self, group: SubscriptionGroup, message: StoredMessage, level: int) -> Destination:
         queues = group.retry_queue_nums
         topic = self._parts.topics.make(RETRY_PREFIX + group.name, queues, queues)
         if not topic.perm & PERM_WRITE:
             raise RequestRefused(f"the topic[{topic.name}] sending message is forbidden", ResponseCode.NO_PERMISSION)
-        place = Place(topic.name, self._chance.randrange(max(1, queues)), _properties(message))
-        return delayed(place, level, self._levels) if self._levels else place
+        destination = Destination(topic.name, self._chance.randrange(max(1, queues)), _properties(message))
+        require_queue(self._parts.local, topic.name, destination.queue_id)
+        return delayed(destination, level, self._levels) if self._levels else destination
 
-    def _dead_letter(self, group: str, message: StoredMessage) -> Place:
+    def _dead_letter(self, group: str, message: StoredMessage) -> Destination:
         topic = self._parts.topics.make(DEAD_LETTER_PREFIX + group, DLQ_QUEUES, DLQ_QUEUES)
-        return Place(topic.name, 0, with_property(_properties(message), DELAY, NO_DELAY))
+        require_queue(self._parts.local, topic.name, 0)
+        return Destination(topic.name, 0, with_property(_properties(message), DELAY, NO_DELAY))
 
 
 def _most(command: RemotingCommand, group: SubscriptionGroup) -> int:
@@ -148,12 +170,12 @@ def _ids(message: StoredMessage) -> set[str | None]:
     return {message.unique_key, message.message_id, message.get_property(ORIGIN_MESSAGE_ID)}
 
 
-def _copy(message: StoredMessage, place: Place) -> Message:
+def _copy(message: StoredMessage, destination: Destination) -> Message:
     return Message(
-        place.topic,
+        destination.topic,
         message.body,
-        place.queue_id,
-        encoded_properties=place.properties,
+        destination.queue_id,
+        encoded_properties=destination.properties,
         flag=message.flag,
         sys_flag=message.sys_flag,
         born_timestamp_ms=message.born_timestamp_ms,

@@ -1,14 +1,14 @@
 """SendProcessor: sends (10, 310), batches (320), of producers and of consumers that give messages back by sending.
 
-    reads of usual sends ─► kernel.SendLane ─► answers                          never seen here, see `lane`
+    reads of plain sends ─► kernel.FastSendPath ─► answers                      never seen here, see `fast_path`
                                  └─► a store that flushes first: answers of the read once all of it is durable
-    send ─► usual: SendLane ─► answer
-        └─► otherwise: checks ─► place ─► append ─► answer
+    send ─► plain: FastSendPath ─► answer
+        └─► otherwise: checks ─► destination ─► append ─► answer
                           └─► the topic or the group must be made first: in the pool, sends wait in their topic's line
 
 Invariants: the loop never waits for the disk; sends of one connection to one topic are stored in the order of their
 arrival, also when the topic must be made first; under SYNC_FLUSH a send is answered SUCCESS once it is durable, unless
-its producer said WAIT=false. Sends that wait are bounded: beyond `send_thread_pool_queue_capacity` they are answered
+its producer set WAIT=false. Sends that wait are bounded: beyond `send_thread_pool_queue_capacity` they are answered
 SYSTEM_BUSY, with nothing stored. All state belongs to the loop's thread.
 """
 
@@ -19,64 +19,74 @@ import random
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from tiermq.broker.delay_rewrite import Place
-from tiermq.broker.durable_answers import LOOK_S, DurableAnswers
-from tiermq.broker.listening import store_host
-from tiermq.broker.parts import BrokerParts
-from tiermq.broker.put_answers import STORED, answers_with, code_of, refusal_of, with_batch_id
-from tiermq.broker.recall_handle import recall_handle_of, with_recall_handle
-from tiermq.broker.send_checks import (
+from tiermq.broker.broker_config import BrokerConfig
+from tiermq.broker.broker_context import BrokerContext
+from tiermq.broker.group.client_processor import ACCOUNT
+from tiermq.broker.listen_address import store_host
+from tiermq.broker.send.put_answers import (
+    LOOK_S,
+    STORED,
+    DurableAnswers,
+    answers_with,
+    code_of,
+    refusal_of,
+    require_queue,
+    with_batch_id,
+)
+from tiermq.broker.send.recall_processor import recall_handle_of, with_recall_handle
+from tiermq.broker.send.send_checks import (
+    SENT_PROPERTIES_BYTES_MAX,
     SYS_FLAG_TRANSACTION,
+    Destination,
     broker_properties,
     check_batch,
     check_properties,
+    check_room,
     check_topic,
     checked_batch,
     completed,
-    dead_letter_topic,
     group_of_retry,
-    half_place,
+    half_destination,
     is_prepared,
     is_used_up,
     no_such_group,
     no_such_topic,
     queue_of,
-    stored_place,
+    stored_destination,
     sys_flag_of,
     without_delay,
+    writes_with_light_queues,
 )
-from tiermq.broker.send_counts import SendCounts
+from tiermq.broker.topic.topic_table import DLQ_QUEUES, TopicTable
 from tiermq.config import BrokerRole, FlushDiskType
 from tiermq.errors import CorruptRecord, IllegalMessage, RequestRefused
-from tiermq.kernel import Frame, Message, PutResult, SendLane, SendRequest, send_answer
-from tiermq.message.client_batch import ELEMENT_OVERHEAD_BYTES, decode_client_batch, has_more_elements
+from tiermq.kernel import FastSendPath, Frame, Message, PutResult, SendRequest, send_answer
+from tiermq.message.client_batch import ELEMENT_OVERHEAD_BYTES, decode_client_batch, has_more_elements, with_inner_num
 from tiermq.message.hosts import encode_host
 from tiermq.message.ids import UniqueKeyGenerator
-from tiermq.message.inner_batch import with_inner_num
-from tiermq.message.topic_name import RETRY_PREFIX, TIMER_TOPIC, is_broker_topic
+from tiermq.message.properties import TIERMQ_SENDER, with_property
+from tiermq.message.topic_name import RETRY_PREFIX, TIMER_TOPIC, dead_letter_topic, is_broker_topic
+from tiermq.metrics import Registry
 from tiermq.namesrv.topic_config import FILTER_SINGLE_TAG, TopicConfig
-from tiermq.remoting.access import Access, writes
+from tiermq.remoting.access import serves
 from tiermq.remoting.codes import VERSION, RequestCode, ResponseCode
 from tiermq.remoting.connection import Connection
-from tiermq.remoting.limits import BATCH_ELEMENTS_MAX
 from tiermq.remoting.server import remark_of
 from tiermq.status import PutStatus
 from tiermq.store.topic_attributes import ATTRIBUTE as QUEUE_TYPE
 
+BATCH_ELEMENTS_MAX = 32_768
+"""Messages of one batch."""
+
 _log = logging.getLogger(__name__)
 
-ACCESS: dict[int, Access] = {
-    RequestCode.SEND_MESSAGE: writes("topic"),
-    RequestCode.SEND_MESSAGE_V2: writes("b"),
-    RequestCode.SEND_BATCH_MESSAGE: writes("b"),
-}
 INNER_BATCH_FLAGS = 0xC0
 BATCH_QUEUE = "BatchCQ"
-DLQ_QUEUES = 1
 PLACE_CHARACTERS = 16
-"""A message id is where the store is, then the physical offset in so many hexadecimal digits."""
+"""A message id is the store's address, then the physical offset in this number of hexadecimal digits."""
 _PUT_OK = PutStatus.PUT_OK
 _LATE = PutStatus.FLUSH_DISK_TIMEOUT
+LABELS = ("cluster", "node_type", "node_id", "topic", "message_type", "is_system")
 
 
 class _Stored(NamedTuple):
@@ -92,7 +102,7 @@ class _Stored(NamedTuple):
 class SendProcessor:
     """See the module."""
 
-    def __init__(self, parts: BrokerParts) -> None:
+    def __init__(self, parts: BrokerContext) -> None:
         self._parts = parts
         self._config = config = parts.config
         self._topics = parts.topics
@@ -109,19 +119,18 @@ class SendProcessor:
         self._new_key = UniqueKeyGenerator(
             store_host(config.broker_ip1, 0).rpartition(":")[0], clock=parts.clock
         ).next_key
-        self.lane = SendLane(parts.local.appender, self._added, VERSION, self._region, self._trace_on)
-        """Where usual sends to topics that were sent to before are stored."""
+        self.fast_path = FastSendPath(
+            parts.local.appender, self._added, VERSION, self._region, self._trace_on, SENT_PROPERTIES_BYTES_MAX
+        )
+        """Stores plain sends to topics that were sent to before."""
         self._lines: dict[str, list[tuple[Connection, SendRequest]]] = {}
         self._in_lines = 0
         self.counts = SendCounts(parts.metrics, config, parts.topics)
         self.durable = DurableAnswers(parts.local, parts.server, parts.clock)
-        parts.is_busy.append(lambda: self.waiting > 0)
-        parts.periodic.append((LOOK_S, self._look_for_late))
+        parts.hooks.busy_while(lambda: self.waiting > 0)
+        parts.hooks.every(LOOK_S, self._look_for_late)
         parts.topics.listeners.append(self._forget)
-        if self._sync:
-            parts.server.register_send(self.send, ACCESS, take_sends=self.take_sends)
-        else:
-            parts.server.register_send(self.send, ACCESS, self.lane)
+        parts.server.take_sends_by(self.take_sends if self._sync else self.fast_path)
 
     @property
     def waiting(self) -> int:
@@ -135,12 +144,14 @@ class SendProcessor:
     def _look_for_late(self) -> None:
         self.durable.answer_late()
 
-    # The usual way.
+    # Fast path.
 
+    @serves(RequestCode.SEND_MESSAGE, access=writes_with_light_queues("topic", "properties"))
+    @serves(RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, access=writes_with_light_queues("b", "i"))
     def send(self, connection: Connection, request: SendRequest) -> bytes | None:
         """The answer, or None when it comes later. Raises RequestRefused."""
         born_host = connection.born_host or born_host_of(connection)
-        answer = None if self._sync and self._has_no_room else self.lane.take(request, born_host)
+        answer = None if self._sync and self._has_no_room else self.fast_path.take(request, born_host)
         if answer is None:
             return self._send_otherwise(connection, request)
         if not self._sync:
@@ -149,35 +160,35 @@ class SendProcessor:
         return None
 
     def take_sends(self, connection: Connection, frames: list[Frame | SendRequest]) -> int:
-        """Take usual sends at the head of a read, which are answered once they are durable; how many."""
+        """Take plain sends at the head of a read, which are answered once they are durable; how many."""
         room = self._config.send_thread_pool_queue_capacity - self.waiting
         if room <= 0:
             return 0
-        taken, answers = self.lane.take_all(frames if len(frames) <= room else frames[:room], connection.born_host)
+        taken, answers = self.fast_path.take_all(frames if len(frames) <= room else frames[:room], connection.born_host)
         if taken:
             self._hold(connection, taken, answers)
         return taken
 
     def _hold(self, connection: Connection, sends: int, answers: bytes) -> None:
-        """Answer sends that the lane has just taken once they are durable; without answers all of them are one-way."""
+        """Answer sends that the fast path has just taken once they are durable; without answers all are one-way."""
         tail = self._local.appender.tail
-        assert tail is not None  # The lane has put something.
-        end_offset = tail.base + tail.position  # Of the last of them, or of what others have put behind it since.
+        assert tail is not None  # The fast path has put something.
+        end_offset = tail.base + tail.position  # Of the last of them, or of later puts.
         if answers:
             self.durable.add(end_offset, connection, answers, lambda: answers_with(answers, _LATE), sends)
         else:
             self.durable.flush_soon(end_offset)
 
     def _remember(self, topic: str, config: TopicConfig) -> None:
-        """Let sends to a topic go the usual way from now on."""
-        self.lane.open_topic(topic, config.write_queues, self.counts.entry(topic))
-        if self._find(topic) is not config:  # It was changed in another thread, which may have told so before.
+        """Let sends to a topic take the fast path from now on."""
+        self.fast_path.open_topic(topic, config.write_queues, self.counts.entry(topic))
+        if self._find(topic) is not config:  # Another thread has changed it, and may have called `_forget` before.
             self._forget((topic,))
 
     def _forget(self, topics: Iterable[str]) -> None:
-        """Topics were changed or deleted; any thread tells it."""
+        """Topics were changed or deleted. Any thread may call."""
         for topic in topics:
-            self.lane.close_topic(topic)
+            self.fast_path.close_topic(topic)
 
     # Otherwise.
 
@@ -195,7 +206,7 @@ class SendProcessor:
             return None
         if not request.body:
             raise RequestRefused("the message is illegal: it has no body", ResponseCode.MESSAGE_ILLEGAL)
-        if _is_usual(config):
+        if _takes_fast_path(config):
             self._remember(topic, config)
         if request.batch:
             return self._send_batch(connection, request, config)
@@ -210,17 +221,24 @@ class SendProcessor:
         queue_id = queue_of(request, config, self._chance) if config.name == request.topic else 0
         properties, key = completed(request.properties, self._added, self._new_key)
         check_properties(config, properties)
-        place = Place(config.name, queue_id, properties if delay else without_delay(properties))
+        destination = Destination(config.name, queue_id, properties if delay else without_delay(properties))
         sys_flag = sys_flag_of(request, config)
-        if is_prepared(request, place.properties):
-            place = half_place(place, self._config, self._levels, self._parts.timers)
+        if is_prepared(request, destination.properties):
+            destination = half_destination(destination, self._config, self._levels, self._parts.timers)
+            if (account := connection.attributes.get(ACCOUNT)) is not None:
+                named = with_property(destination.properties, TIERMQ_SENDER, account.access_key)
+                destination = destination._replace(properties=named)
             sys_flag &= ~SYS_FLAG_TRANSACTION
         else:
-            place = stored_place(place, sys_flag, self._levels, self._parts.timers)
-        message = message_to_store(connection, request, place, sys_flag)
+            destination = stored_destination(destination, sys_flag, self._levels, self._parts.timers)
+        check_room(request.topic, len(destination.properties))
+        message = message_to_store(connection, request, destination, sys_flag)
         self._require_room()
+        require_queue(self._local, config.name, queue_id)
         result = self._append(message)
-        handle = recall_handle_of(place, self._config.broker_name, key) if place.topic == TIMER_TOPIC else ""
+        handle = (
+            recall_handle_of(destination, self._config.broker_name, key) if destination.topic == TIMER_TOPIC else ""
+        )
         return self._answered(connection, request, result, message.waits_for_store, queue_id, key, handle)
 
     def _send_retry(self, connection: Connection, request: SendRequest, config: TopicConfig) -> bytes | None:
@@ -230,14 +248,14 @@ class SendProcessor:
             groups = self._parts.groups
             self._make_first(connection, request, lambda: groups.find_or_make(name), no_such_group(request.topic))
             return None
-        if not is_used_up(request, group, self._parts.holds_locks(name)):
+        if not is_used_up(request, group, self._parts.clients.locks.holds_any(name)):
             return self._store(connection, request, config)
-        dead = self._find(dead_letter_topic(request.topic))
+        dead = self._find(dead_letter_topic(name))
         if dead is None:
             self._make_first(
                 connection,
                 request,
-                lambda: self._topics.make(dead_letter_topic(request.topic), DLQ_QUEUES, DLQ_QUEUES),
+                lambda: self._topics.make(dead_letter_topic(name), DLQ_QUEUES, DLQ_QUEUES),
                 no_such_topic(request),
             )
             return None
@@ -256,12 +274,13 @@ class SendProcessor:
         properties, key = completed(request.properties, self._added, None)
         sys_flag = sys_flag_of(request, config)
         check_batch(properties, sys_flag)
-        body = checked_batch(request.body, config)
+        body = checked_batch(request.body, config, properties)
         self._require_room()
-        place = Place(config.name, queue_id, properties)
+        require_queue(self._local, config.name, queue_id)
+        destination = Destination(config.name, queue_id, properties)
         if config.attributes.get(QUEUE_TYPE) == BATCH_QUEUE:
-            return self._send_inner_batch(connection, request, place, body, sys_flag, key)
-        envelope = message_to_store(connection, request, place, sys_flag, body)
+            return self._send_inner_batch(connection, request, destination, body, sys_flag, key)
+        envelope = message_to_store(connection, request, destination, sys_flag, body)
         try:
             results = self._local.append_batch(envelope)
         except (CorruptRecord, IllegalMessage) as error:
@@ -277,17 +296,25 @@ class SendProcessor:
         return self._answered_stored(connection, request, whole, envelope.waits_for_store, queue_id, key)
 
     def _send_inner_batch(
-        self, connection: Connection, request: SendRequest, place: Place, body: bytes, sys_flag: int, key: str
+        self,
+        connection: Connection,
+        request: SendRequest,
+        destination: Destination,
+        body: bytes,
+        sys_flag: int,
+        key: str,
     ) -> bytes | None:
         """A batch for a topic whose queues hold batches: one record with all of it."""
         try:
             count = len(decode_client_batch(body))
         except CorruptRecord as error:
             raise RequestRefused(str(error), ResponseCode.MESSAGE_ILLEGAL) from error
-        place = place._replace(properties=with_inner_num(place.properties, count))
-        message = message_to_store(connection, request, place, sys_flag | INNER_BATCH_FLAGS, body)
+        destination = destination._replace(properties=with_inner_num(destination.properties, count))
+        message = message_to_store(connection, request, destination, sys_flag | INNER_BATCH_FLAGS, body)
         result = self._append(message)
-        return self._answered(connection, request, result, message.waits_for_store, place.queue_id, "", batch_id=key)
+        return self._answered(
+            connection, request, result, message.waits_for_store, destination.queue_id, "", batch_id=key
+        )
 
     # Answers.
 
@@ -296,7 +323,7 @@ class SendProcessor:
         handle: str = "", batch_id: str = "",
     ) -> bytes | None:  # fmt: skip
         if result.status not in STORED:
-            code, remark = code_of(result.status)
+            code, remark = code_of(result.status, self._local.why_not_writeable)
             self.counts.refused += 1
             raise RequestRefused(remark or result.status.name, code)
         stored = _Stored(result.message_id or "", result.queue_offset, result.end_offset, result.size, result.count)
@@ -345,7 +372,7 @@ class SendProcessor:
     def _make_first(
         self, connection: Connection, request: SendRequest, work: Callable[[], object], missing: RequestRefused
     ) -> None:
-        """Do `work` in the pool, then go on with every send that came for the topic meanwhile; `missing` if it gives
+        """Do `work` in the pool, then continue with the topic's sends that arrived meanwhile; `missing` if it gives
         None."""
         topic = request.topic
         self._require_room()
@@ -356,15 +383,15 @@ class SendProcessor:
         self._require_room()
         self._lines.setdefault(request.topic, []).append((connection, request))
         self._in_lines += 1
-        self.lane.is_open = False  # Or a send could overtake one that waits.
+        self.fast_path.is_open = False  # Or a send could overtake one that waits.
 
     def _made(self, topic: str, made: object, error: Exception | None, missing: RequestRefused) -> None:
         line = self._lines.pop(topic)
         self._in_lines -= len(line)
-        self.lane.is_open = not self._lines
+        self.fast_path.is_open = not self._lines
         refused = missing if made is None else None
         if error is not None:
-            _log.error("topic %s: what a send needs could not be made", topic, exc_info=error)
+            _log.error("topic %s: the topic or group of a send could not be created", topic, exc_info=error)
             refused = RequestRefused(remark_of(error), ResponseCode.SYSTEM_ERROR)
         for connection, request in line:
             self._go_on(connection, request, refused)
@@ -374,9 +401,9 @@ class SendProcessor:
             if refused is not None:
                 raise refused
             answer = self.send(connection, request)
-        except Exception as error:  # noqa: BLE001 - a request's outermost edge: those behind it in line go on
+        except Exception as error:  # noqa: BLE001 - a request's outermost edge: later requests continue
             if not isinstance(error, RequestRefused):
-                _log.error("a send to %s that had waited failed", request.topic, exc_info=error)
+                _log.error("a queued send to %s failed", request.topic, exc_info=error)
                 error = RequestRefused(remark_of(error))
             if not request.is_oneway:
                 connection.send(refusal_of(request, error))
@@ -385,8 +412,8 @@ class SendProcessor:
             connection.send_bytes(answer)
 
 
-def _is_usual(config: TopicConfig) -> bool:
-    """Whether sends to a topic need no look at anything but themselves."""
+def _takes_fast_path(config: TopicConfig) -> bool:
+    """Whether sends to a topic can take the fast path."""
     return (
         not config.attributes
         and not config.order
@@ -397,17 +424,17 @@ def _is_usual(config: TopicConfig) -> bool:
 
 
 def message_to_store(
-    connection: Connection, request: SendRequest, place: Place, sys_flag: int, body: bytes | None = None
+    connection: Connection, request: SendRequest, destination: Destination, sys_flag: int, body: bytes | None = None
 ) -> Message:
     """The message to store, with the request's body unless another is given. Raises RequestRefused for what no record
     can hold.
     """
     try:
         return Message(
-            place.topic,
+            destination.topic,
             request.body if body is None else body,
-            place.queue_id,
-            encoded_properties=place.properties,
+            destination.queue_id,
+            encoded_properties=destination.properties,
             flag=request.flag,
             sys_flag=sys_flag,
             born_timestamp_ms=request.born_ms,
@@ -422,7 +449,58 @@ def born_host_of(connection: Connection) -> bytes:
     """The peer's address as a record keeps it."""
     if not connection.born_host:
         host, port = connection.peer
-        # A socket for both families tells an IPv4 peer as ::ffff:1.2.3.4; a link-local one has a scope behind %.
+        # A dual-stack socket shows an IPv4 peer as ::ffff:1.2.3.4; a link-local address has a scope after %.
         host = host.removeprefix("::ffff:").partition("%")[0]
         connection.born_host = encode_host(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
     return connection.born_host
+
+
+class SendCounts:
+    """How much producers sent to which topic, under RocketMQ's metric names.
+
+    Counting costs a send one dictionary look-up; metrics are updated when they are read. Belongs to
+    the loop's thread; a rendering in another thread sees figures that are a moment old.
+    """
+
+    def __init__(self, registry: Registry, config: BrokerConfig, topics: TopicTable) -> None:
+        self.refused = 0
+        self._config = config
+        self._topics = topics
+        self._by_topic: dict[str, list[int]] = {}
+        self._told: dict[str, tuple[int, int]] = {}
+        self._messages = registry.counter("rocketmq_messages_in_total", "messages received from producers", LABELS)
+        self._bytes = registry.counter(
+            "rocketmq_throughput_in_total", "bytes of records received from producers", LABELS
+        )
+        registry.counter("tiermq_sends_refused_total", "sends refused by the store", (), lambda: self.refused)
+        registry.add_collector(self.collect)
+
+    def entry(self, topic: str) -> list[int]:
+        """Messages and bytes of a topic, for frequent counting: add to both."""
+        return self._by_topic.setdefault(topic, [0, 0])
+
+    def add(self, topic: str, size_bytes: int, count: int = 1) -> None:
+        found = self.entry(topic)
+        found[0] += count
+        found[1] += size_bytes
+
+    def of(self, topic: str) -> tuple[int, int]:
+        """Messages and bytes that were sent to a topic since the start."""
+        messages, size_bytes = self._by_topic.get(topic, (0, 0))
+        return messages, size_bytes
+
+    def collect(self) -> None:
+        for topic, (messages, size_bytes) in tuple(self._by_topic.items()):
+            before_messages, before_bytes = self._told.get(topic, (0, 0))
+            is_system = str(self._topics.is_system(topic)).lower()
+            labels = (
+                self._config.broker_cluster_name,
+                "broker",
+                self._config.broker_name,
+                topic,
+                "normal",
+                is_system,
+            )
+            self._messages.labels(*labels).add(messages - before_messages)
+            self._bytes.labels(*labels).add(size_bytes - before_bytes)
+            self._told[topic] = (messages, size_bytes)

@@ -1,6 +1,6 @@
-"""Registration: tells name servers, ours or RocketMQ's, that this broker is there and which topics it has.
+"""Registration: registers this broker and its topics at name servers of TierMQ or RocketMQ.
 
-To each name server goes the whole topic table at the start, after each lost connection and every 30 s, and between
+Each name server gets the whole topic table at the start, after each lost connection and every 30 s, and between
 those only what has changed, at once. A name server that refuses a change (it was restarted and has never seen the
 whole) gets the whole. One that cannot be reached is tried again, first after a second, later every 30 s.
 
@@ -9,7 +9,7 @@ whole) gets the whole. One that cannot be reached is tried again, first after a 
                           └────────────────────────── rest ◄──────────────────────────────┘
 
 Invariants: name servers never wait for each other, and the broker for none of them: everything here happens in one
-thread with a loop of its own, and `topics_changed` only leaves a note. Who changes a topic by hand can wait until it is
+thread with a loop of its own, and `topics_changed` only sets a flag. Admin requests can wait until a change is
 known (`wait_told`), for a while, and never for a name server that is away. `stop` takes the broker off every name
 server that can be reached, and does not wait longer than the request timeout for one that cannot.
 """
@@ -25,15 +25,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from tiermq.errors import RemotingError, RequestRefused
-from tiermq.namesrv.register_body import body_checksum, encode_register_body
-from tiermq.namesrv.topic_config import DataVersion, TopicConfig, text_map_in
-from tiermq.remoting.acl import Credentials
-from tiermq.remoting.addresses import Address
-from tiermq.remoting.client import RemotingClient
+from tiermq.namesrv.topic_config import DataVersion, TopicConfig, body_checksum, encode_register_body
+from tiermq.remoting.client import Address, RemotingClient
 from tiermq.remoting.codes import RequestCode, ResponseCode
 from tiermq.remoting.command import RemotingCommand
-from tiermq.remoting.json_dialect import decode_object
+from tiermq.remoting.json_dialect import decode_object, text_map_in
 from tiermq.remoting.loop_thread import LoopThread
+from tiermq.remoting.permissions import Credentials
 
 _log = logging.getLogger(__name__)
 
@@ -55,14 +53,14 @@ class TopicSnapshot:
 
 
 class TopicSource(Protocol):
-    """Who knows the topics: the broker's topic table. Called in the registration's thread."""
+    """The source of topics: the broker's topic table. Called in the registration's thread."""
 
     def registration_snapshot(self) -> TopicSnapshot: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerIdentity:
-    """Who the broker is. `address` is what clients dial; `timeout_ms` None is the name server's default."""
+    """The broker's identity. `address` is what clients connect to; `timeout_ms` None is the name server's default."""
 
     cluster: str
     name: str
@@ -72,7 +70,7 @@ class BrokerIdentity:
     timeout_ms: int | None = None
 
     def ext(self) -> dict[str, str]:
-        """The fields that say so in a request."""
+        """The identity as fields of a request."""
         return {
             "brokerAddr": self.address,
             "brokerId": str(self.broker_id),
@@ -83,7 +81,7 @@ class BrokerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class NameServerStatus:
-    """How things stand with one name server."""
+    """The registration state of one name server."""
 
     address: str
     is_registered: bool
@@ -144,7 +142,7 @@ class BrokerRegistration:
         await asyncio.gather(*(session.end() for session in self._sessions))
 
     def topics_changed(self, names: Iterable[str]) -> None:
-        """These topics are new, other than before, or gone. Leaves a note; a burst of calls becomes one request."""
+        """These topics were created, changed or deleted. Sets a flag; a burst of calls becomes one request."""
         thread = self._thread
         if thread is None:
             return
@@ -156,7 +154,7 @@ class BrokerRegistration:
             self._note_is_left = True
         try:
             thread.loop.call_soon_threadsafe(self._hand_over)
-        except RuntimeError:  # The loop was closed meanwhile: the broker stops, and nobody needs to be told.
+        except RuntimeError:  # The loop was closed meanwhile: the broker stops, and no registration is needed.
             _log.debug("a change of topics came after the end of the registration")
 
     def _hand_over(self) -> None:
@@ -177,7 +175,7 @@ class BrokerRegistration:
             )
 
     def went_on(self) -> None:
-        """Something was accepted, or a name server lost: whoever waits looks again."""
+        """Something was accepted, or a name server lost: waiting threads check again."""
         with self._went_on:
             self._went_on.notify_all()
 
@@ -189,7 +187,7 @@ class BrokerRegistration:
         return [session.status() for session in self._sessions]
 
     def accepted(self, answer: RemotingCommand) -> None:
-        """A whole registration was accepted; the name server may have said which topics are ordered."""
+        """A whole registration was accepted; the name server may have sent the ordered topics."""
         self._registered.set()
         if self.on_order_topics is not None and len(answer.body):
             table = decode_object(answer.body).get("table")
@@ -235,7 +233,7 @@ class _Session:
             self._news.set()
 
     def owes(self, notes: int) -> bool:
-        """Whether the name server will hear what it has not accepted yet of so many notes. Any thread may ask."""
+        """Whether the name server will still get changes up to this number. Any thread may call."""
         return self._is_registered and self._told < notes
 
     async def end(self) -> None:
@@ -248,7 +246,7 @@ class _Session:
                     request = RemotingCommand(RequestCode.UNREGISTER_BROKER, ext=self._owner.identity.ext())
                     await self._client.request(request, self._owner.timeout_s)
             except RemotingError as error:
-                _log.info("%s: it was not told that the broker ends: %s", self, error)
+                _log.info("%s: the broker could not be unregistered: %s", self, error)
             self._is_registered = False
             await self._drop_client()
 
@@ -265,7 +263,7 @@ class _Session:
             await self._rest(rest_s)
 
     async def _register(self) -> None:
-        """Say what is due: changes when there are some and the name server knows us, the whole otherwise."""
+        """Send what is due: changes if the name server knows this broker, else the whole table."""
         changed, self._changed = self._changed, set()
         noted = self._noted
         snapshot = self._owner.source.registration_snapshot()
@@ -282,9 +280,10 @@ class _Session:
 
     async def _send_whole(self, topics: list[TopicConfig], version: DataVersion) -> RemotingCommand:
         """In parts: fifty thousand topics at once would hold a name server up, and exceed a frame before long. What
-        comes behind the first part is a change to it. A lone topic could not be told from a change, and joins the part
-        before it. A name server takes topics that it has only from a version that it has not, so each part brings one
-        of its own, and the last the true one; unless it knows that one, then nothing has changed but what it lost.
+        comes behind the first part is a change to it. A lone topic could not be distinguished from a change, and joins
+        the part before it. A name server takes topics that it has only from a version that it has not, so each part
+        brings one of its own, and the last the true one; unless it knows that one, then nothing has changed but what it
+        lost.
         """
         begins = list(range(0, max(1, len(topics) - 1), PART_TOPICS))
         is_known = self._is_registered and self._version == version
@@ -344,9 +343,9 @@ class _Session:
         self._owner.went_on()
 
     async def _failed(self, error: Exception) -> float:
-        """Note it, and say how long to rest. It is said aloud once, not every 30 s."""
+        """Record the failure, and return the delay. It is logged once, not every 30 s."""
         if self._failures_in_row == 0:
-            _log.warning("%s: not registered there, trying again: %s", self, error)
+            _log.warning("%s: the registration failed, retrying: %s", self, error)
         self._lost()
         self._failed_count += 1
         self._failures_in_row += 1

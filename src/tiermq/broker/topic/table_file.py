@@ -1,21 +1,27 @@
-"""TableFile: where a broker's table of topics or groups is kept: RocketMQ's JSON file, and a journal of late changes.
+"""StoredTable and TableFile: a broker's table of topics or groups, in RocketMQ's JSON file and a journal of changes.
 
 A small table is written whole at each change, so that the file is always what RocketMQ expects. A large one appends the
 change to the journal (`store/table_journal.py`), which costs the same however many entries there are; the file follows
 with `flush`, some seconds later and at a clean end.
 
-Invariant: a change that `save` returned from is on disk. Belongs to its table, whose lock guards it.
+Invariant: a change that `save` returned from is on disk. A TableFile belongs to its table, whose lock guards it.
 """
 
 from __future__ import annotations
 
 import os
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
+from tiermq.clock import Clock
 from tiermq.files.os_file_access import OsFileAccess
-from tiermq.namesrv.topic_config import DataVersion
+from tiermq.namesrv.topic_config import NO_VERSION, DataVersion
 from tiermq.store.table_journal import JournalChanges, TableJournal, Version
+
+TABLE_ENTRIES_MAX = 5_000
+"""Topics or groups of one request that makes them."""
 
 WHOLE_BYTES_MAX = 16 * 1024
 """A file up to this size, some 70 topics, is written whole at each change."""
@@ -38,9 +44,9 @@ class TableFile:
         return self._access.read_config(self.path, decode)
 
     def changes_since(
-        self, version: DataVersion, has: Callable[[str], bool], check: Callable[[str, Any], None]
+        self, version: DataVersion, has: Callable[[str], bool], check: Callable[[str, Any], object]
     ) -> JournalChanges:
-        """What a broker that was killed has left in the journal. Whoever takes it over writes the table whole.
+        """The journal of a killed broker. The caller that applies it writes the whole table.
 
         `check(name, entry)` raises a TierMQError for an entry that cannot be. Raises StoreDamaged.
         """
@@ -52,7 +58,7 @@ class TableFile:
     def save(
         self, version: DataVersion, put: Mapping[str, Any], gone: Collection[str], whole: Callable[[], bytes]
     ) -> None:
-        """One change: `put` as the file has it, and the names that are gone. Raises OSError."""
+        """One change: `put` as the file has it, and the deleted names. Raises OSError."""
         if self._bytes <= WHOLE_BYTES_MAX or self._journal.has_failed:
             self.write(version, whole())
         else:
@@ -85,3 +91,75 @@ def numbers(version: DataVersion) -> Version:
 def version_after(changes: JournalChanges, version: DataVersion, now_ms: int) -> DataVersion:
     """The version of a table with these changes: the journal's, or a new one where another program wrote the file."""
     return version.next(now_ms) if changes.version is None else DataVersion(*changes.version)
+
+
+class TableEntry(Protocol):
+    def to_json(self) -> dict[str, Any]: ...
+
+
+Entry = TypeVar("Entry", bound=TableEntry)
+
+
+class StoredTable(ABC, Generic[Entry]):
+    """Entries by name, in a TableFile. Any thread may read; changes are made under `_lock`, one at a time."""
+
+    def __init__(self, path: str, clock: Clock) -> None:
+        self.path = path
+        self._clock = clock
+        self._file = TableFile(path)
+        self._lock = threading.Lock()
+        self._table: dict[str, Entry] = {}
+        self.data_version = NO_VERSION
+
+    @abstractmethod
+    def _encoded(self, table: Mapping[str, Entry], version: DataVersion) -> bytes:
+        """The file with this table."""
+
+    @abstractmethod
+    def _decoded_entry(self, name: str, value: object) -> Entry:
+        """An entry of the journal. Raises RequestRefused for one that cannot be."""
+
+    def get(self, name: str) -> Entry | None:
+        return self._table.get(name)
+
+    @property
+    def table(self) -> Mapping[str, Entry]:
+        """A copy of all entries."""
+        return self._table.copy()
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the file lacks changes that are in the journal."""
+        return self._file.is_behind
+
+    def flush(self) -> bool:
+        """Write the file whole where it is behind; whether it was. Raises OSError."""
+        with self._lock:
+            return self._file.flush(self.data_version, lambda: self._encoded(self._table, self.data_version))
+
+    def _change(self, put: Mapping[str, Entry], gone: Collection[str] = ()) -> None:
+        """Durable first, then visible. Under the lock."""
+        version = self.data_version.next(self._clock.now_ms())
+
+        def whole() -> bytes:
+            table = {**self._table, **put}
+            return self._encoded({name: each for name, each in table.items() if name not in gone}, version)
+
+        self._file.save(version, {name: each.to_json() for name, each in put.items()}, gone, whole)
+        self._table.update(put)
+        for name in gone:
+            self._table.pop(name, None)
+        self.data_version = version
+
+    def _replay(self) -> None:
+        """Apply the journal of a broker that was killed."""
+        changes = self._file.changes_since(self.data_version, self._table.__contains__, self._decoded_entry)
+        if changes.put or changes.gone:
+            for name in changes.gone:
+                self._table.pop(name, None)
+            self._table.update({name: self._decoded_entry(name, each) for name, each in changes.put.items()})
+            self.data_version = version_after(changes, self.data_version, self._clock.now_ms())
+            self._file.write(self.data_version, self._encoded(self._table, self.data_version))

@@ -6,7 +6,10 @@
 How a change reaches the disk is in `table_file`: its cost does not grow with the number of topics.
 
 Invariants: a topic that a change returned from is on disk; readers need no lock; each change makes a new data version
-and tells every listener the names that changed, in the thread of the change.
+and notifies every listener of the names that changed, in the thread of the change.
+Attributes change as mqadmin writes them: `+message.type=FIFO,-reserve.time` sets the first and removes the second. A
+new topic can only be given attributes; those that decide how messages are stored (`queue.type`, `cleanup.policy`) never
+change. A refused change changes nothing; its remark is RocketMQ's, which tools show.
 System topics always exist and are never deleted; those named after the cluster and the broker belong to them.
 """
 
@@ -20,8 +23,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from tiermq.broker.broker_config import BrokerConfig
-from tiermq.broker.registration import TopicSnapshot
-from tiermq.broker.table_file import TableFile, version_after
+from tiermq.broker.topic.broker_registration import TopicSnapshot
+from tiermq.broker.topic.table_file import StoredTable
 from tiermq.clock import Clock
 from tiermq.errors import RequestRefused, TierMQError
 from tiermq.message.topic_name import (
@@ -45,25 +48,101 @@ from tiermq.namesrv.topic_config import (
     PERM_INHERIT,
     PERM_READ,
     PERM_WRITE,
+    SYS_FLAG_UNIT,
+    SYS_FLAG_UNIT_SUBSCRIBED,
     DataVersion,
     TopicConfig,
-    object_in,
 )
 from tiermq.remoting.codes import ResponseCode
-from tiermq.remoting.json_dialect import decode_object, encode_body, quoted
+from tiermq.remoting.json_dialect import decode_object, encode_body, object_in, quoted
+from tiermq.settings import LONG_MAX
+
+MESSAGE_TYPE = "message.type"
+RESERVE_TIME = "reserve.time"
+"""RocketMQ's: how many hours the tier keeps a topic's messages; 0 and -1: the broker's setting."""
+RESERVE_BYTES = "reserve.bytes"
+"""Ours: how many bytes of a topic the tier keeps, by the same rule."""
+RETENTION = (RESERVE_TIME, RESERVE_BYTES)
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "queue.type": ("SimpleCQ", "BatchCQ"),
+    "cleanup.policy": ("DELETE", "COMPACTION"),
+    MESSAGE_TYPE: ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
+}
+_FIXED = frozenset({"queue.type", "cleanup.policy"})
+
+
+def parse_attributes(text: str) -> dict[str, str | None]:
+    """Name → value, or None to take it away. Raises RequestRefused."""
+    found: dict[str, str | None] = {}
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.partition("=")
+        sign, name = name[:1], name[1:]
+        if not name or sign not in ("+", "-") or (sign == "+") != bool(equals):
+            what = "add/alter" if equals else "delete"
+            raise RequestRefused(f"{what} attribute format is wrong: {part.partition('=')[0]}")
+        if name in found:
+            raise RequestRefused(f"key duplication: {name}")
+        found[name] = value if sign == "+" else None
+    return found
+
+
+def altered_attributes(
+    current: Mapping[str, str] | None, changes: Mapping[str, str | None], *, mixed_allowed: bool = False
+) -> dict[str, str]:
+    """The attributes after a change; `current` is None for a new topic. Raises RequestRefused."""
+    result = dict(current or {})
+    for name, value in changes.items():
+        if name not in RETENTION and name not in _CHOICES:
+            raise RequestRefused(f"unsupported key: {name}")
+        if current is None and value is None:
+            raise RequestRefused(f"only add attribute is supported while creating topic. key: {name}")
+        if current is not None and name in _FIXED:
+            raise RequestRefused(f"attempt to update an unchangeable attribute. key: {name}")
+        if value is None:
+            if name not in result:
+                raise RequestRefused(f"attempt to delete a nonexistent key: {name}")
+            del result[name]
+            continue
+        _check_value(name, value)
+        result[name] = value
+    if result.get(MESSAGE_TYPE) == "MIXED" and not mixed_allowed:
+        raise RequestRefused("MIXED message type is not supported.", ResponseCode.INVALID_PARAMETER)
+    return result
+
+
+def _check_value(name: str, value: str) -> None:
+    if name in RETENTION:
+        digits = value.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and -1 <= int(value) <= LONG_MAX):
+            raise RequestRefused(f"value is not in range(-1, {LONG_MAX}): {value[:40]}")
+    elif value not in _CHOICES[name]:
+        raise RequestRefused(f"value is not in set: [{', '.join(_CHOICES[name])}]")
+
+
+def retention_of(attributes: Mapping[str, str]) -> tuple[int, int]:
+    """A topic's retention in hours and bytes from its attributes; -1 for the broker's setting."""
+    hours, size = (int(attributes.get(name, -1)) for name in RETENTION)
+    return hours if hours > 0 else -1, size if size > 0 else -1
+
+
+def with_retention(attributes: Mapping[str, str], hours: int, max_bytes: int) -> dict[str, str]:
+    """The attributes for that retention; none for -1."""
+    found = {name: value for name, value in attributes.items() if name not in RETENTION}
+    return found | {name: str(value) for name, value in zip(RETENTION, (hours, max_bytes), strict=True) if value > 0}
+
 
 _log = logging.getLogger(__name__)
 
 FILE = "topics.json"
+DLQ_QUEUES = 1
+"""Of the topic of a group's dead letters."""
 READ_WRITE = PERM_READ | PERM_WRITE
-SYS_FLAG_UNIT = 1
-SYS_FLAG_UNIT_SUBSCRIPTION = 2
 TopicListener = Callable[[Collection[str]], None]
 
 
 @dataclass(slots=True)
 class _Asked:
-    """Topics that a thread wants made, and what became of it."""
+    """Topics that a thread wants to create, and the result."""
 
     topics: list[TopicConfig]
     made: list[str] = field(default_factory=list)
@@ -71,7 +150,7 @@ class _Asked:
     failure: OSError | TierMQError | None = None
 
 
-class TopicTable:
+class TopicTable(StoredTable[TopicConfig]):
     """See the module. Any thread may call; changes go one at a time."""
 
     def __init__(
@@ -82,17 +161,12 @@ class TopicTable:
         Without a file the topics are those that the store has queues of, `held`: so it is with a store that was
         restored from its tier, or filled without a broker. With a file, a topic that it lacks was deleted.
         """
-        self.path = os.path.join(directory, FILE)
+        super().__init__(os.path.join(directory, FILE), clock)
         self.config = config
         self.listeners: list[TopicListener] = []
-        self._clock = clock
-        self._file = TableFile(self.path)
-        self._lock = threading.Lock()
         self._asked_lock = threading.Lock()
         self._asked: list[_Asked] = []
-        self._table: dict[str, TopicConfig] = {}
         self._own_names = frozenset(each.name for each in system_topics(config))
-        self.data_version = NO_VERSION
         held = held or {}
         if (found := self._file.read(decode_topics)) is not None:
             self._table, self.data_version = found
@@ -109,16 +183,10 @@ class TopicTable:
 
     # Reading.
 
-    def get(self, name: str) -> TopicConfig | None:
-        return self._table.get(name)
-
-    @property
-    def table(self) -> Mapping[str, TopicConfig]:
-        """All of them, as they are now."""
-        return self._table.copy()
-
-    def __len__(self) -> int:
-        return len(self._table)
+    def queue_count(self, name: str) -> int:
+        """How many queues a topic has for readers or writers; 0 for one that is unknown."""
+        found = self._table.get(name)
+        return 0 if found is None else max(found.read_queues, found.write_queues)
 
     def is_system(self, name: str) -> bool:
         """Whether a topic is one of those that every broker has, or the system's by its name."""
@@ -142,7 +210,7 @@ class TopicTable:
         self._tell(changed)
 
     def delete(self, names: Collection[str]) -> list[str]:
-        """Drop topics that are not the system's; says which there were."""
+        """Delete topics that are not system topics; returns those that existed."""
         with self._lock:
             gone = [name for name in names if name in self._table and not self.is_system(name)]
             if gone:
@@ -152,18 +220,18 @@ class TopicTable:
         return gone
 
     def for_send(self, name: str, default_topic: str, queues: int, unit_mode: bool = False) -> TopicConfig | None:
-        """The topic, made from `default_topic` if that is allowed; None when there is none and none may be made."""
+        """The topic, created from `default_topic` if allowed; None if it does not exist and may not be created."""
         found = self._table.get(name)
         if found is not None:
             return found
         if name.startswith(RETRY_PREFIX):
-            return self.make(name, 1, 1, sys_flag=SYS_FLAG_UNIT_SUBSCRIPTION if unit_mode else 0)
+            return self.make(name, 1, 1, sys_flag=SYS_FLAG_UNIT_SUBSCRIBED if unit_mode else 0)
         pattern = self._table.get(default_topic)
         if pattern is None or not pattern.perm & PERM_INHERIT:
             return None
         if default_topic == AUTO_CREATE_TOPIC and not self.config.auto_create_topic_enable:
             return None
-        count = max(1, min(queues, pattern.write_queues))  # The original makes topics without queues, too.
+        count = max(1, min(queues, pattern.write_queues))  # RocketMQ creates topics without queues, too.
         return self.make(name, count, count, pattern.perm & ~PERM_INHERIT, SYS_FLAG_UNIT if unit_mode else 0)
 
     def make(
@@ -175,7 +243,7 @@ class TopicTable:
         return self._table.get(name, wanted)
 
     def make_all(self, topics: Iterable[TopicConfig]) -> None:
-        """Make those that there are none of. All of them, with those that other threads ask for, cost one write."""
+        """Create missing topics. All of them, with those of other threads, cost one write."""
         asked = _Asked(list(topics))
         if all(each.name in self._table for each in asked.topics):
             return
@@ -189,7 +257,7 @@ class TopicTable:
         self._tell(asked.made)
 
     def _make_asked(self) -> None:
-        """What threads that wait for the lock ask for, together: a sync for each would be slow."""
+        """Requests of threads that wait for the lock, together: a sync for each would be slow."""
         with self._asked_lock:
             waiting, self._asked = self._asked, []
         made: dict[str, TopicConfig] = {}
@@ -209,7 +277,7 @@ class TopicTable:
             _log.info("topic %s: created with %d queues", each.name, each.write_queues)
 
     def set_order(self, orderly: Mapping[str, str]) -> None:
-        """Which topics are ordered, as a name server tells: those and no others."""
+        """Set the ordered topics, as sent by a name server."""
         changed = [
             replace(each, order=each.name in orderly)
             for each in list(self._table.values())
@@ -218,46 +286,15 @@ class TopicTable:
         if changed:
             self.put_all(changed)
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether the file lacks changes that are in the journal."""
-        return self._file.is_behind
+    def _encoded(self, table: Mapping[str, TopicConfig], version: DataVersion) -> bytes:
+        return encode_topics(table, version)
 
-    def flush(self) -> bool:
-        """Write the file whole where it is behind; whether it was. Raises OSError."""
-        with self._lock:
-            return self._file.flush(self.data_version, lambda: encode_topics(self._table, self.data_version))
-
-    def _change(self, put: Mapping[str, TopicConfig], gone: Collection[str] = ()) -> None:
-        """Durable first, then visible."""
-        version = self.data_version.next(self._clock.now_ms())
-
-        def whole() -> bytes:
-            table = {**self._table, **put}
-            return encode_topics({name: each for name, each in table.items() if name not in gone}, version)
-
-        self._file.save(version, {name: each.to_json() for name, each in put.items()}, gone, whole)
-        self._table.update(put)
-        for name in gone:
-            self._table.pop(name, None)
-        self.data_version = version
-
-    def _replay(self) -> None:
-        """Take over what a broker that was killed had left in the journal."""
-        changes = self._file.changes_since(self.data_version, self._table.__contains__, self._check_entry)
-        if changes.put or changes.gone:
-            for name in changes.gone:
-                self._table.pop(name, None)
-            self._table.update({name: TopicConfig.from_json(each, name) for name, each in changes.put.items()})
-            self.data_version = version_after(changes, self.data_version, self._clock.now_ms())
-            self._file.write(self.data_version, encode_topics(self._table, self.data_version))
-
-    def _check_entry(self, name: str, entry: object) -> None:
-        """Of the journal. Raises RequestRefused."""
-        found = TopicConfig.from_json(entry, name)
+    def _decoded_entry(self, name: str, value: object) -> TopicConfig:
+        found = TopicConfig.from_json(value, name)
         # RocketMQ's newer retry topics have a `+`, which is illegal elsewhere.
         if found.name != name or (name not in self._own_names and topic_problem(name.replace("+", "_")) is not None):
             raise RequestRefused(f"a topic named {found.name[:80]!r} under {name[:80]!r}")
+        return found
 
     def _tell(self, names: Collection[str]) -> None:
         for listener in self.listeners:

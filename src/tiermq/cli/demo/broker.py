@@ -1,8 +1,8 @@
 """The demo's broker: a real `tiermq serve`, in a process of its own, with a file of settings beside its store.
 
-It is started, killed, started again and ended on the same directory, each time on free ports. It says by its ready line
-where it is. It ends by itself when the demo is gone, however that came: its standard input is a pipe that nobody writes
-to, and the end of that pipe is the end of the demo.
+It is started, killed, started again and ended on the same directory, each time on free ports. Its ready line has
+its address. It ends when the demo ends, for any reason: its standard input is a pipe without
+data, and end of file means that the demo has ended.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from tiermq.cli.demo_orders import RECORD_BYTES, DemoFailed
+from tiermq.cli.demo.orders import RECORD_BYTES, DemoFailed
+from tiermq.files.file_access import PAGE_BYTES
 
-CLUSTER = "DefaultCluster"
+DEMO_CLUSTER = "DefaultCluster"
 BROKER = "demo"
 COMPLAINT_MAX = 1_000
 INDEX_FILES = 6
 END_S = 30.0
-_START = "from tiermq.cli.demo_broker import serve_while_wanted; serve_while_wanted()"
-_PAGE_BYTES = 4_096
+_START = "from tiermq.cli.demo.broker import serve_while_wanted; serve_while_wanted()"
 _LOG_FILE_BYTES_MIN, _LOG_FILE_BYTES_MAX = 256 << 10, 16 << 20
 _LOG_FILES = 12
 _NEVER_MS = 86_400_000
@@ -36,7 +36,7 @@ _NO_COMPLAINT = re.compile(r"\s|Traceback|WARNING|\S+ \S+ WARNING ")  # Of a sta
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the demo works."""
+    """The demo's directories."""
 
     store: Path
     tier: str
@@ -49,24 +49,24 @@ class Place:
 
 
 def store_settings(messages: int) -> dict[str, Any]:
-    """Settings for about so many messages: files so small that several are full and can go, tables that suffice."""
+    """Settings for about this number of messages: files so small that several are full and can be evicted."""
     log_file_bytes = min(max(messages * RECORD_BYTES // _LOG_FILES, _LOG_FILE_BYTES_MIN), _LOG_FILE_BYTES_MAX)
     return {
         "flush_disk_type": "SYNC_FLUSH",
-        "mapped_file_size_commit_log": log_file_bytes // _PAGE_BYTES * _PAGE_BYTES,
+        "mapped_file_size_commit_log": log_file_bytes // PAGE_BYTES * PAGE_BYTES,
         "mapped_file_size_consume_queue": 20 * 50_000,
         "max_hash_slot_num": 200_000,
         "max_index_num": 800_000,
-        "file_reserved_time": 0,  # Everything that is full may go at once, if the tier has proof of its copy.
+        "file_reserved_time": 0,  # Full files may be evicted at once, if their copy in the tier is verified.
         "delete_file_batch_max": 1_000,
-        "clean_resource_interval": _NEVER_MS,  # Files go when the demo says so, and the account can say why.
+        "clean_resource_interval": _NEVER_MS,  # Files are evicted at the demo's request only.
     }
 
 
 def tier_settings(messages: int) -> dict[str, Any]:
-    """Settings for about so many messages: segments and index files so small that there are several, full ones too.
+    """Settings for about this number of messages: segments and index files so small that several are full.
 
-    A message has two keys: its order, and the unique one that every client makes.
+    A message has two keys: its order id, and the client's unique key.
     """
     keys = max(256, 2 * messages // INDEX_FILES)
     return {
@@ -79,9 +79,9 @@ def tier_settings(messages: int) -> dict[str, Any]:
 def settings_text(place: Place, messages: int) -> str:
     """The broker's file: TOML, as `tiermq serve -c` reads it."""
     tables: dict[str, dict[str, Any]] = {
-        "broker": {"bind_address": "127.0.0.1", "broker_cluster_name": CLUSTER, "broker_name": BROKER},
+        "broker": {"bind_address": "127.0.0.1", "broker_cluster_name": DEMO_CLUSTER, "broker_name": BROKER},
         "store": {"store_path_root_dir": str(place.store), **store_settings(messages)},
-        # A job copies, so the broker follows it.
+        # A job uploads, and the broker follows it.
         "tier": {"tier_url": place.tier, "tier_dispatch_enable": False, **tier_settings(messages)},
     }
     lines = ["# The broker of `tiermq demo`: `tiermq serve -c` this file serves its store again."]
@@ -92,7 +92,7 @@ def settings_text(place: Place, messages: int) -> str:
 
 
 class BrokerProcess:
-    """See the module. Used by one thread. What it has to say goes to the file `log`."""
+    """See the module. Used by one thread. Its output goes to the file `log`."""
 
     def __init__(self, settings: Path, log: Path) -> None:
         self._settings = settings
@@ -106,7 +106,7 @@ class BrokerProcess:
         return 0 if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start it, and wait until it serves. Raises DemoFailed with its own words when it does not."""
+        """Start it, and wait until it is ready. Raises DemoFailed with its output if it fails."""
         command = [sys.executable, "-c", _START, "serve", "-c", str(self._settings)]
         with self._log.open("ab") as log:
             self._process = process = subprocess.Popen(
@@ -124,12 +124,12 @@ class BrokerProcess:
         self.name_server, self.address = ready["nameServer"], ready["address"]
 
     def kill(self) -> None:
-        """SIGKILL, at once. It is gone when `forget_killed` returns."""
+        """SIGKILL, at once. It has ended when `forget_killed` returns."""
         assert self._process is not None
         self._process.kill()
 
     def forget_killed(self) -> None:
-        """Wait for the end of what was killed. Raises DemoFailed when it ended by itself before."""
+        """Wait for the end of what was killed. Raises DemoFailed if it ended before the kill."""
         assert self._process is not None
         code = self._process.wait()
         if code != -signal.SIGKILL:
@@ -137,7 +137,7 @@ class BrokerProcess:
         self._close()
 
     def end(self) -> None:
-        """SIGTERM, and wait for a clean end. Raises DemoFailed when it is none."""
+        """SIGTERM, and wait for a clean end. Raises DemoFailed for an unclean end."""
         assert self._process is not None
         self._process.terminate()
         code = self._process.wait()
@@ -147,11 +147,11 @@ class BrokerProcess:
 
     def _give_up(self, code: int) -> NoReturn:
         self._close()
-        raise DemoFailed(f"the broker ended by itself with code {code}: {self.complaint}")
+        raise DemoFailed(f"the broker ended with code {code}: {self.complaint}")
 
     @property
     def complaint(self) -> str:
-        """What it complained of last; empty if of nothing."""
+        """Its last error; empty if none."""
         return complaint_of(self._log)
 
     def _close(self) -> None:
@@ -167,7 +167,7 @@ class BrokerProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """However the demo ends, its broker ends too."""
+        """End the broker, however the demo ends."""
         process = self._process
         if process is None:
             return
@@ -181,7 +181,7 @@ class BrokerProcess:
 
 
 def serve_while_wanted() -> None:
-    """The child: `tiermq` with the arguments of this process, until it is told to end or its parent is gone."""
+    """The child: `tiermq` with the arguments of this process, until a signal or the end of its parent."""
     from tiermq.cli.main import cli
 
     def watch() -> None:
@@ -194,7 +194,7 @@ def serve_while_wanted() -> None:
 
 
 def complaint_of(log: Path) -> str:
-    """What processes complained of last, without their stacks and warnings; empty if nothing."""
+    """The last error in a log, without stacks and warnings; empty if none."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     said = [line.strip() for line in lines if line.strip() and not _NO_COMPLAINT.match(line)]
     return " ".join(said)[-COMPLAINT_MAX:]

@@ -1,7 +1,7 @@
 """`tiermq demo`: the main job end to end on this machine, and the proof that it was done.
 
-What it does is in `demo_run`, step by step. Here is what a user sees: options, refusals before anything is written, a
-line of progress, the account in words or as JSON, and the page.
+The steps are in `run`. Here is the user interface: options, checks before anything is written, a
+progress line, the result as text or JSON, and the page.
 """
 
 from __future__ import annotations
@@ -16,19 +16,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tiermq.cli.demo_orders import RECORD_BYTES
-from tiermq.cli.tier_output import is_watched
+from tiermq.cli.demo.orders import RECORD_BYTES
+from tiermq.cli.tier.output import is_watched
 from tiermq.errors import BadConfig, DiskFull
 
 if TYPE_CHECKING:
-    from tiermq.cli.demo_account import Account
-    from tiermq.cli.demo_broker import Place
-    from tiermq.cli.demo_timeline import Sample, Timeline
+    from tiermq.cli.demo.account import Account, Sample, Timeline
+    from tiermq.cli.demo.broker import Place
     from tiermq.tier.driver.contract import TierDriver
 
 PAGE = "tiermq-demo.html"
 PROBE = "demo-probe.tiermq.json"
-# In the store, in the tier, in the table and in what Spark spills; and what files take that are there before messages.
+# In the store, the tier, the table and Spark's spill files; and the files that exist before messages.
 COPIES = 3
 FIXED_BYTES = 64 << 20
 MASTERS = ("here", "local", "spark://", "yarn", "k8s://", "sc://")
@@ -43,7 +42,7 @@ Watch = Callable[["Timeline", "Sample"], None]
     default=300_000,
     show_default=True,
     type=click.IntRange(1, 100_000_000),
-    help="About so many, and a few more.",
+    help="Approximate number of messages.",
 )
 @click.option(
     "--keep",
@@ -58,27 +57,27 @@ Watch = Callable[["Timeline", "Sample"], None]
     type=click.Path(path_type=Path, dir_okay=False),
     default=Path(PAGE),
     show_default=True,
-    help="Where the page with the pictures goes.",
+    help="Path of the HTML page with charts.",
 )
-@click.option("--no-page", is_flag=True, help="No page.")
+@click.option("--no-page", is_flag=True, help="Write no page.")
 @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs; 'here' means without Spark.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with all numbers.")
 def demo(
     messages: int, keep: Path | None, tier: str | None, page: Path, no_page: bool, master: str, as_json: bool
 ) -> None:
-    """See the whole way of a history: send, kill -9, recover, tier, evict, read, SQL, table, lose the disk, restore.
+    """Run the end-to-end demo: send, kill -9, recover, upload, evict, read, SQL, export, lose the disk, restore.
 
-    A broker, `tiermq serve`, runs in a process of its own. Several producers send orders to it over the wire; it is
-    killed in the middle, started again, and nothing that was acknowledged is lost. Spark copies the history to a tier
-    while it serves, local files go once the tier has proof of its copy, and a consumer from far behind reads everything
+    A broker, `tiermq serve`, runs in a process of its own. Several producers send orders to it; it is
+    killed meanwhile, started again, and no acknowledged message is lost. Spark copies the history to a tier
+    while it serves, local files are evicted once their copy is verified, and a lagging consumer reads everything
     back by offset, time and key, from hot and cold as one. So does SQL. A Parquet table is exported. Then the broker's
     whole directory is deleted, and a new broker serves from the tier alone. Each time all messages are counted and
-    compared with what was sent. It takes about a minute, and leaves a page with pictures of the flow and of throughput.
+    compared with what was sent. It takes about a minute, and writes a page with charts of flow and throughput.
 
     Without Java or PySpark the same job copies without them, and SQL and the table are left out. Credentials of a tier
-    come from the environment, such as AWS_ACCESS_KEY_ID. What goes to a tier of your own stays there.
+    come from the environment, such as AWS_ACCESS_KEY_ID. Objects in a tier of your own are not deleted.
 
-    Exit code: 0, or 1 if a message is missing or something was in the way.
+    Exit code: 0, or 1 if a message is missing or a step failed.
 
     \b
     Examples:
@@ -89,11 +88,11 @@ def demo(
       tiermq demo --tier s3://bucket/prefix
       tiermq demo --master here --json | jq .checks
     """
-    from tiermq.cli.demo_broker import Place
-    from tiermq.cli.demo_engine import why_no_spark
-    from tiermq.cli.demo_page import page as page_of
-    from tiermq.cli.demo_run import Demo
-    from tiermq.cli.demo_timeline import Timeline, bytes_on_disk
+    from tiermq.cli.demo.account import Timeline, bytes_on_disk
+    from tiermq.cli.demo.broker import Place
+    from tiermq.cli.demo.engine import why_no_spark
+    from tiermq.cli.demo.page import page as page_of
+    from tiermq.cli.demo.run import Demo
     from tiermq.tier.driver.tier_url import open_driver
 
     require_master(master)
@@ -117,7 +116,7 @@ def demo(
 
 
 def _show(account: Account, place: Place, page: Path | None, *, kept: bool, own_tier: bool, as_json: bool) -> None:
-    from tiermq.cli.demo_account import seconds
+    from tiermq.cli.demo.account import seconds
 
     if as_json:
         click.echo(json.dumps({**account.as_dict(), "page": None if page is None else str(page)}))
@@ -148,7 +147,7 @@ def _directory(keep: Path | None, stack: contextlib.ExitStack) -> Path:
 
 
 def require_master(master: str) -> None:
-    """Refuse what is no place for Spark to run, before anything is written. Raises BadConfig."""
+    """Reject an invalid master before anything is written. Raises BadConfig."""
     if not master.startswith(MASTERS):
         raise BadConfig(
             f"--master: expected here, local[2], local[*], spark://host:port, yarn or k8s://…, found {master!r}"
@@ -156,22 +155,22 @@ def require_master(master: str) -> None:
 
 
 def checked_page(page: Path) -> Path:
-    """The page's path, where a file can be made. Raises BadConfig before the demo has taken its minute."""
+    """The page's path, checked to be writable. Raises BadConfig before the demo starts."""
     try:
         page.touch()
     except OSError as error:
         raise BadConfig(
-            f"the page cannot be written to {page}: {error.strerror}; choose another place by --page"
+            f"the page cannot be written to {page}: {error.strerror}; choose another path with --page"
         ) from error
     return page
 
 
 def require_empty(driver: TierDriver) -> None:
-    """Refuse a tier that has a history already, or that cannot be written. Raises BadConfig, TierError."""
+    """Reject a tier that has history already, or that cannot be written. Raises BadConfig, TierError."""
     first = next(iter(driver.list_segments()), None)
     if first is not None:
         raise BadConfig(
-            f"{driver.url} has a history already ({first.key.path}, …); the demo needs an empty place, such as "
+            f"{driver.url} has a history already ({first.key.path}, …); the demo needs an empty tier, such as "
             f"{driver.url.rstrip('/')}/demo-2"
         )
     driver.put_object(PROBE, b"{}")
@@ -179,13 +178,13 @@ def require_empty(driver: TierDriver) -> None:
 
 
 def require_room(directory: Path, messages: int) -> None:
-    """Refuse a disk on which the demo would end in the middle. Raises DiskFull."""
+    """Reject a disk without enough free space. Raises DiskFull."""
     needed = FIXED_BYTES + COPIES * RECORD_BYTES * messages
     free = shutil.disk_usage(directory).free
     if free < needed:
         raise DiskFull(
             f"{directory}: {messages:,} messages need about {needed >> 20:,} MiB, found {free >> 20:,} MiB free; "
-            "choose fewer by --messages, or another place by --keep or TMPDIR"
+            "choose fewer with --messages, or another directory with --keep or TMPDIR"
         )
 
 
@@ -195,13 +194,13 @@ def tier_bytes(driver: TierDriver) -> int:
 
 @contextlib.contextmanager
 def _progress(*, quiet: bool) -> Iterator[Watch]:
-    """A line that says what is under way, where somebody is watching."""
+    """A progress line, on a terminal."""
     if quiet or not is_watched():
         yield lambda _timeline, _sample: None
         return
     from rich.console import Console
 
-    from tiermq.cli.demo_account import seconds, size
+    from tiermq.cli.demo.account import seconds, size
 
     with Console(stderr=True).status("starting") as status:
 
@@ -216,4 +215,4 @@ def _progress(*, quiet: bool) -> Iterator[Watch]:
 
 
 def _silent(_: str) -> None:
-    """For `--json`: the numbers come at the end, all at once."""
+    """For `--json`: no progress, only the result."""

@@ -1,7 +1,7 @@
-"""Who moves the demo's history: jobs on Spark, or, where there is no Spark, the same job in this process.
+"""How the demo copies history: jobs on Spark, or without Spark the same job in this process.
 
-Both copy, while the broker serves, to the same bytes in the tier. SQL and tables are Spark's; without it these steps
-say that they are left out.
+Both write the same bytes to the tier while the broker serves. SQL and tables need Spark; without it these steps
+are reported as skipped.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tiermq.cli.demo_broker import BROKER, CLUSTER, Place, complaint_of, tier_settings
-from tiermq.cli.demo_orders import LIST_MESSAGES, TOPIC, DemoFailed, Tally
-from tiermq.cli.pipeline_options import HERE
+from tiermq.cli.demo.broker import BROKER, DEMO_CLUSTER, Place, complaint_of, tier_settings
+from tiermq.cli.demo.orders import LIST_MESSAGES, TOPIC, DemoFailed, Tally
+from tiermq.cli.pipeline.options import HERE
 from tiermq.errors import JavaMissing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tiermq.pipeline.task_runner import TaskRunner
+
 QUICK_MESSAGES_MAX = 2_000_000
-# A JVM that runs a minute earns no second compiler and no collector with threads of its own.
+# For a JVM of one minute, C2 and a multi-threaded collector cost more than they give.
 QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 ORDER_SCHEMA = "order bigint, customer int, cents int, receipt string, note string"
 SQL = """\
@@ -58,7 +60,7 @@ class SqlRow:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table that was written, and what it adds up to when somebody else reads it."""
+    """A written table, and its totals from another reader."""
 
     files: int
     bytes: int
@@ -67,24 +69,24 @@ class Table:
 
 
 class Engine(Protocol):
-    """What copies history, and opens it up."""
+    """Copies history, and queries it."""
 
     name: str
 
     def copy(self, place: Place) -> int:
-        """Copy everything that the store has and the tier has not; how many messages. Raises DemoFailed."""
+        """Copy everything that the tier lacks; returns the number of messages. Raises DemoFailed."""
         ...
 
     def query(self, place: Place) -> list[SqlRow] | None:
-        """Ask SQL about store and tier as one table; None without SQL."""
+        """Query store and tier as one table; None without SQL."""
         ...
 
     def find(self, place: Place, key: str) -> tuple[list[bytes], int] | None:
-        """The bodies of the messages with a key, by SQL's way, and how many bytes were read for them."""
+        """The bodies of the messages with a key, by SQL, and the bytes read for them."""
         ...
 
     def ask_brokers(self, name_server: str, tag: str) -> Tally | None:
-        """What the messages with a tag add up to, read through the brokers, which leave out the others."""
+        """The totals of the messages with a tag, read and filtered by the brokers."""
         ...
 
     def export(self, place: Place) -> Table | None:
@@ -95,7 +97,7 @@ class Engine(Protocol):
 
 
 class PlainEngine:
-    """The job that copies, in this process."""
+    """The offload job, in this process."""
 
     name = "a job without Spark"
 
@@ -118,19 +120,19 @@ class PlainEngine:
         return None
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
 
 class SparkEngine:
-    """A session of Spark and the jobs of `tiermq pipeline`. A session that ran before stays when this one closes."""
+    """A Spark session and the jobs of `tiermq pipeline`. A session that existed before stays open."""
 
     def __init__(self, master: str, messages: int, log: Path) -> None:
-        """What a new session's processes have to say goes to the file `log`. Raises DemoFailed."""
+        """The output of a new session's processes goes to the file `log`. Raises DemoFailed."""
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
 
-        from tiermq.spark.jobs.task_runner import run_tasks
         from tiermq.spark.session import get_spark
+        from tiermq.spark.spark_runner import SparkRunner
 
         self._settings = tier_settings(messages)
         self._is_ours = SparkSession.getActiveSession() is None
@@ -142,11 +144,12 @@ class SparkEngine:
             reason = str(error).rstrip(".")
             raise DemoFailed(f"Spark did not start on {master}: {reason}. {complaint_of(log)}".rstrip()) from error
         self.name = f"Spark {self._spark.version} on {master}"
-        # Workers start with their first task; what is measured later is work, not starting.
-        run_tasks(self._spark, warm_up, [0, 1], name="tiermq demo: start workers")
+        # Workers start with their first task; later measurements exclude the start.
+        self._runner = SparkRunner(self._spark)
+        self._runner.run(warm_up, [0, 1], name="tiermq demo: start workers")
 
     def copy(self, place: Place) -> int:
-        return copied(place, self._settings, self._spark)
+        return copied(place, self._settings, self._runner)
 
     def query(self, place: Place) -> list[SqlRow] | None:
         from tiermq.spark import messages
@@ -180,20 +183,22 @@ class SparkEngine:
             self._spark.catalog.dropTempView("orders_at_brokers")
 
     def export(self, place: Place) -> Table | None:
-        from tiermq.spark.jobs.export import export
-        from tiermq.spark.tables.body_format import BodyFormat
+        from tiermq.pipeline.export import export
+        from tiermq.tables.body_format import BodyFormat
 
         body = BodyFormat.of("json", ORDER_SCHEMA)
         to = f"parquet:{place.table}"
         columns = ["queueId", "queueOffset", "tags", "keys", "storeTimestamp", "body"]
-        report = export(self._spark, to=to, tier=place.tier, store=place.store, topic=TOPIC, body=body, columns=columns)
+        report = export(
+            self._runner, to=to, tier=place.tier, store=place.store, topic=TOPIC, body=body, columns=columns
+        )
         if not report.is_clean:
             raise DemoFailed(f"not everything could be exported to {to}: {'; '.join(report.problems)}")
         files = [file for file in place.table.rglob("*.parquet") if file.is_file()]
         return Table(len(files), sum(file.stat().st_size for file in files), report.took_s, self._count(place))
 
     def _count(self, place: Place) -> Tally:
-        """What Spark's own Parquet reader finds in the table."""
+        """The table's totals from Spark's own Parquet reader."""
         self._spark.read.parquet(str(place.table)).createOrReplaceTempView("orders_table")
         try:
             return tally_of(row.asDict() for row in self._spark.sql(TABLE_SQL).collect())
@@ -207,9 +212,9 @@ class SparkEngine:
 
 @contextmanager
 def errors_into(log: Path) -> Iterator[None]:
-    """Let the standard error of processes that start meanwhile be a file; this process's own stays what it is.
+    """Redirect standard error of processes that start meanwhile to a file, not that of this process.
 
-    A JVM and its workers tell of incubators and broken pipes, also long after, and none of it is part of an account.
+    A JVM and its workers warn of incubators and broken pipes, also much later.
     """
     sys.stderr.flush()
     mine, before = os.dup(2), sys.stderr
@@ -226,19 +231,19 @@ def errors_into(log: Path) -> Iterator[None]:
         os.close(mine)
 
 
-def copied(place: Place, settings: dict[str, Any], spark: SparkSession | None = None) -> int:
-    """Copy what is new, beside the broker that serves the store; how many messages. Raises DemoFailed."""
-    from tiermq.spark.jobs.offload import offload
+def copied(place: Place, settings: dict[str, Any], runner: TaskRunner | None = None) -> int:
+    """Copy new messages while the broker serves the store; returns their number. Raises DemoFailed."""
+    from tiermq.pipeline.offload import offload
 
-    report = offload([f"{place.store}={CLUSTER}/{BROKER}"], place.tier, spark=spark, config=settings)
+    report = offload([f"{place.store}={DEMO_CLUSTER}/{BROKER}"], place.tier, runner=runner, config=settings)
     if not report.is_clean:
         raise DemoFailed(f"not everything could be copied to {place.tier}: {'; '.join(report.problems)}")
     return int(report.done["messages"])
 
 
 def warm_up(task: int) -> int:
-    """A task that does nothing, in a worker that has loaded what a copy needs."""
-    import tiermq.spark.jobs.offload_task  # noqa: F401
+    """A task that only imports what a copy needs."""
+    import tiermq.pipeline.offload.task  # noqa: F401
 
     return task + LIST_MESSAGES
 
@@ -255,7 +260,7 @@ def tally_of(rows: Iterable[dict[str, Any]]) -> Tally:
 
 
 def why_no_spark(master: str) -> str | None:
-    """Why Spark cannot be used, in words, or None when it can."""
+    """Why Spark cannot be used, or None if it can."""
     if master == HERE:
         return f"--master {HERE} was given"
     missing = [name for name in ("pyspark", "pyarrow", "pandas") if importlib.util.find_spec(name) is None]

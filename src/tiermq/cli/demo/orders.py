@@ -1,16 +1,18 @@
-"""The messages of the demo: everything about one follows from its queue and its place there.
+"""The messages of the demo: all fields are functions of queue id and queue offset.
 
-So a process that was killed, the one that reads what it left, Spark and a table can be compared without telling each
-other anything: message `offset` of queue `queue_id` has the number `offset * QUEUES + queue_id`, and its body, key, tag
-and amount are functions of the number. Each producer has queues of its own, so a queue is never ahead of itself.
+So a killed process, its successor, Spark and a table can be compared without sharing
+state: message `offset` of queue `queue_id` has the number `offset * QUEUES + queue_id`, and its body, key, tag
+and amount are functions of the number. Each producer has queues of its own.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from tiermq.errors import StoreError
 
@@ -30,7 +32,7 @@ _NOTE_BYTES = 320
 _NOTE_STARTS = len(_NOTES) - _NOTE_BYTES
 _RECEIPT_BYTES = 64
 _SHARES = (("paid", 128), ("shipped", 200), ("open", 240), ("void", 256))
-TAGS = tuple(name for name, _ in _SHARES)
+ORDER_TAGS = tuple(name for name, _ in _SHARES)
 _TAG_OF_BYTE = [next(name for name, end in _SHARES if byte < end) for byte in range(256)]
 
 
@@ -75,7 +77,7 @@ def body_of(number: int) -> bytes:
 class Tally:
     """Messages counted: how many, the sum of the CRC-32 of their bodies, and cents and count by tag.
 
-    A sum does not care for order, so whoever reads in whatever order can be compared.
+    A sum does not depend on the order of reads.
     """
 
     count: int = 0
@@ -83,7 +85,7 @@ class Tally:
     by_tag: dict[str, tuple[int, int]] = field(default_factory=dict)  # Count and cents.
 
     def add(self, body: bytes | memoryview) -> None:
-        """One body as it was read. What it says about itself is not believed here: tags are counted elsewhere."""
+        """Add one body as it was read. Tags are counted elsewhere, not taken from the body."""
         self.count += 1
         self.checksum += zlib.crc32(body)
 
@@ -91,7 +93,7 @@ class Tally:
         return (self.count, self.checksum) == (other.count, other.checksum)
 
     def plus(self, other: Tally) -> Tally:
-        """Both together."""
+        """The sum of both."""
         both = {
             tag: (here[0] + there[0], here[1] + there[1])
             for tag in {**self.by_tag, **other.by_tag}
@@ -104,16 +106,16 @@ class Tally:
 
 
 def expected(held: Sequence[int], since: Sequence[int] | None = None) -> Tally:
-    """What messages `since[q]` .. `held[q] - 1` of the queues must add up to; without `since`, from the first on."""
+    """The expected totals of messages `since[q]` .. `held[q] - 1`; without `since`, from the first."""
     tally = Tally()
-    count = dict.fromkeys(TAGS, 0)
-    cents = dict.fromkeys(TAGS, 0)
+    count = dict.fromkeys(ORDER_TAGS, 0)
+    cents = dict.fromkeys(ORDER_TAGS, 0)
     for number in numbers(held, since):
         tally.add(body_of(number))
         tag = tag_of(number)
         count[tag] += 1
         cents[tag] += cents_of(number)
-    tally.by_tag = {tag: (count[tag], cents[tag]) for tag in TAGS if count[tag]}
+    tally.by_tag = {tag: (count[tag], cents[tag]) for tag in ORDER_TAGS if count[tag]}
     return tally
 
 
@@ -124,6 +126,105 @@ def numbers(held: Sequence[int], since: Sequence[int] | None = None) -> Iterable
 
 
 def even(messages: int) -> list[int]:
-    """How many messages each queue gets when there are to be about so many in all: whole lists, the same for each."""
+    """Messages of each queue for about this total: whole batches, the same for each queue."""
     lists = max(1, round(messages / (QUEUES * LIST_MESSAGES)))
     return [lists * LIST_MESSAGES] * QUEUES
+
+
+KEYS_TRIED = 200
+TIMES_TRIED = 5  # In each queue.
+
+Told = Callable[[int], None]
+
+
+class Found(Protocol):
+    """The compared fields of a message."""
+
+    @property
+    def queue_offset(self) -> int: ...
+
+    @property
+    def body(self) -> bytes: ...
+
+    @property
+    def store_timestamp_ms(self) -> int: ...
+
+
+class Orders(Protocol):
+    """Read access to the topic; `OrdersClient` implements it."""
+
+    async def pull(self, queue_id: int, offset: int, most: int = 32) -> Sequence[Found]: ...
+
+    async def find(self, key: str) -> Sequence[Found]: ...
+
+    async def offset_at(self, queue_id: int, moment_ms: int) -> int: ...
+
+
+async def read_back(orders: Orders, told: Told) -> tuple[list[int], Tally]:
+    """Read all queues concurrently from offset 0: messages of each queue, and the totals. Raises DemoFailed."""
+    tally = Tally()
+
+    async def read(queue_id: int) -> int:
+        offset = 0
+        while messages := await orders.pull(queue_id, offset):
+            for expected_offset, message in enumerate(messages, offset):
+                body = message.body
+                if message.queue_offset != expected_offset or body != body_of(number_of(queue_id, expected_offset)):
+                    raise DemoFailed(
+                        f"queue {queue_id}: message {expected_offset} is not what was sent, found {message}"
+                    )
+                tally.add(body)
+            told(len(messages))
+            offset += len(messages)
+        return offset
+
+    held = await asyncio.gather(*(read(queue_id) for queue_id in range(QUEUES)))
+    return list(held), tally
+
+
+def require_acknowledged(held: Sequence[int], acknowledged: Sequence[int]) -> None:
+    """Raises DemoFailed when a queue ends before what was acknowledged."""
+    for queue_id, (found, promised) in enumerate(zip(held, acknowledged, strict=True)):
+        if found < promised:
+            raise DemoFailed(
+                f"queue {queue_id}: {promised:,} messages were acknowledged, but only {found:,} are there; "
+                f"{key_of(number_of(queue_id, found))} is gone"
+            )
+
+
+async def look_up_keys(orders: Orders, held: Sequence[int]) -> int:
+    """Find messages by their keys, evenly over the whole history; returns their number. Raises DemoFailed."""
+    tried = 0
+    each = max(1, KEYS_TRIED // QUEUES)
+    for queue_id, count in enumerate(held):
+        for offset in range(0, count, max(1, count // each)):
+            number = number_of(queue_id, offset)
+            found = await orders.find(key_of(number))
+            if [message.body for message in found] != [body_of(number)]:
+                raise DemoFailed(f"key {key_of(number)} was sent once, found {len(found)} messages with it")
+            tried += 1
+    return tried
+
+
+async def look_up_times(orders: Orders, held: Sequence[int]) -> int:
+    """Find the first message at or after a time, in each queue; returns the number of lookups. Raises DemoFailed."""
+
+    async def stored_ms(queue_id: int, offset: int) -> int:
+        if offset < 0:
+            return -1
+        [message] = await orders.pull(queue_id, offset, 1)
+        return message.store_timestamp_ms
+
+    tried = 0
+    for queue_id, count in enumerate(held):
+        for share in range(1, TIMES_TRIED + 1) if count else ():
+            moment_ms = await stored_ms(queue_id, (count - 1) * share // (TIMES_TRIED + 1))
+            found = await orders.offset_at(queue_id, moment_ms)
+            here, before = await stored_ms(queue_id, found), await stored_ms(queue_id, found - 1)
+            if not before < moment_ms <= here:
+                raise DemoFailed(
+                    f"queue {queue_id}: expected the first message at or after {moment_ms}, found {found}, stored at "
+                    f"{here} and the one before it at {before}"
+                )
+            tried += 1
+    return tried

@@ -1,18 +1,18 @@
-"""The steps of the demo, one method each, in the order in which they are told.
+"""The steps of the demo, one method each, in order.
 
-    put       a broker is started; several producers send at once; it is killed with SIGKILL in the middle
-    recover   it is started again: what was acknowledged is there; the producers go on
+    put       a broker is started; several producers send at once; it is killed with SIGKILL meanwhile
+    recover   it is started again: acknowledged messages are there; the producers continue
     spark     a session starts (left out without Spark)
-    copy      the history goes to the tier, while the broker serves
-    evict     local files go, because the tier has proof of its copy; before, none went
-    read      some more is sent, then a consumer from far behind reads everything, by offset, time and key
+    copy      the history is copied to the tier, while the broker serves
+    evict     local files are evicted, because their copy in the tier is verified; before, none was
+    read      some more is sent, then a lagging consumer reads everything, by offset, time and key
     sql       the same by SQL over the files, hot and cold as one table; one key, and what it cost; one tag by brokers
     export    a Parquet table, counted by another reader
     restore   the rest is copied, the broker's directory deleted, and everything read through a new one from the tier
 
-The broker is `tiermq serve` in a process of its own, and whoever sends, reads, or asks for a file to go does so over
-the wire. Each reading is counted and compared with what was sent: count, and the sum of all bodies' CRC-32. Raises
-DemoFailed when a promise is broken.
+The broker is `tiermq serve` in a process of its own, and all sends, reads and evictions go over
+the wire. Each read is counted and compared with what was sent: count, and the sum of all bodies' CRC-32. Raises
+DemoFailed when a check fails.
 """
 
 from __future__ import annotations
@@ -22,38 +22,39 @@ import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from tiermq.cli.demo_account import Account, rate, seconds, size
-from tiermq.cli.demo_broker import BROKER, CLUSTER, BrokerProcess, Place, settings_text, store_settings
-from tiermq.cli.demo_engine import Engine, PlainEngine, SparkEngine, tally_of
-from tiermq.cli.demo_orders import (
+from tiermq.cli.demo.account import Account, Step, Timeline, rate, seconds, size
+from tiermq.cli.demo.broker import BROKER, DEMO_CLUSTER, BrokerProcess, Place, settings_text, store_settings
+from tiermq.cli.demo.engine import Engine, PlainEngine, SparkEngine, tally_of
+from tiermq.cli.demo.orders import (
+    ORDER_TAGS,
     PRODUCERS,
     QUEUES,
-    TAGS,
     DemoFailed,
     Tally,
     body_of,
     even,
     expected,
     key_of,
+    look_up_keys,
+    look_up_times,
     number_of,
+    read_back,
+    require_acknowledged,
 )
-from tiermq.cli.demo_producers import fill_up, send_until_killed
-from tiermq.cli.demo_reading import look_up_keys, look_up_times, read_back, require_acknowledged
-from tiermq.cli.demo_timeline import Step, Timeline
-from tiermq.cli.demo_wire import OrdersClient, over_the_wire, until
+from tiermq.cli.demo.wire import OrdersClient, fill_up, over_the_wire, send_until_killed, until
 from tiermq.errors import RemotingError
 
 LOG = "spark.log"
 BROKER_LOG = "broker.log"
-HOT_SHARE = 20  # One message in so many is sent after the copy, and is only in the local store.
-ASKED_TAG = TAGS[-1]  # The rarest: what the brokers leave out need not travel.
+HOT_SHARE = 20  # One message in HOT_SHARE is sent after the copy, and is only in the local store.
+ASKED_TAG = ORDER_TAGS[-1]  # The rarest: the brokers filter out most messages.
 
 Say = Callable[[str], None]
 T = TypeVar("T")
 
 
 class Demo:
-    """One run. Everything happens on the thread that calls `run`, apart from the timeline's sampler."""
+    """One demo. Everything runs on the thread that calls `run`, except the timeline's sampler."""
 
     def __init__(self, place: Place, messages: int, without_spark: str | None, master: str, say: Say) -> None:
         from tiermq.kernel import KERNEL
@@ -66,7 +67,7 @@ class Demo:
         self._engine: Engine = PlainEngine(sum(self._wanted))
         self._broker = BrokerProcess(place.settings, place.settings.with_name(BROKER_LOG))
         self._held: list[int] = [0] * QUEUES
-        self._put = Tally()  # Everything that was sent and stored, as it has to be.
+        self._put = Tally()  # The expected totals of what was sent and stored.
         self.account = Account(str(place.store.parent), place.tier, self._engine.name, KERNEL, without_spark)
 
     def run(self, timeline: Timeline) -> Account:
@@ -123,7 +124,7 @@ class Demo:
         return acknowledged
 
     def _recover(self, timeline: Timeline, acknowledged: Sequence[int]) -> None:
-        """Start a broker on what the killed one left, read it, and let the producers go on."""
+        """Start a broker on the killed broker's store, read it, and let the producers continue."""
         with timeline.step("recover", "Recover, and go on") as step:
             self._broker.start()
             step.facts["recovery_s"] = timeline.now_s - step.begin_s
@@ -220,7 +221,7 @@ class Demo:
             )
 
     async def _evicted(self, orders: OrdersClient) -> int:
-        """Ask for files to go until all that are full went, which is when the broker has seen its tier's copy."""
+        """Request evictions until all full files are deleted, after the broker has verified their copy."""
 
         async def only_the_last() -> bool:
             first, end = await cleaned(orders)
@@ -246,7 +247,7 @@ class Demo:
             )
 
     def _read_all(self, timeline: Timeline, step: Step, how: str) -> None:
-        """A consumer that begins at the beginning: everything by offset, and some by key; compare."""
+        """A consumer from offset 0: everything by offset, and some by key; compared."""
         began_s = timeline.now_s
         held, tally = self._wire(lambda orders: read_back(orders, timeline.counter("read")))
         took_s = timeline.now_s - began_s
@@ -292,7 +293,7 @@ class Demo:
         self._tell(timeline, step, f"One key by Spark: read {size(read_bytes)} of {size(self.account.tier_bytes)}.")
 
     def _ask_brokers(self, timeline: Timeline, step: Step) -> None:
-        """The same source, told a name server in place of files."""
+        """The same source, reading from a name server's brokers instead of files."""
         began_s = timeline.now_s
         found = (self._engine.ask_brokers(self._broker.name_server, ASKED_TAG) or Tally()).by_tag
         wanted = {tag: counts for tag, counts in self._put.by_tag.items() if tag == ASKED_TAG}
@@ -331,8 +332,8 @@ class Demo:
             self._tell(timeline, step, f"{self._copied(step)} only what was new.")
 
     def _restore(self, timeline: Timeline) -> None:
-        from tiermq.cli.tier_options import new_metadata, opened
-        from tiermq.tier.metadata.restore import restore
+        from tiermq.cli.tier.options import new_metadata, opened
+        from tiermq.tier.restore.restore import restore
 
         with timeline.step("restore", "Lose the disk, restore") as step:
             self._broker.end()
@@ -341,7 +342,7 @@ class Demo:
             self._tell(timeline, step, "Ended the broker, and deleted its whole directory.")
             began_s = timeline.now_s
             with opened(self._place.tier) as driver, new_metadata(self._place.store) as metadata:
-                restore(driver, metadata, cluster=CLUSTER, broker=BROKER)
+                restore(driver, metadata, cluster=DEMO_CLUSTER, broker=BROKER)
             self._broker.start()
             step.facts["restore_s"] = timeline.now_s - began_s
             self._tell(
@@ -363,6 +364,6 @@ class Demo:
 
 
 async def cleaned(orders: OrdersClient) -> tuple[int, int]:
-    """Ask the broker to delete what is past its time: which bytes of its log it holds then, [first, end)."""
+    """Ask the broker to delete expired files; returns the bytes of its log that remain, [first, end)."""
     await orders.clean()
     return await orders.log_range()

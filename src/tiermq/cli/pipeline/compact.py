@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tiermq.cli.pipeline_options import BROKER, CLUSTER, STORE, bar, finish, job_options, spark_for
+from tiermq.cli.pipeline.options import BROKER, CLUSTER, STORE, bar, finish, job_options, runner_for
+from tiermq.pipeline.job_report import counted_noun
 
 if TYPE_CHECKING:
-    from tiermq.spark.jobs.job_report import JobReport
+    from tiermq.pipeline.job_report import JobReport
 
 
 @click.command()
@@ -18,14 +19,16 @@ if TYPE_CHECKING:
 @CLUSTER
 @BROKER
 @STORE
-@click.option("--no-seal", is_flag=True, help="Leave segments in their parts.")
+@click.option("--no-seal", is_flag=True, help="Leave segments in their parts, open ones too.")
 @click.option("--no-index", is_flag=True, help="Leave index files as they are.")
 @click.option(
-    "--items-max", type=click.IntRange(min=2), default=20_000_000, show_default=True, help="Of a merged index file."
+    "--items-max",
+    type=click.IntRange(min=2),
+    default=20_000_000,
+    show_default=True,
+    help="Maximum items of a merged index file.",
 )
-@click.option(
-    "--small-items", type=click.IntRange(min=1), help="Merge files with fewer (default: half of --items-max)."
-)
+@click.option("--small-items", type=click.IntRange(min=1), help="Merge files with fewer items [half of --items-max].")
 @job_options
 def compact(
     tier: str,
@@ -41,14 +44,16 @@ def compact(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Make fewer and larger objects of the tier at URL, with the same history in them.
+    """Merge small objects of the tier at URL. History stays the same.
 
-    Segments that have ended but still lie in parts become one object each. Small index files, such as every restart of
-    a broker leaves, become large ones: a query then asks one file instead of many. Readers find everything meanwhile.
+    Full segments that are stored in parts become one object each, and small parts of segments that still
+    grow become fewer. Small index files, which every restart of
+    a broker leaves, are merged: a query then reads one file instead of many. Segments whose manifest has no
+    block checksums get them. Readers are not interrupted.
 
-    The broker's lease is held; a store that tiers by itself must be stopped, or leave that to jobs
-    (tierDispatchEnable=false). If the broker's store directory still exists, give it as --store: what it knows of the
-    tier must change with the tier.
+    The job holds the broker's lease; a broker that uploads must be stopped, or leave uploads to jobs
+    (tierDispatchEnable=false). If the broker's store directory still exists, give it as --store: its tier
+    metadata must change with the tier.
 
     Exit code: 0, or 1 if something could not be done or the tier cannot be read.
 
@@ -58,11 +63,11 @@ def compact(
       tiermq pipeline compact s3://history --store ~/store
       tiermq pipeline compact s3://history --no-seal --json | jq '.details.merged[]'
     """
-    from tiermq.spark.jobs.compact import compact as run
+    from tiermq.pipeline.compact import compact as run
 
-    with spark_for(master, conf, needed=not dry_run) as spark, bar("compacting", quiet=as_json) as progress:
+    with runner_for(master, conf, needed=not dry_run) as runner, bar("compacting", quiet=as_json) as progress:
         found = run(
-            spark,
+            runner,
             tier=tier,
             cluster=cluster,
             broker=broker,
@@ -79,6 +84,8 @@ def compact(
 
 def _lines(report: JobReport) -> Iterator[str]:
     for row in report.details.get("seal", ()) if report.dry_run else ():
-        yield f"would seal {row['path']} ({row['bytes']:,} bytes in {row['parts']} parts)"
+        yield f"would seal {row['path']} ({row['bytes']:,} bytes in {counted_noun(row['parts'], 'part')})"
+    for row in report.details.get("parts", ()) if report.dry_run else ():
+        yield f"would merge parts of {row['path']} ({row['bytes']:,} bytes in {counted_noun(row['parts'], 'part')})"
     for row in report.details.get("merged", ()):
-        yield f"{row['path']}: {row['items']:,} items of {len(row['from'])} files"
+        yield f"{row['path']}: {counted_noun(row['items'], 'item')} of {counted_noun(len(row['from']), 'file')}"

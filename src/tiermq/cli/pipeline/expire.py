@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tiermq.cli.parse_amounts import parse_bytes, parse_hours
-from tiermq.cli.pipeline_options import BROKER, CLUSTER, STORE, bar, finish, job_options, parsed_conf
+from tiermq.cli.option_values import parse_bytes, parse_hours
+from tiermq.cli.pipeline.options import BROKER, CLUSTER, STORE, bar, finish, job_options, runner_for
 
 if TYPE_CHECKING:
-    from tiermq.spark.jobs.job_report import JobReport
+    from tiermq.pipeline.job_report import JobReport
 
 
 @click.command()
 @click.argument("tier", metavar="URL")
-@click.option("--keep", metavar="TIME", help="Messages of topics without a time of their own: 72h, 30d, 8w.")
-@click.option("--max-bytes", metavar="SIZE", help="Of a topic without a limit of its own, such as 10G.")
+@click.option("--keep", metavar="TIME", help="Retention of topics without reserve.time: 72h, 30d, 8w.")
+@click.option("--max-bytes", metavar="SIZE", help="Maximum bytes of a topic without reserve.bytes, such as 10G.")
 @CLUSTER
 @BROKER
 @STORE
-@click.option("--no-orphans", is_flag=True, help="Leave alone what nobody refers to.")
+@click.option("--no-orphans", is_flag=True, help="Keep orphans.")
 @click.option(
-    "--grace", type=click.IntRange(min=0), default=24, show_default=True, metavar="HOURS", help="Orphans so young stay."
+    "--grace", type=click.IntRange(min=0), default=24, show_default=True, metavar="HOURS", help="Keep younger orphans."
 )
 @job_options
 def expire(
@@ -35,22 +35,23 @@ def expire(
     store: str | None,
     no_orphans: bool,
     grace: int,
-    master: str,  # noqa: ARG001 - all jobs have it
+    master: str,
     conf: tuple[str, ...],
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Delete from the tier at URL what is too old or too much, and what nobody refers to.
+    """Delete expired history and orphans of the tier at URL.
 
-    The rule is the broker's: a topic's own time (reserve.time) and limit (reserve.bytes) come first. --keep and
-    --max-bytes are for all others, as tieredStoreFileReservedTime and tierMaxBytesPerTopic are, and have no default:
-    without them only topics with settings of their own lose anything, and deletions that were begun are ended.
+    The rules are the broker's: a topic's own reserve.time and reserve.bytes come first. --keep and
+    --max-bytes are for all other topics, as tieredStoreFileReservedTime and tierMaxBytesPerTopic are, without default:
+    without them only topics with their own settings expire, and interrupted deletions are completed.
 
-    Look first: --dry-run lists every object that would go, and why. The broker's lease is held meanwhile; a store that
-    tiers by itself expires by itself, and need not be helped. If the broker's store directory still exists, give it as
-    --store: what it knows of the tier must change with the tier.
+    --dry-run lists every object that would be deleted, and why. The job holds the broker's lease; a broker that
+    uploads also expires, and needs no job. If the broker's store directory still exists, give it as
+    --store: its tier metadata must change with the tier.
 
-    These are requests and no bytes, so nothing runs on executors: --master and --conf are accepted and not used.
+    One task for each broker, on the executors of a cluster (--master spark://…); with --store, and with a local
+    master, in this process, since it moves no bytes. A broker that is in use does not keep others from expiring.
 
     Exit code: 0, or 1 if something could not be deleted, is missing, or the tier cannot be read.
 
@@ -60,11 +61,12 @@ def expire(
       tiermq pipeline expire s3://history --keep 30d --store ~/store
       tiermq pipeline expire s3://history --max-bytes 500G --json | jq '.done.bytes'
     """
-    from tiermq.spark.jobs.expire import expire as run
+    from tiermq.pipeline.expire import expire as run
 
-    parsed_conf(conf)
-    with bar("expiring", quiet=as_json) as progress:
+    is_remote = not master.startswith("local") and not dry_run and store is None
+    with runner_for(master, conf, needed=is_remote) as runner, bar("expiring", quiet=as_json) as progress:
         found = run(
+            runner,
             tier=tier,
             keep_hours=None if keep is None else parse_hours("--keep", keep),
             max_bytes_per_topic=-1 if max_bytes is None else parse_bytes("--max-bytes", max_bytes),

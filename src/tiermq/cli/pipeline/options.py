@@ -1,13 +1,16 @@
-"""What the commands of `tiermq pipeline` share: options, the session, the bar, and how a report is shown.
+"""Shared by the commands of `tiermq pipeline`: options, Spark session, progress bar, report output.
 
-Nothing here imports Spark before a job runs: help comes at once.
+Options that select messages (sources, topics, times) are those of `tiermq.pipeline.scan.scan_spec`.
+Spark is imported only when a job runs, so that help is fast.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
@@ -16,15 +19,17 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tiermq.cli.tier_output import is_watched
+from tiermq.cli.conventions import EXIT_PROBLEMS
+from tiermq.cli.tier.output import is_watched
 from tiermq.errors import BadConfig
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tiermq.spark.jobs.job_report import JobReport
+    from tiermq.pipeline.job_report import JobReport
+    from tiermq.pipeline.task_runner import TaskRunner
 
-EXIT_PROBLEMS = 1
+
 HERE = "here"
 DETAILS_SHOWN_MAX = 20
 MASTER_WAIT_S = 5.0
@@ -36,25 +41,27 @@ _MASTERS = re.compile(
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Details: TypeAlias = "Callable[[JobReport], Iterator[str]]"
-"""The lines of a job's own that follow the report's."""
+"""A job's own lines after the report."""
 
-TIER = click.option("--tier", required=True, metavar="URL", help="The tier: file:///dir, s3://bucket/prefix, …")
+TIER = click.option("--tier", required=True, metavar="URL", help="Tier: file:///dir, s3://bucket/prefix, …")
 CLUSTER = click.option("--cluster", help="Only this cluster (brokerClusterName).")
 BROKER = click.option("--broker", help="Only this broker (brokerName).")
 STORE = click.option(
     "--store",
     metavar="DIR[=cluster/broker]",
-    help="The broker's store directory: the job goes by its metadata and keeps them true.",
+    help="The broker's store directory: the job uses and updates its tier metadata.",
 )
-DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done. Nothing is written, no lease taken.")
-JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object, the report, and no bar.")
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Report what would be done; write nothing, take no lease.")
+JSON = click.option(
+    "--json", "as_json", is_flag=True, help="Print the report as one JSON object, without progress bar."
+)
 MASTER = click.option(
     "--master",
     default="local[*]",
     show_default=True,
     help=f"Where tasks run: local[N], spark://host:7077, sc://host; '{HERE}' is this process, without Spark.",
 )
-CONF = click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; may be repeated.")
+CONF = click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Spark setting; repeatable.")
 
 
 def job_options(command: Command) -> Command:
@@ -65,7 +72,7 @@ def job_options(command: Command) -> Command:
 
 
 def parsed_conf(conf: tuple[str, ...]) -> dict[str, str]:
-    """`KEY=VALUE` texts as settings. Raises BadConfig."""
+    """Parse `KEY=VALUE` texts as settings. Raises BadConfig."""
     settings = {}
     for text in conf:
         name, equals, value = text.partition("=")
@@ -76,7 +83,7 @@ def parsed_conf(conf: tuple[str, ...]) -> dict[str, str]:
 
 
 def check_master(master: str) -> None:
-    """Raises BadConfig for a text that is no master, or one that does not answer: Spark itself takes a minute."""
+    """Raises BadConfig for an invalid or unreachable master; Spark would take a minute to fail."""
     if not _MASTERS.fullmatch(master):
         raise BadConfig(
             "--master is local[N], local-cluster[N,CORES,MB], spark://host:port, k8s://…, yarn, sc://host or "
@@ -99,7 +106,7 @@ def check_master(master: str) -> None:
 
 @contextmanager
 def spark_for(master: str, conf: tuple[str, ...] = (), *, needed: bool = True) -> Iterator[SparkSession | None]:
-    """The session for a job, stopped at its end if it was started for it; None for `here`, and where none is needed.
+    """The session for a job, stopped at its end if started here; None for `here`, and if no session is needed.
 
     Raises BadConfig, …
     """
@@ -128,8 +135,20 @@ def spark_for(master: str, conf: tuple[str, ...] = (), *, needed: bool = True) -
 
 
 @contextmanager
+def runner_for(master: str, conf: tuple[str, ...] = (), *, needed: bool = True) -> Iterator[TaskRunner | None]:
+    """Where a job's tasks run: on the executors of `spark_for`, or None for this process. Raises BadConfig, …"""
+    with spark_for(master, conf, needed=needed) as spark:
+        if spark is None:
+            yield None
+            return
+        from tiermq.spark.spark_runner import SparkRunner
+
+        yield SparkRunner(spark)
+
+
+@contextmanager
 def bar(text: str, *, in_bytes: bool = False, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """A function to tell (done, in all); it draws where somebody is watching."""
+    """A callback (done, total) that draws a progress bar on a terminal."""
     if quiet or not is_watched():
         yield lambda _done, _total: None
         return
@@ -144,7 +163,7 @@ def bar(text: str, *, in_bytes: bool = False, quiet: bool = False) -> Iterator[C
 def show_report(
     report: JobReport, *, as_json: bool, details: Callable[[JobReport], Iterator[str]] | None = None
 ) -> None:
-    """Print a report, for eyes or for programs."""
+    """Print a report as text or JSON."""
     if as_json:
         click.echo(json.dumps(report.as_dict()))
         return
@@ -160,6 +179,97 @@ def show_report(
 
 
 def finish(report: JobReport, *, as_json: bool, details: Details | None = None) -> NoReturn:
-    """Show the report and end: exit code 0, or 1 when there were problems."""
+    """Print the report and exit: code 0, or 1 when there were problems."""
     show_report(report, as_json=as_json, details=details)
     raise SystemExit(0 if report.is_clean else EXIT_PROBLEMS)
+
+
+PLACES = (
+    click.option("--tier", metavar="URL", help="Tier: file:///dir, s3://bucket/prefix, …"),
+    click.option(
+        "--store",
+        "stores",
+        multiple=True,
+        metavar="DIR[=broker]",
+        help="Store directory and its broker's name; repeatable. With --tier: hot and cold as one.",
+    ),
+)
+TOPICS = click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable [all].")
+TIMES = (
+    click.option("--since", metavar="TIME", help="Stored at or after: 2026-01-31T10:00, or ms since 1970."),
+    click.option("--until", metavar="TIME", help="Stored before this time."),
+)
+OFFSETS = click.option(
+    "--offsets", metavar="FROM:TO", help="Only these offsets of every queue, either side optional: 100:200, 100:."
+)
+QUEUES = click.option("--queue", "queues", multiple=True, type=int, help="Only this queue id; repeatable.")
+
+
+def source_options(command: Command) -> Command:
+    """--tier, --store, --topic, --queue, --since, --until, --offsets."""
+    for option in (OFFSETS, *reversed(TIMES), QUEUES, TOPICS, *reversed(PLACES)):
+        command = option(command)
+    return command
+
+
+def source_arguments(
+    *,
+    tier: str | None,
+    stores: tuple[str, ...],
+    topics: tuple[str, ...],
+    queues: tuple[int, ...] = (),
+    since: str | None = None,
+    until: str | None = None,
+    offsets: str | None = None,
+) -> dict[str, Any]:
+    """The options as arguments of `scan_spec`. Raises BadConfig."""
+    if tier is None and not stores:
+        raise BadConfig("no source: give --tier URL, --store DIR, or both")
+    arguments: dict[str, Any] = {
+        "tier": tier,
+        "store": list(stores) or None,
+        "topic": list(topics) or None,
+        "queues": list(queues) or None,
+        "since": since,
+        "until": until,
+        "offsets": offsets_of(offsets),
+    }
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def offsets_of(text: str | None) -> tuple[int | None, int | None] | None:
+    """`FROM:TO` as numbers. Raises BadConfig."""
+    if text is None:
+        return None
+    begin, colon, end = text.partition(":")
+    if not colon or not all(each == "" or each.isdigit() for each in (begin, end)) or text == ":":
+        raise BadConfig(f"--offsets is FROM:TO, such as 100:200, 100: or :200, found {text!r}")
+    if begin and end and int(begin) > int(end):
+        raise BadConfig(f"--offsets is FROM:TO, with FROM <= TO, found {text!r}")
+    return (int(begin) if begin else None, int(end) if end else None)
+
+
+@contextmanager
+def stopped_by_signals(stop: threading.Event, what: str) -> Iterator[None]:
+    """The first SIGINT or SIGTERM sets `stop`; the second ends the process."""
+    before: dict[int, Any] = {}
+
+    def ask(number: int, _frame: object) -> None:
+        click.echo(f"stopping after this {what}; once more to stop at once", err=True)
+        stop.set()
+        signal.signal(number, before[number])
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        before[number] = signal.signal(number, ask)
+    try:
+        yield
+    finally:
+        for changed, handler in before.items():
+            signal.signal(changed, handler)
+
+
+def queue_ranges(report: JobReport) -> Iterator[str]:
+    """A line for each queue of a report, with its offset ranges."""
+    for row in report.details.get("queues", ()):
+        ranges = ", ".join(f"{begin}..{end}" for begin, end in row["ranges"])
+        yield f"{row['queue']}: {ranges}"

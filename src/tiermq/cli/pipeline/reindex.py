@@ -7,28 +7,29 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tiermq.cli.pipeline_options import BROKER, CLUSTER, STORE, bar, finish, job_options, spark_for
+from tiermq.cli.pipeline.options import BROKER, CLUSTER, STORE, bar, finish, job_options, runner_for
+from tiermq.pipeline.job_report import counted_noun
 
 if TYPE_CHECKING:
-    from tiermq.spark.jobs.job_report import JobReport
+    from tiermq.pipeline.job_report import JobReport
 
 
 @click.command()
 @click.argument("tier", metavar="URL")
 @CLUSTER
 @BROKER
-@click.option("--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
+@click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable.")
 @STORE
 @click.option(
     "--slots",
     type=click.IntRange(min=1),
-    help="tieredStoreIndexFileMaxHashSlotNum, which a RocketMQ that is to read the files must have too "
-    "(default: as in the files that are there, else 5,000,000).",
+    help="tieredStoreIndexFileMaxHashSlotNum, which a RocketMQ that reads the files must share "
+    "[as in existing files, else 5,000,000].",
 )
 @click.option(
     "--check",
     is_flag=True,
-    help="Also read all messages that are covered, and index those that have no items all the same.",
+    help="Also read indexed history, and index messages that have no items.",
 )
 @job_options
 def reindex(
@@ -44,16 +45,16 @@ def reindex(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Build the key index of history in the tier at URL that has none.
+    """Build missing parts of the key index of the tier at URL.
 
-    That is what was offloaded with --index later, what a lost disk had not uploaded of its index, and what RocketMQ
-    indexed: it drops keys now and then. What is covered already is not read, unless --check asks whether it is true
-    (`tiermq tier verify` finds the same, as missing_items). Afterwards a query by key answers from the index alone, and
-    says that its answer is complete.
+    Missing is what was offloaded with --index later, what a lost disk had not uploaded, and what RocketMQ
+    indexed: it drops some keys. Indexed history is not read, except with --check
+    (`tiermq tier verify` reports the same, as missing_items). Afterwards a query by key reads the index only, and
+    its answer is complete.
 
-    The broker's lease is held; a store that tiers by itself must be stopped, or leave that to jobs
-    (tierDispatchEnable=false). If the broker's store directory still exists, give it as --store: what its own index has
-    is not built again, and it learns what was built.
+    The job holds the broker's lease; a broker that uploads must be stopped, or leave uploads to jobs
+    (tierDispatchEnable=false). If the broker's store directory still exists, give it as --store: what its index has
+    is not built again, and its metadata is updated.
 
     Exit code: 0, or 1 if something could not be read.
 
@@ -64,11 +65,11 @@ def reindex(
       tiermq pipeline reindex s3://history --topic orders --master spark://host:7077
       tiermq pipeline reindex s3://history --store ~/store --json | jq '.done.keys'
     """
-    from tiermq.spark.jobs.reindex import reindex as run
+    from tiermq.pipeline.reindex import reindex as run
 
-    with spark_for(master, conf, needed=check or not dry_run) as spark, bar("indexing", quiet=as_json) as progress:
+    with runner_for(master, conf, needed=check or not dry_run) as runner, bar("indexing", quiet=as_json) as progress:
         found = run(
-            spark,
+            runner,
             tier=tier,
             cluster=cluster,
             broker=broker,
@@ -85,6 +86,6 @@ def reindex(
 def _lines(report: JobReport) -> Iterator[str]:
     for row in report.details.get("missing", ()) if report.dry_run else ():
         size = sum(stop - start for start, stop in row["ranges"])
-        yield f"{row['topic']}-{row['queue']}: {size:,} bytes in {len(row['ranges'])} ranges"
+        yield f"{row['topic']}-{row['queue']}: {size:,} bytes in {counted_noun(len(row['ranges']), 'range')}"
     for row in report.details.get("files", ()):
-        yield f"{row['path']}: {row['items']:,} keys, {row['bytes']:,} bytes"
+        yield f"{row['path']}: {counted_noun(row['items'], 'key')}, {row['bytes']:,} bytes"

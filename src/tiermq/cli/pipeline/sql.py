@@ -11,12 +11,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from tiermq.cli.pipeline_options import HERE, job_options, spark_for
-from tiermq.cli.pipeline_source_options import source_arguments, source_options
+from tiermq.cli.pipeline.options import HERE, job_options, source_arguments, source_options, spark_for
 from tiermq.errors import BadConfig
 
 if TYPE_CHECKING:
-    from tiermq.spark.jobs.job_report import JobReport
+    from tiermq.pipeline.job_report import JobReport
 
 CELL_MAX = 60
 
@@ -24,11 +23,13 @@ CELL_MAX = 60
 @click.command()
 @click.argument("query")
 @source_options
-@click.option("--key", "keys", multiple=True, help="Only messages with this key, found by the index; may be repeated.")
-@click.option("--tag", "tags", multiple=True, help="Only messages with this tag; may be repeated.")
+@click.option("--key", "keys", multiple=True, help="Only messages with this key, found by the index; repeatable.")
+@click.option("--tag", "tags", multiple=True, help="Only messages with this tag; repeatable.")
 @click.option("--format", "form", type=click.Choice(["table", "csv", "jsonl"]), default="table", show_default=True)
-@click.option("--limit", type=click.IntRange(0), default=1000, show_default=True, help="At most so many rows; 0: all.")
-@click.option("--explain", is_flag=True, help="Say what the scan planned, skipped and read (on standard error).")
+@click.option(
+    "--limit", type=click.IntRange(0), default=1000, show_default=True, help="Maximum number of rows; 0: all."
+)
+@click.option("--explain", is_flag=True, help="Print what the scan planned, skipped and read, on stderr.")
 @job_options
 def sql(
     query: str,
@@ -43,13 +44,13 @@ def sql(
     as_json: bool,
     **source: Any,
 ) -> None:
-    """Ask history in SQL. Every topic is a table; `messages` is all of them.
+    """Query history in SQL. Every topic is a table; `messages` is all of them.
 
-    A topic's own name is always that topic, in backticks where it is no plain word: `a-b`. A name in small letters and
-    with an underscore for other characters works while it means one topic: a_b, and _retry_group for %RETRY%group.
+    A table's name is its topic, in backticks where it is no plain identifier: `a-b`. A name in lower case and
+    with an underscore for other characters works while it is unambiguous: a_b, and _retry_group for %RETRY%group.
     Only columns that the query names are decoded, so name them instead of taking all. Its plain conditions on topic,
     brokerName, queueId, queueOffset, storeTimestamp, tags, uniqKey and array_contains(keys, …) prune before anything is
-    read, as --topic, --since, --until, --offsets, --key and --tag do; others are checked row by row.
+    read, as --topic, --since, --until, --offsets, --key and --tag do; other conditions are checked row by row.
 
     \b
     Columns:
@@ -63,10 +64,10 @@ def sql(
       tiermq pipeline sql "select max(storeTimestamp) from orders" --store ~/store --explain
       tiermq pipeline sql "select body:price from orders" --tier s3://history --since 2026-01-31 --format csv
     """
-    from tiermq.spark.jobs.sql import sql as run
+    from tiermq.spark.sql import sql as run
 
     if master == HERE and not dry_run:
-        raise BadConfig(f"SQL is Spark's: --master {HERE} is without it")
+        raise BadConfig(f"SQL needs Spark; --master {HERE} runs without it")
     arguments = source_arguments(**source)
     arguments |= {name: list(given) for name, given in (("keys", keys), ("tags", tags)) if given}
     with spark_for(master, conf, needed=not dry_run) as spark:
@@ -86,7 +87,7 @@ def sql(
 
 def show_rows(report: JobReport, form: str) -> None:
     """Print the rows of a report."""
-    from tiermq.spark.jobs.job_report import counted
+    from tiermq.pipeline.job_report import counted
 
     names = [column["name"] for column in report.details["columns"]]
     rows = report.details["rows"]

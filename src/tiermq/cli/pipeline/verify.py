@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tiermq.cli.pipeline_options import BROKER, CLUSTER, STORE, bar, finish, job_options, spark_for
+from tiermq.cli.pipeline.options import BROKER, CLUSTER, STORE, bar, finish, job_options, runner_for
 
 if TYPE_CHECKING:
-    from tiermq.spark.jobs.job_report import JobReport
+    from tiermq.pipeline.job_report import JobReport
 
 
 @click.command()
 @click.argument("tier", metavar="URL")
 @CLUSTER
 @BROKER
-@click.option("--topic", help="Only this topic; its broker's key index is left out then.")
+@click.option("--topic", help="Only this topic; skips the key index.")
 @STORE
 @click.option("--no-index", is_flag=True, help="Do not read the key index.")
-@click.option("--repair", is_flag=True, help="Mend what can be mended, and verify again.")
-@click.option("--report", metavar="PATH", help="A table of it: JSON lines (*.jsonl), or a directory for Parquet.")
+@click.option("--repair", is_flag=True, help="Repair what can be repaired, and verify again.")
+@click.option("--report", metavar="PATH", help="Write a table: JSON lines (*.jsonl), or a directory for Parquet.")
 @job_options
 def verify(
     tier: str,
@@ -37,17 +37,20 @@ def verify(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Read every byte of the tier at URL on executors, and check it.
+    """Read and check every byte of the tier at URL, in parallel on Spark.
 
-    Records, units, checksums, manifests and the key index are compared with each other, and with --store with what that
-    broker knows of the tier. A broker may be at work meanwhile; what it changes is noted, not held against the tier.
+    The checks and repairs are those of `tiermq tier verify` and `tiermq tier repair`, which need no Spark. Use this
+    job for tiers that are too large for one machine, or for a table of the results (--report).
+
+    Records, units, checksums, manifests and the key index are compared with each other, and with --store with that
+    broker's tier metadata. A broker may be running; what it changes is a note, not a problem.
 
     --repair rebuilds consume queues, manifests and index files from the commit log, and with --store records that the
-    store still has. It holds the broker's lease: a store that tiers by itself must be stopped, or be told to leave that
-    to jobs (tierDispatchEnable=false). What is replaced is kept beside it under another name. With --dry-run it reads,
-    and says what it would mend.
+    store still has. It holds the broker's lease: a broker that uploads must be stopped, or leave uploads
+    to jobs (tierDispatchEnable=false). Replaced objects are kept under another name. With --dry-run it only
+    reports what it would repair.
 
-    Exit code: 0 sound (or mended), 1 problems are left or the tier cannot be read.
+    Exit code: 0 clean or repaired, 1 problems are left or the tier cannot be read.
 
     \b
     Examples:
@@ -56,11 +59,11 @@ def verify(
       tiermq pipeline verify s3://history --store ~/store --repair
       tiermq pipeline verify s3://history --json | jq '.problems[]'
     """
-    from tiermq.spark.jobs.verify import verify as run
+    from tiermq.pipeline.verify import verify as run
 
-    with spark_for(master, conf, needed=repair or not dry_run) as spark, bar("verifying", quiet=as_json) as progress:
+    with runner_for(master, conf, needed=repair or not dry_run) as runner, bar("verifying", quiet=as_json) as progress:
         found = run(
-            spark,
+            runner,
             tier=tier,
             cluster=cluster,
             broker=broker,

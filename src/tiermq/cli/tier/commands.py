@@ -1,48 +1,70 @@
-"""`tiermq tier`: a tier from outside. Everything but `restore`, `import`, `repair` and `orphans --clean` only reads."""
+"""`tiermq tier`: inspect a tier.
+
+Everything but `restore`, `import`, `repair`, `takeover` and `orphans --clean` only reads.
+"""
 
 from __future__ import annotations
 
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
-from tiermq.cli.tier_far import show_timers, timer_values
-from tiermq.cli.tier_metadata import export_metadata, import_, restore
-from tiermq.cli.tier_options import (
+from tiermq.cli.conventions import EXIT_PROBLEMS
+from tiermq.cli.tier.metadata import export_metadata, import_, restore
+from tiermq.cli.tier.options import (
     BROKER,
     CLUSTER,
-    EXIT_PROBLEMS,
     JSON,
     STORE,
     TOPIC,
     URL,
     broker_metadata,
+    metadata_path,
     no_history,
     opened,
     print_json,
 )
-from tiermq.cli.tier_output import (
+from tiermq.cli.tier.output import (
     bar,
+    moment,
+    show_states,
+    show_timers,
     show_totals,
     show_verification,
     show_view,
+    state_values,
+    timer_values,
     total_values,
     view_values,
 )
-from tiermq.cli.tier_repair import repair
-from tiermq.delivery.far.timer_survey import survey_timers, verify_timers
+from tiermq.clock import HOUR_MS, SystemClock
+from tiermq.delivery.tiered_timers.timer_discovery import discover_timers, verify_timers
+from tiermq.history.scan_values import DEFAULT_CLUSTER
+from tiermq.pipeline.job_report import counted_noun
+from tiermq.store.readonly.directory import is_store
+from tiermq.store.readonly.store import ReadOnlyStore
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.orphans import GRACE_MS, clean, find_orphans
-from tiermq.tier.tier_listing import TierScope
+from tiermq.tier.metadata.broker_lease import BrokerLease, Lease, LeaseRole
+from tiermq.tier.metadata.broker_state import load_broker_state
+from tiermq.tier.metadata.document import CorruptManifest
+from tiermq.tier.metadata.metadata_store import MetadataStore
+from tiermq.tier.queue.segments import TierScope, list_tier
+from tiermq.tier.repair.repair import repair_tier
+from tiermq.tier.repair.repair_plan import RepairOutcome, RepairReport
+from tiermq.tier.retention.orphans import GRACE_MS, clean, find_orphans
+from tiermq.tier.tier_identity import open_known_metadata
 from tiermq.tier.tier_view import QueueView, TierView, view_tier
-from tiermq.tier.verify import verify_tier
-
-HOUR_MS = 3_600_000
+from tiermq.tier.verify.verify import verify_tier
 
 
 @click.group()
 def tier() -> None:
-    """Look into a tier, of TierMQ or of RocketMQ, dead or in use, and rebuild what a broker knows of it.
+    """Inspect, verify, repair and restore a tier of TierMQ or RocketMQ, in use or not.
 
     \b
     URL is one of
@@ -72,9 +94,9 @@ def _viewed(driver: TierDriver, scope: TierScope, *, quiet: bool) -> TierView:
 @click.option("--segments", is_flag=True, help="List each segment too.")
 @JSON
 def ls(url: str, cluster: str | None, broker: str | None, topic: str | None, segments: bool, as_json: bool) -> None:
-    """Topics, queues and segments of the tier at URL, with sizes, offsets and times, and the timers that wait in it.
+    """List topics, queues, segments, timers and broker tables.
 
-    The bucket alone is asked: its listing, its manifests, and the units of queues whose manifest is missing or behind.
+    Reads the bucket only: its listing, its manifests, and the units of queues whose manifest is missing or stale.
 
     Exit code: 0, 1 if there is no history at all, 2 if the tier cannot be read.
 
@@ -86,11 +108,14 @@ def ls(url: str, cluster: str | None, broker: str | None, topic: str | None, seg
     """
     with opened(url) as driver:
         view = _viewed(driver, TierScope(cluster, broker, topic), quiet=as_json)
-        timers = survey_timers(driver, TierScope(cluster, broker, topic))
+        timers = discover_timers(driver, TierScope(cluster, broker, topic))
+        states = {} if topic else {home: load_broker_state(driver, *home) for home in view.brokers}
     if as_json:
-        print_json({**view_values(view), "timers": timer_values(timers, with_objects=True)})
+        timer_rows, table_rows = timer_values(timers, with_objects=True), state_values(states)
+        print_json({**view_values(view), "timers": timer_rows, "tables": table_rows})
     elif view.brokers or timers:
         show_view(view, segments)
+        show_states(states)
         show_timers(timers, with_objects=segments)
     if not view.brokers and not timers:
         no_history(view.url, cluster, broker, topic)
@@ -102,7 +127,9 @@ def ls(url: str, cluster: str | None, broker: str | None, topic: str | None, seg
 @BROKER
 @JSON
 def stat(url: str, cluster: str | None, broker: str | None, as_json: bool) -> None:
-    """Totals of the tier at URL: brokers, topics, messages, bytes, times, gaps, timers.
+    """Show the totals of the tier at URL.
+
+    Totals are brokers, topics, messages, bytes, times, gaps and timers.
 
     Exit code: 0, 1 if there is no history at all, 2 if the tier cannot be read.
 
@@ -113,7 +140,7 @@ def stat(url: str, cluster: str | None, broker: str | None, as_json: bool) -> No
     """
     with opened(url) as driver:
         view = _viewed(driver, TierScope(cluster, broker), quiet=as_json)
-        timers = survey_timers(driver, TierScope(cluster, broker))
+        timers = discover_timers(driver, TierScope(cluster, broker))
     if as_json:
         print_json({**total_values(view), "timers": timer_values(timers, with_objects=False)})
     elif view.brokers or timers:
@@ -127,11 +154,13 @@ def stat(url: str, cluster: str | None, broker: str | None, as_json: bool) -> No
 @URL
 @CLUSTER
 @BROKER
-@click.option("--topic", required=True, help="Messages of this topic.")
-@click.option("--queue", type=click.IntRange(min=0), help="Of this queue; without it, of every queue in turn.")
-@click.option("--offset", type=click.IntRange(min=0), default=0, help="From this queue offset on.")
-@click.option("--count", type=click.IntRange(min=1), default=1_000_000_000, help="At most so many, of each queue.")
-@click.option("--key", help="Messages that have this key, or this unique id, from the uploaded key index.")
+@click.option("--topic", required=True, help="Only this topic.")
+@click.option("--queue", type=click.IntRange(min=0), help="Only this queue [all, one after the other].")
+@click.option("--offset", type=click.IntRange(min=0), default=0, help="Start at this queue offset.")
+@click.option(
+    "--count", type=click.IntRange(min=1), default=1_000_000_000, help="Maximum number of messages of each queue."
+)
+@click.option("--key", help="Only messages with this key or unique id, from the uploaded key index.")
 @click.option("--json", "as_json", is_flag=True, help="Accepted for uniformity: the output always is JSON lines.")
 def cat(
     url: str,
@@ -144,10 +173,12 @@ def cat(
     key: str | None,
     as_json: bool,  # noqa: ARG001 - see its help
 ) -> None:
-    """Messages of the tier at URL as JSON lines, in the order of the queue, or by key, newest index file first.
+    """Print messages of the tier as JSON lines.
 
-    A message that is missing for good is a line with "gap", a damaged one a line with "error". What a broker has not
-    uploaded of its key index yet is not found by --key; that there is such a thing is said on stderr.
+    Messages are in queue order; with --key, newest index file first.
+
+    A lost message is a line with "gap", a damaged one a line with "error". What a broker has not
+    uploaded of its key index yet is not found by --key; stderr reports it.
 
     Exit code: 0, 1 if a message was damaged, 2 if the tier cannot be read or has no such queue.
 
@@ -160,7 +191,9 @@ def cat(
     with opened(url) as driver:
         scope = TierScope(cluster, broker, topic, queue if key is None else None)
         view = view_tier(driver, scope, with_index=key is not None)
-        queues = _wanted(view, topic, queue)
+        if not view.queues:
+            _refuse(view_tier(driver, TierScope(cluster, broker), with_index=False), topic, queue)
+        queues = view.queues if queue is None else [view.find(topic, queue)]
         damaged = False
         if key is not None:
             for message in view.find_by_key(topic, key, count):
@@ -176,7 +209,7 @@ def cat(
 
 
 def _tell_ends(queues: list[QueueView], topic: str, offset: int) -> None:
-    """Why nothing was printed: the offset is behind the end of every queue."""
+    """Report that nothing was printed because the offset is past the end of every queue."""
     if all(offset >= queue.max_offset for queue in queues):
         shown = [f"{each.key.broker} {topic}-{each.key.queue_id} at {each.max_offset}" for each in queues[:5]]
         more = f" and {len(queues) - 5} more" if len(queues) > 5 else ""
@@ -199,12 +232,11 @@ def _tell_unindexed(view: TierView, topic: str) -> None:
         )
 
 
-def _wanted(view: TierView, topic: str, queue_id: int | None) -> list[QueueView]:
+def _refuse(whole: TierView, topic: str, queue_id: int | None) -> NoReturn:
+    """There is no such topic, or no such queue in it: an error that lists what exists."""
     if queue_id is not None:
-        return [view.find(topic, queue_id)]
-    if not view.queues:
-        view.find(topic, 0)  # Says what there is instead.
-    return view.queues
+        whole.find(topic, queue_id)
+    raise whole.no_topic(topic)
 
 
 def _print_queue(view: TierView, queue: QueueView, offset: int, count: int) -> bool:
@@ -238,12 +270,15 @@ def verify(
     no_index: bool,
     as_json: bool,
 ) -> None:
-    """Read every byte of the tier at URL and compare records, units, manifests and key index with each other.
+    """Read and check every byte of the tier at URL.
 
-    Timers that wait in the tier are read too, except with --topic.
+    Compares records, units, manifests and key index with each other. Also reads tiered timers, except with --topic.
 
-    With --store, what that broker knows of the tier is compared too. Nothing is written; a broker may be at work: what
-    it adds or expires meanwhile is noted, not held against the tier. With --topic the key index is left out.
+    With --store, also compares that broker's tier metadata. Nothing is written; a broker may be running: what
+    it adds or expires meanwhile is a note, not a problem. With --topic the key index is left out.
+
+    Runs in this process, without Spark. `tiermq pipeline verify` makes the same checks in parallel on Spark, for
+    tiers that are too large for one machine.
 
     Exit code: 0 clean, 1 problems or no history at all, 2 the tier cannot be read.
 
@@ -265,7 +300,7 @@ def verify(
             with_index=not no_index,
             progress=progress,
         )
-        for survey in survey_timers(driver, TierScope(cluster, broker, topic)):
+        for survey in discover_timers(driver, TierScope(cluster, broker, topic)):
             verify_timers(driver, survey, report)
     is_empty = report.is_clean and not report.counts["segments"] and not report.counts["timer_objects"]
     if as_json:
@@ -282,9 +317,164 @@ def verify(
 @URL
 @CLUSTER
 @BROKER
+@TOPIC
+@click.option(
+    "--store",
+    "stores",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Store directory that may still have lost messages; repeatable.",
+)
+@click.option("--no-index", is_flag=True, help="Do not read the key index, and do not repair it.")
+@click.option("--dry-run", is_flag=True, help="Report what would be done; change nothing.")
+@JSON
+def repair(
+    url: str,
+    cluster: str | None,
+    broker: str | None,
+    topic: str | None,
+    stores: tuple[Path, ...],
+    no_index: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Verify the tier at URL, repair it, and verify again.
+
+    Lost records come from the --store directories, consume queues and the key index from the records, manifests from
+    the segments. A broker's tier metadata in a --store directory is used and updated. The
+    broker must be stopped: the command takes its lease.
+
+    Nothing is destroyed: a segment that gets other bytes is kept as <its name>.damaged-<time>, which neither TierMQ nor
+    RocketMQ reads; remove those files when they are no longer needed. An interrupted repair can be run again.
+
+    Runs in this process, without Spark. `tiermq pipeline verify --repair` makes the same repairs, and verifies before
+    and after in parallel on Spark.
+
+    Exit code: 0 clean or repaired, 1 problems are left, 2 the tier cannot be read or its broker is running.
+
+    \b
+    Examples:
+      tiermq tier repair file:///var/tier --dry-run
+      tiermq tier repair s3://history --store ~/store
+      tiermq tier repair s3://history --topic orders --json | jq '.actions[] | .not_possible[]'
+    """
+    with opened(url) as driver, _opened_stores(stores) as (sources, metadata):
+        report = repair_tier(
+            driver,
+            TierScope(cluster, broker, topic),
+            sources=sources,
+            metadata=metadata,
+            dry_run=dry_run,
+            with_index=not no_index,
+            on_outcome=(lambda _outcome: None) if as_json else _show_outcome,
+        )
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        _show_end(report)
+    if not report.is_complete or (dry_run and report.outcomes):
+        raise SystemExit(EXIT_PROBLEMS)
+
+
+@contextmanager
+def _opened_stores(paths: Sequence[Path]) -> Iterator[tuple[list[ReadOnlyStore], MetadataStore | None]]:
+    """The stores, read-only, and the tier metadata of the first store that has any."""
+    with ExitStack() as stack:
+        known = next((path for path in paths if metadata_path(path).is_file()), None)
+        metadata = None if known is None else stack.enter_context(open_known_metadata(known))
+        # A directory may hold tier metadata only, and no messages.
+        yield [stack.enter_context(ReadOnlyStore.open(path)) for path in paths if is_store(path)], metadata
+
+
+def _show_outcome(outcome: RepairOutcome) -> None:
+    click.echo(f"{outcome.state.value:12}  {outcome.action.kind.name.lower():8}  {outcome.action.where}")
+    for change in outcome.changes:
+        click.echo(f"    {change}")
+    for path in outcome.kept:
+        click.echo(f"    kept as {path}")
+    for reason in outcome.not_possible:
+        click.echo(f"    not possible: {reason}")
+
+
+def _show_end(report: RepairReport) -> None:
+    if not report.outcomes:
+        click.echo(f"{report.url}: clean, there is nothing to repair")
+    elif report.is_dry_run:
+        click.echo(f"{report.url}: {counted_noun(report.problems_before, 'problem')}; nothing was changed")
+    else:
+        click.echo(
+            f"{report.url}: {counted_noun(report.problems_before, 'problem')} before, {report.problems_after:,} after"
+        )
+
+
+@tier.command()
+@URL
+@click.option("--cluster", default=DEFAULT_CLUSTER, show_default=True, help="The broker's cluster (brokerClusterName).")
+@click.option("--broker", required=True, help="The broker whose lease is ended (brokerName).")
+@click.option(
+    "--role",
+    type=click.Choice([role.value for role in LeaseRole]),
+    default=LeaseRole.LOG.value,
+    show_default=True,
+    help="log: messages, manifests and index. delivery: tiered timers.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+def takeover(url: str, cluster: str, broker: str, role: str, yes: bool) -> None:
+    """End the lease of a broker whose holder is dead.
+
+    Another process can then write its tier at once.
+
+    Shows the holder, and asks. The epoch rises, so a holder that is not dead after all is fenced: it commits nothing
+    more under this lease. The lease is free then. A broker that still runs and tiers takes it again when it renews:
+    stop it first.
+
+    Without this command a lease ends by itself after its term (tierLeaseTerm, a minute).
+
+    Exit code: 0 the lease is free, 1 the operator refused or there is no lease, 2 the tier cannot be read.
+
+    \b
+    Examples:
+      tiermq tier takeover s3://history --cluster prod --broker broker-a
+      tiermq tier takeover s3://history --broker broker-a --role delivery --yes
+    """
+    clock = SystemClock()
+    with opened(url) as driver:
+        owner = f"{socket.gethostname()}:{os.getpid()} (tier takeover)"
+        lease = BrokerLease(driver, cluster, broker, owner, role=LeaseRole(role))
+        try:
+            found = lease.read()
+        except CorruptManifest as error:
+            click.echo(f"The holder is not known: {error}")
+        else:
+            if found is None:
+                known = ", ".join("/".join(names) for names in list_tier(driver, TierScope()).brokers)
+                click.echo(f"Error: {lease.name}: {url} has no such lease; brokers there: {known or 'none'}", err=True)
+                raise SystemExit(EXIT_PROBLEMS)
+            if not found.is_held(clock.now_ms()):
+                click.echo(f"{lease.name} is free (epoch {found.epoch}); there is nothing to take over")
+                return
+            _show_lease(found, clock.now_ms())
+        if not yes and not click.confirm(f"End the lease of {cluster}/{broker} now?"):
+            raise SystemExit(EXIT_PROBLEMS)
+        click.echo(f"{lease.name} is free (epoch {lease.take_over()})")
+
+
+def _show_lease(lease: Lease, now_ms: int) -> None:
+    since = f"since {moment(lease.acquired_ms)}" if lease.acquired_ms else "since an unknown time"
+    click.echo(f"holder    {lease.owner}")
+    click.echo(f"held      {since}, epoch {lease.epoch}, renewed {counted_noun(lease.renewals, 'time')}")
+    click.echo(f"ends      in {-(-(lease.expires_ms - now_ms) // 1000)} s unless it is renewed")
+
+
+@tier.command()
+@URL
+@CLUSTER
+@BROKER
 @STORE
-@click.option("--grace", type=click.IntRange(min=0), default=GRACE_MS // HOUR_MS, show_default=True, help="Hours.")
-@click.option("--clean", "do_clean", is_flag=True, help="Delete what nobody refers to.")
+@click.option(
+    "--grace", type=click.IntRange(min=0), default=GRACE_MS // HOUR_MS, show_default=True, help="Minimum age in hours."
+)
+@click.option("--clean", "do_clean", is_flag=True, help="Delete the orphans.")
 @JSON
 def orphans(
     url: str,
@@ -295,11 +485,12 @@ def orphans(
     do_clean: bool,
     as_json: bool,
 ) -> None:
-    """Bytes in the tier at URL that nobody refers to, and segments that somebody refers to and that are not there.
+    """List orphaned objects and missing segments of the tier.
 
-    Without --store only what a queue's own manifest rules out is called an orphan. Younger than --grace is none.
+    Without --store only what a queue's own manifest rules out is called an orphan. What is younger than --grace is
+    never called one.
 
-    Exit code: 0 nothing found, 1 something (left, or missing), 2 the tier cannot be read.
+    Exit code: 0 nothing found, 1 orphans left or segments missing, 2 the tier cannot be read.
 
     \b
     Examples:
@@ -307,7 +498,9 @@ def orphans(
       tiermq tier orphans s3://history --store ~/store --broker broker-a --clean
     """
     if store is not None and broker is None:
-        raise click.UsageError("--store is one broker's: say which with --broker, or others' bytes look like orphans")
+        raise click.UsageError(
+            "--store is one broker's: give its --broker, or objects of other brokers look like orphans"
+        )
     with opened(url) as driver, broker_metadata(store) as metadata:
         found = find_orphans(driver, metadata, TierScope(cluster, broker), grace_ms=grace * HOUR_MS)
         gone = clean(driver, found.orphans, metadata) if do_clean else []
@@ -333,5 +526,5 @@ def orphans(
         raise SystemExit(EXIT_PROBLEMS)
 
 
-for command in (repair, restore, import_, export_metadata):
+for command in (restore, import_, export_metadata):
     tier.add_command(command)

@@ -1,4 +1,4 @@
-"""`tiermq tier restore | import | export-metadata`: what a broker knows of its tier, made anew or handed on."""
+"""`tiermq tier restore | import | export-metadata`: rebuild, import or export a broker's tier metadata."""
 
 from __future__ import annotations
 
@@ -8,31 +8,42 @@ from pathlib import Path
 
 import click
 
-from tiermq.cli.tier_options import (
-    BROKER,
-    CLUSTER,
-    EXIT_PROBLEMS,
-    JSON,
-    STORE,
-    URL,
-    broker_metadata,
-    new_metadata,
-    opened,
-    print_json,
-)
-from tiermq.cli.tier_output import bar, remark_values, show_remarks
-from tiermq.delivery.far.timer_survey import survey_timers
+from tiermq.cli.conventions import EXIT_PROBLEMS
+from tiermq.cli.tier.options import BROKER, CLUSTER, JSON, STORE, URL, broker_metadata, new_metadata, opened, print_json
+from tiermq.cli.tier.output import bar, remark_values, show_remarks, show_tables, table_values
+from tiermq.clock import SystemClock
+from tiermq.delivery.tiered_timers.timer_discovery import discover_timers
 from tiermq.errors import TierError
+from tiermq.files.os_file_access import OsFileAccess
+from tiermq.pipeline.job_report import counted_noun
+from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.metadata.restore import restore as restore_metadata
-from tiermq.tier.metadata.restore_report import NOT_IN_THE_TIER, RestoreProgress
-from tiermq.tier.metadata.rocketmq_json import export_rocketmq_json
-from tiermq.tier.rocketmq_import import import_rocketmq
-from tiermq.tier.tier_listing import TierScope
+from tiermq.tier.queue.segments import TierScope, list_tier
+from tiermq.tier.restore.restore import restore as restore_metadata
+from tiermq.tier.restore.restore_report import RestoreProgress, RestoreReport
+from tiermq.tier.restore.rocketmq_json import ImportReport, export_rocketmq_json, import_rocketmq
+from tiermq.tier.restore.state_restore import restore_state
+
+
+def _no_broker(driver: TierDriver, cluster: str | None, broker: str | None) -> TierError:
+    wanted = "/".join(name or "*" for name in (cluster, broker))
+    there = ", ".join("/".join(names) for names in list_tier(driver, TierScope()).brokers)
+    return TierError(
+        f"{driver.url}: expected history of one broker, {wanted} (cluster/broker), found none; nothing was restored. "
+        f"There is {there or 'no broker: check the address'}"
+    )
 
 
 def _told(progress: Callable[[int, int], None]) -> Callable[[RestoreProgress], None]:
     return lambda told: progress(1, told.total)
+
+
+def _totals(report: RestoreReport | ImportReport) -> str:
+    queues, topics = counted_noun(report.queue_count, "queue"), counted_noun(report.topic_count, "topic")
+    return (
+        f"{counted_noun(report.message_count, 'message')} in {queues} of {topics}, "
+        f"{counted_noun(report.segment_count, 'segment')}, {report.size_bytes:,} bytes"
+    )
 
 
 @click.command()
@@ -43,49 +54,66 @@ def _told(progress: Callable[[int, int], None]) -> Callable[[RestoreProgress], N
     "--store",
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="The store directory to fill; it must not know of a tier yet.",
+    help="Store directory to fill; it must have no tier metadata yet.",
 )
+@click.option("--topic", "topics", multiple=True, help="Only this topic; repeatable.")
 @JSON
-def restore(url: str, cluster: str | None, broker: str | None, store: Path, as_json: bool) -> None:
-    """Rebuild, in the store directory --store, what a broker knows of the tier at URL, from the bucket alone.
+def restore(
+    url: str, cluster: str | None, broker: str | None, store: Path, topics: tuple[str, ...], as_json: bool
+) -> None:
+    """Rebuild a broker's store directory from the bucket.
 
-    The tier is only read. Say --cluster and --broker when the bucket holds more than one. A broker that then opens the
-    directory goes on where the lost one ended, and delivers the timers that wait in the tier.
+    The tier is only read. Give --cluster and --broker when the bucket holds more than one. A broker that then opens the
+    directory continues where the lost one ended, and delivers tiered timers.
 
-    Not in the tier, and so not restored: consumer groups and their offsets, numbers of queues (a topic gets as many as
-    have messages in the tier), permissions, order and attributes of topics except how long they are kept. A copy of the
-    lost store's config directory has them: put its consumerOffset.json, subscriptionGroup.json and topics.json into the
-    new one before the broker starts.
+    Topics, groups, group offsets, delay offsets and request modes come back as the bucket has them, and the report
+    lists when each was taken; consumers receive again what they consumed later. An offset beyond the end of its queue
+    in the tier is cut. Settings are written to config/restored-broker.conf, for `serve -c`. A file that is in
+    the directory already is kept.
 
-    Exit code: 0, 1 if something in the tier was odd (it is said what), 2 if nothing was restored.
+    With --topic, other topics, their queues and offsets are left out. The broker that opens the directory lists only
+    these; it reads where the others end when it starts, so that their numbering continues too.
+
+    Not in the tier, and so not restored: accounts, and messages of delay levels.
+
+    Exit code: 0, 1 if the tier has inconsistencies (listed), 2 if nothing was restored.
 
     \b
     Examples:
       tiermq tier restore s3://history --store ~/store
+      tiermq tier restore s3://history --store ~/store --topic orders --topic payments
       tiermq tier restore file:///var/tier --store ~/store --cluster DefaultCluster --broker broker-a
     """
     with opened(url) as driver, new_metadata(store) as metadata, bar("restoring", quiet=as_json) as progress:
-        report = restore_metadata(driver, metadata, _told(progress), cluster=cluster, broker=broker)
-        timers = sum(survey.count for survey in survey_timers(driver, TierScope(cluster, broker)))
-        if not report.broker and not timers:
-            raise TierError(f"{url}: expected a broker's tier, found none; nothing was restored")
+        report = restore_metadata(driver, metadata, _told(progress), cluster=cluster, broker=broker, topics=topics)
+        surveys = [survey for survey in discover_timers(driver, TierScope(cluster, broker)) if survey.count]
+        homes = {(survey.cluster, survey.broker) for survey in surveys} - {("", "")}
+        if not report.broker and len(homes) != 1:
+            raise _no_broker(driver, cluster, broker)
+        if not report.broker:
+            [(report.cluster, report.broker)] = homes
+            metadata.record_names(report.cluster, report.broker)
+        timers = sum(survey.count for survey in surveys)
         path = metadata.path
+        now_ms = SystemClock().now_ms()
+        restore_state(driver, metadata, OsFileAccess(), str(store), report, topics=topics, now_ms=now_ms)
     if as_json:
         print_json({
             "path": path, "cluster": report.cluster, "broker": report.broker, "topics": report.topic_count,
             "queues": report.queue_count, "segments": report.segment_count, "messages": report.message_count,
             "size": report.size_bytes, "epoch": report.epoch_max, "clean": report.is_clean, "timers": timers,
-            "not_restored": list(NOT_IN_THE_TIER),
+            "tables": [table_values(table) for table in report.tables], "lastMessageMs": report.last_message_ms,
+            "not_restored": report.not_restored,
             "remarks": [remark_values(remark) for remark in report.remarks],
         })  # fmt: skip
     else:
-        click.echo(
-            f"{path}: {report.message_count:,} messages in {report.queue_count:,} queues of {report.topic_count:,} "
-            f"topics, {report.segment_count:,} segments, {report.size_bytes:,} bytes"
-        )
+        click.echo(f"{path}: {_totals(report)}")
         if timers:
-            click.echo(f"{timers:,} timers wait in the tier: the broker that opens the store delivers them")
-        click.echo(f"not in the tier, so not restored: {'; '.join(NOT_IN_THE_TIER)}")
+            click.echo(
+                f"waiting in the tier: {counted_noun(timers, 'timer')}; the broker that opens the store delivers them"
+            )
+        show_tables(report)
+        click.echo(f"not in the tier, so not restored: {'; '.join(report.not_restored)}")
         show_remarks(report.remarks)
     if not report.is_clean:
         raise SystemExit(EXIT_PROBLEMS)
@@ -102,15 +130,17 @@ def restore(url: str, cluster: str | None, broker: str | None, store: Path, as_j
 )
 @click.option("--cluster", default="DefaultCluster", show_default=True, help="The broker's brokerClusterName.")
 @BROKER
-@click.option("--store", required=True, type=click.Path(file_okay=False, path_type=Path), help="The directory to fill.")
+@click.option(
+    "--store", required=True, type=click.Path(file_okay=False, path_type=Path), help="Store directory to fill."
+)
 @JSON
 def import_(url: str, file: Path, cluster: str, broker: str | None, store: Path, as_json: bool) -> None:
-    """Take over the tier at URL from RocketMQ: its metadata file says what is meant, the tier what is there.
+    """Take over a tier from RocketMQ, with its metadata file.
 
-    Topic ids and reserve times come from the file, so that RocketMQ's key index stays true. Nothing in the tier is
-    changed; stop RocketMQ's broker before ours writes there.
+    Topic ids and reserve times come from the file, so that RocketMQ's key index stays valid. Nothing in the tier is
+    changed; stop RocketMQ's broker before TierMQ's writes there.
 
-    Exit code: 0, 1 if file and tier disagree or something is odd (it is said what), 2 if nothing was imported.
+    Exit code: 0, 1 if file and tier disagree or have inconsistencies (listed), 2 if nothing was imported.
 
     \b
     Examples:
@@ -136,10 +166,7 @@ def import_(url: str, file: Path, cluster: str, broker: str | None, store: Path,
             "remarks": [remark_values(remark) for remark in report.remarks],
         })  # fmt: skip
     else:
-        click.echo(
-            f"{path}: {report.message_count:,} messages in {report.queue_count:,} queues of {report.topic_count:,} "
-            f"topics, {report.segment_count:,} segments, {report.size_bytes:,} bytes"
-        )
+        click.echo(f"{path}: {_totals(report)}")
         for title, paths in (("not in the tier", report.not_in_tier), ("not in the file", report.not_in_file)):
             for each in paths:
                 click.echo(f"  {title}: {each}")
@@ -155,14 +182,14 @@ def import_(url: str, file: Path, cluster: str, broker: str | None, store: Path,
 @CLUSTER
 @BROKER
 @STORE
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Where to write; without it, print it.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was written as one JSON object; needs --output.")
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Output file [standard output].")
+@click.option("--json", "as_json", is_flag=True, help="Print a report as one JSON object; needs --output.")
 def export_metadata(
     url: str, cluster: str | None, broker: str | None, store: Path | None, output: Path | None, as_json: bool
 ) -> None:
-    """Write RocketMQ's tieredStoreMetadata.json for the tier at URL, so that RocketMQ can serve it.
+    """Write RocketMQ's tieredStoreMetadata.json for the tier.
 
-    What is written comes from the bucket alone, or with --store from what that broker knows. RocketMQ reads a tier of
+    The source is the bucket, or with --store that broker's tier metadata. RocketMQ reads a tier of
     file:/// only; put the file into its store's config folder while it is stopped.
 
     Exit code: 0, or 2 if the tier cannot be read.
@@ -172,7 +199,7 @@ def export_metadata(
       tiermq tier export-metadata file:///var/tier --output ~/rocketmq-store/config/tieredStoreMetadata.json
     """
     if as_json and output is None:
-        raise click.UsageError("--json says what was written: give --output")
+        raise click.UsageError("--json reports what was written to --output: give --output")
     with opened(url) as driver, broker_metadata(store) as known, bar("looking", quiet=as_json) as progress:
         if known is not None:
             data, count = export_rocketmq_json(known), known.segment_count()
@@ -181,7 +208,9 @@ def export_metadata(
                 tempfile.TemporaryDirectory(prefix="tiermq-export-") as directory,
                 MetadataStore(Path(directory) / "found.db") as found,
             ):
-                restore_metadata(driver, found, _told(progress), cluster=cluster, broker=broker)
+                report = restore_metadata(driver, found, _told(progress), cluster=cluster, broker=broker)
+                if not report.broker:
+                    raise _no_broker(driver, cluster, broker)
                 data, count = export_rocketmq_json(found), found.segment_count()
     if output is None:
         click.echo(data.decode(), nl=False)
@@ -190,4 +219,4 @@ def export_metadata(
     if as_json:
         print_json({"path": str(output), "size": len(data), "segments": count})
     else:
-        click.echo(f"{output}: {count:,} segments, {len(data):,} bytes")
+        click.echo(f"{output}: {counted_noun(count, 'segment')}, {len(data):,} bytes")

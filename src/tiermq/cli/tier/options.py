@@ -1,4 +1,4 @@
-"""What the commands of `tiermq tier` share: options, exit codes, how a tier and a broker's metadata are opened."""
+"""Shared by the commands of `tiermq tier`: options, exit codes, opening a tier and a broker's tier metadata."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from typing import Any, NoReturn
 
 import click
 
+from tiermq.cli.conventions import EXIT_NO_TIER, EXIT_PROBLEMS
 from tiermq.errors import StoreError, TierError, TierMQError
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.tier_url import open_driver
-from tiermq.tier.known_metadata import open_known_metadata, open_new_metadata
-from tiermq.tier.metadata.metadata_damage import discard
+from tiermq.tier.metadata.database import discard
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.tier_config import TierConfig
-
-EXIT_PROBLEMS = 1
-EXIT_NO_TIER = 2
+from tiermq.tier.tier_identity import open_known_metadata, open_new_metadata
 
 URL = click.argument("url", metavar="URL")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -29,13 +27,13 @@ TOPIC = click.option("--topic", help="Only this topic.")
 STORE = click.option(
     "--store",
     type=click.Path(file_okay=False, path_type=Path),
-    help="A broker's store directory; what it knows of the tier is in its config folder.",
+    help="A broker's store directory, with its tier metadata in config/.",
 )
 
 
 @contextmanager
 def opened(url: str) -> Iterator[TierDriver]:
-    """The tier, and exit code 2 for everything that keeps it from being read."""
+    """Open the tier; exit code 2 if it cannot be read."""
     try:
         driver = open_driver(url)
         try:
@@ -52,12 +50,12 @@ def fail(error: TierMQError) -> NoReturn:
 
 
 def no_history(url: str, *names: str | None) -> NoReturn:
-    """Say that there is no tier, or nothing of the cluster, broker or topic that was named. Exit code 1."""
+    """Report that there is no tier, or no such cluster, broker or topic. Exit code 1."""
     wanted = "/".join(name or "*" for name in names)
     expected = f"history of {wanted}" if any(names) else "a tier"
     click.echo(
         f"Error: {url}: expected {expected}, found no message history there; check the address, or copy a store into "
-        f"it: `tiermq pipeline offload --store DIR --tier {url}`",
+        f"it: `tiermq pipeline offload --store DIR=cluster/broker --tier {url}`",
         err=True,
     )
     raise SystemExit(EXIT_PROBLEMS)
@@ -69,20 +67,20 @@ def metadata_path(store: Path) -> Path:
 
 @contextmanager
 def broker_metadata(store: Path | None) -> Iterator[MetadataStore | None]:
-    """What a broker knows of its tier, which must be there already."""
+    """A broker's tier metadata, which must exist."""
     if store is None:
         yield None
         return
     path = metadata_path(store)
     if not path.is_file():
-        raise StoreError(f"{path}: expected what a broker knows of its tier, found no such file; `restore` makes it")
+        raise StoreError(f"{path}: expected a broker's tier metadata, found no such file; `restore` creates it")
     with open_known_metadata(store) as metadata:
         yield metadata
 
 
 @contextmanager
 def new_metadata(store: Path) -> Iterator[MetadataStore]:
-    """What a broker is to know of its tier. When filling it fails, nothing is left of what was made for it."""
+    """New tier metadata for a broker. A failure while filling it removes what was created."""
     path = metadata_path(store)
     was_there = path.exists()
     made = [directory for directory in (path.parent, store) if not directory.exists()]
@@ -93,7 +91,7 @@ def new_metadata(store: Path) -> Iterator[MetadataStore]:
         if not was_there:
             discard(path)
             for directory in made:
-                with suppress(OSError):  # Somebody else has put something there.
+                with suppress(OSError):  # Another process has put files there.
                     directory.rmdir()
         raise
 

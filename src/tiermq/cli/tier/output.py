@@ -1,10 +1,10 @@
-"""How `tiermq tier` shows what it found: tables for eyes, plain values for programs, a bar for those who wait."""
+"""Output of `tiermq tier`: tables, JSON values, a progress bar."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -14,18 +14,22 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from tiermq.cli.conventions import FINDINGS_SHOWN_MAX
+from tiermq.delivery.tiered_timers.timer_discovery import TimerListing
+from tiermq.delivery.tiered_timers.timer_name import TimerName
+from tiermq.errors import TierError
+from tiermq.pipeline.job_report import counted_noun
+from tiermq.tier.metadata.broker_state import StoredTable
 from tiermq.tier.metadata.metadata_values import NEVER_MS, Segment
-from tiermq.tier.metadata.restore_report import Remark
 from tiermq.tier.names import SegmentType
-from tiermq.tier.retention_plan import Kept
+from tiermq.tier.restore.restore_report import Remark, RestoredTable, RestoreReport
+from tiermq.tier.retention.retention_plan import Kept
 from tiermq.tier.tier_view import QueueView, TierView
-from tiermq.tier.verify_report import VerifyReport
-
-FINDINGS_SHOWN_MAX = 20
+from tiermq.tier.verify.verify_report import VerifyReport
 
 
 def moment(timestamp_ms: int) -> str:
-    """A time for eyes; nothing for one that is not known."""
+    """A readable time; empty if unknown."""
     if not 0 < timestamp_ms < NEVER_MS:
         return ""
     try:
@@ -40,7 +44,7 @@ def is_watched() -> bool:
 
 @contextmanager
 def bar(text: str, *, in_bytes: bool = False, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """A function to tell (done since the last time, in all); it draws where somebody is watching."""
+    """A callback (done since the last call, total) that draws a progress bar on a terminal."""
     if quiet or not is_watched():
         yield lambda _done, _total: None
         return
@@ -104,14 +108,66 @@ def remark_values(remark: Remark) -> dict[str, str]:
     return {"kind": remark.finding.name.lower(), "where": remark.where, "text": remark.text}
 
 
+def table_values(table: RestoredTable) -> dict[str, Any]:
+    return {
+        "kind": table.name, "file": table.file, "takenMs": table.taken_ms, "entries": table.count,
+        "kept": table.is_kept,
+    }  # fmt: skip
+
+
+def show_tables(report: RestoreReport) -> None:
+    """One line for each table of the broker: how many entries, and how old."""
+    for table in report.tables:
+        age = f"as of {moment(table.taken_ms)}, {_beside_last(table.taken_ms, report.last_message_ms)}"
+        kept = f"; config/{table.file} was there already and is kept" if table.is_kept else ""
+        click.echo(f"{table.words} ({table.count:,}) {age}{kept}")
+
+
+def _beside_last(taken_ms: int, last_ms: int) -> str:
+    if not last_ms:
+        return "no message"
+    seconds = abs(taken_ms - last_ms) // 1000
+    return f"{seconds:,} s {'before' if taken_ms < last_ms else 'after'} the last message"
+
+
+States = Mapping[tuple[str, str], tuple[Mapping[str, StoredTable], Mapping[str, TierError]]]
+"""By cluster and broker: the tables of a broker, and by object name what is wrong with others."""
+
+
+def state_values(states: States) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = [
+        {
+            "cluster": cluster, "broker": broker, "kind": table.kind.name, "takenMs": table.taken_ms,
+            "epoch": table.epoch, "writer": table.writer,
+        }
+        for (cluster, broker), (tables, _) in states.items()
+        for table in tables.values()
+    ]  # fmt: skip
+    errors = {path: error for _, found in states.values() for path, error in found.items()}
+    return rows + [{"path": path, "problem": str(error)} for path, error in errors.items()]
+
+
+def show_states(states: States) -> None:
+    """A line for each broker with tables, and one for each table that cannot be read."""
+    for (_, broker), (tables, errors) in states.items():
+        if tables:
+            taken = ", ".join(f"{table.kind.words} {moment(table.taken_ms)}" for table in tables.values())
+            click.echo(f"  tables     of {broker}: {taken}")
+        for error in errors.values():
+            click.echo(f"  tables     {error}")
+
+
 def show_view(view: TierView, with_segments: bool) -> None:
     console = Console(width=None if sys.stdout.isatty() else 200)
-    table = Table("topic", "queue", "messages", "from", "to", "bytes", "segments", "oldest", "newest")
-    for column in table.columns[1:7]:
+    several_brokers = len(view.brokers) > 1
+    names = ("broker", "topic") if several_brokers else ("topic",)
+    table = Table(*names, "queue", "messages", "from", "to", "bytes", "segments", "oldest", "newest")
+    for column in table.columns[len(names) : len(names) + 6]:
         column.justify = "right"
     for queue in view.queues:
+        place = (queue.key.broker, queue.key.topic) if several_brokers else (queue.key.topic,)
         table.add_row(
-            queue.key.topic, str(queue.key.queue_id), f"{queue.message_count:,}", f"{queue.min_offset:,}",
+            *place, str(queue.key.queue_id), f"{queue.message_count:,}", f"{queue.min_offset:,}",
             f"{queue.max_offset:,}", f"{queue.size_bytes:,}", str(len(queue.segments())), moment(queue.begin_ms),
             moment(queue.end_ms),
         )  # fmt: skip
@@ -163,7 +219,7 @@ def total_values(view: TierView) -> dict[str, Any]:
 
 
 def retention_values(view: TierView) -> list[dict[str, Any]]:
-    """The topics that have a time or a limit of their own, as their manifests say."""
+    """The topics with retention of their own, from their manifests."""
     own = {
         (queue.key.cluster, queue.key.broker, queue.key.topic): (
             queue.manifest.reserve_time_hours,
@@ -186,7 +242,9 @@ def retention_values(view: TierView) -> list[dict[str, Any]]:
 
 def _show_retention(values: dict[str, Any]) -> None:
     own = values["retention"]
-    click.echo(f"  retention  {len(own):,} of {values['topics']:,} topics have their own, others the broker's setting")
+    click.echo(
+        f"  retention  own: {len(own):,} of {counted_noun(values['topics'], 'topic')}; others: the broker's setting"
+    )
     for row in own[:FINDINGS_SHOWN_MAX]:
         click.echo(f"    {row['topic']:9}  {_own_words(row['hours'], row['max_bytes'])}")
     if len(own) > FINDINGS_SHOWN_MAX:
@@ -194,7 +252,7 @@ def _show_retention(values: dict[str, Any]) -> None:
 
 
 def _own_words(hours: int | None, max_bytes: int | None) -> str:
-    """What a topic says itself; of what it does not speak, the broker's setting decides."""
+    """A topic's own retention; what it does not set comes from the broker's settings."""
     limit = "" if max_bytes is None else f"at most {max_bytes:,} bytes"
     time = "" if hours is None else str(Kept.by(hours, -1, -1, -1))
     return ", ".join(filter(None, (time, limit)))
@@ -205,16 +263,21 @@ def show_totals(view: TierView) -> None:
     brokers = ", ".join(f"{row['broker']} of {row['cluster']}" for row in values["brokers"]) or "none"
     click.echo(view.url)
     click.echo(f"  brokers    {brokers}")
-    click.echo(f"  messages   {values['messages']:,} in {values['queues']:,} queues of {values['topics']:,} topics")
+    click.echo(
+        f"  messages   {values['messages']:,} in {counted_noun(values['queues'], 'queue')} of "
+        f"{counted_noun(values['topics'], 'topic')}"
+    )
     click.echo(
         f"  stored     {moment(values['begin_ms'] or -1) or 'never'} to {moment(values['end_ms'] or -1) or 'never'}"
     )
-    click.echo(f"  bytes      {values['size']:,} in {values['segments']:,} segments")
+    click.echo(f"  bytes      {values['size']:,} in {counted_noun(values['segments'], 'segment')}")
     for name, text in (("commit_log", "records"), ("consume_queue", "units"), ("index", "key index")):
         click.echo(f"    {text:9}  {values[f'{name}_size']:,}")
     click.echo(f"  gaps       {values['gaps']}")
     _show_retention(values)
-    click.echo(f"  manifests  {values['queues'] - values['without_manifest']:,} of {values['queues']:,} queues")
+    click.echo(
+        f"  manifests  {values['queues'] - values['without_manifest']:,} of {counted_noun(values['queues'], 'queue')}"
+    )
     show_remarks(view.remarks)
 
 
@@ -223,20 +286,21 @@ def show_totals(view: TierView) -> None:
 
 def show_verification(report: VerifyReport) -> None:
     counts = report.counts
-    click.echo(f"{report.url}: {'clean' if report.is_clean else f'{report.problem_count:,} problems'}")
-    click.echo(f"  read     {counts['bytes']:,} bytes in {counts['segments']:,} segments")
+    click.echo(f"{report.url}: {'clean' if report.is_clean else counted_noun(report.problem_count, 'problem')}")
+    click.echo(f"  read     {counts['bytes']:,} bytes in {counted_noun(counts['segments'], 'segment')}")
     click.echo(f"  records  {counts['records']:,}")
     click.echo(
-        f"  units    {counts['units']:,} in {counts['queues']:,} queues, {counts['blank_units']:,} of them blank, "
+        f"  units    {counts['units']:,} in {counted_noun(counts['queues'], 'queue')}, "
+        f"{counts['blank_units']:,} of them blank, "
         f"{counts['expired_units']:,} expired"
     )
     click.echo(
-        f"  index    {counts['index_items']:,} items in {counts['index_files']:,} files, "
-        f"{counts['stale_items']:,} stale; {counts['keys']:,} keys of covered messages, "
-        f"{counts['missing_items']:,} messages without items"
+        f"  index    {counted_noun(counts['index_items'], 'item')} in {counted_noun(counts['index_files'], 'file')}, "
+        f"{counts['stale_items']:,} stale; {counted_noun(counts['keys'], 'key')} of covered messages, "
+        f"{counted_noun(counts['missing_items'], 'message')} without items"
     )
     if counts["timer_objects"]:
-        click.echo(f"  timers   {counts['timers']:,} in {counts['timer_objects']:,} objects")
+        click.echo(f"  timers   {counts['timers']:,} in {counted_noun(counts['timer_objects'], 'object')}")
     for title, findings, count in (
         ("problems", report.problems, report.problem_count),
         ("notes (no loss: a crash, a running writer or RocketMQ leaves these)", report.notes, report.note_count),
@@ -251,3 +315,45 @@ def show_verification(report: VerifyReport) -> None:
 
 def _known(timestamp_ms: int) -> int | None:
     return None if timestamp_ms == NEVER_MS else timestamp_ms
+
+
+def timer_values(surveys: Sequence[TimerListing], *, with_objects: bool) -> list[dict[str, Any]]:
+    """One row for each broker; times are the first and the last delivery time."""
+    return [
+        {
+            "cluster": survey.cluster,
+            "broker": survey.broker,
+            "timers": survey.count,
+            "size": survey.size_bytes,
+            "first_due_ms": survey.first_ms if survey.live else None,
+            "last_due_ms": survey.last_ms if survey.live else None,
+            "damaged": len(survey.manifest.damaged),
+            "trouble": survey.trouble,
+            "objects": [_object_values(survey, name) for name in survey.objects] if with_objects else len(survey.live),
+        }
+        for survey in surveys
+    ]
+
+
+def _object_values(survey: TimerListing, name: TimerName) -> dict[str, Any]:
+    return {
+        "timers": name.count,
+        "size": name.size_bytes,
+        "first_due_ms": name.first_ms,
+        "last_due_ms": name.last_ms,
+        "path": name.path(survey.directory),
+    }
+
+
+def show_timers(surveys: Sequence[TimerListing], *, with_objects: bool = False) -> None:
+    """A line for each broker with timers, and on request one for each object."""
+    for survey in surveys:
+        if survey.live:
+            until = f"due {moment(survey.first_ms)} to {moment(survey.last_ms)}"
+            objects = f"{survey.size_bytes:,} bytes in {counted_noun(len(survey.live), 'object')}"
+            click.echo(f"  timers     {survey.count:,} of {survey.broker}, {until}, {objects}")
+        if survey.trouble:
+            click.echo(f"  timers     {survey.trouble}")
+        for name in survey.objects if with_objects else ():
+            times = f"{moment(name.first_ms)} {moment(name.last_ms)}"
+            click.echo(f"{name.size_bytes:>14,}  {'TIMERS':6}  {name.path(survey.directory)}  {times}")

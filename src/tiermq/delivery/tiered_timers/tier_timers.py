@@ -1,45 +1,48 @@
-"""TierTimers: timers that are due far beyond the local store's reach, kept in the tier (`timer.far_timers.FarTimers`).
+"""TierTimers: timers that are due too late for the local store, kept in the tier (`TieredTimers`).
 
-    add … add ─► flush            one object, whatever days its timers are of
+    add … add ─► flush            one object, for timers of any day
     (upkeep)                      sorted into days; a near day that is large into hours, minutes, seconds
-    pull ─► pulled                what is due soon; how far is written to a small local file
+    pull ─► pulled                what is due soon; progress is written to a small local file
     forget                        the objects go when everything in them was delivered
 
 Invariants: a flushed timer stays in the tier until its time is forgotten, and nothing is forgotten that was not pulled
 and confirmed; so neither a crash nor the loss of the disk loses one, and either may deliver some again. Times before
 what `pull` was asked for are within local reach (`horizon_ms`), so nothing is added behind a pull's back.
-Damage is told (log, `damaged_count`, `tiermq tier verify`) and holds nothing else up: sound timers are delivered.
-Memory: an object of buffered timers (more while the tier is down, until the caller's flush says so), and `cache_bytes`
+Damage is reported (log, `damaged_count`, `tiermq tier verify`) and blocks nothing: intact timers are delivered.
+Memory: an object of buffered timers (more while the tier is down, until the caller's flush fails), and `cache_bytes`
 of objects that pulls have read.
-Threads: the timer service's own, except that `tend` has one of its own.
+Threads: the timer service's, except for `tend`, which has its own.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import logging
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from tiermq.clock import Clock
-from tiermq.delivery.far.far_state import Encoded, TimerState
-from tiermq.delivery.far.pulled_record import PulledRecord
-from tiermq.delivery.far.timer_buckets import chunks
-from tiermq.delivery.far.timer_names import TimerName
-from tiermq.delivery.far.timer_object import CorruptTimers, DamagedTimer, TimerObject, encoded_bytes
-from tiermq.delivery.far.timer_plan import TimerLimits
-from tiermq.delivery.far.timer_upkeep import TimerUpkeep
-from tiermq.delivery.timer.far_timers import FarTimer
-from tiermq.delivery.timer.timer_record import cancel_key, own_key
-from tiermq.errors import CorruptRecord, TierError
+from tiermq.delivery.tiered_timers.tiered_timer_state import Encoded, TieredTimerState
+from tiermq.delivery.tiered_timers.timer_name import TimerName, chunks
+from tiermq.delivery.tiered_timers.timer_object import CorruptTimers, DamagedTimer, TimerObject, encoded_bytes
+from tiermq.delivery.tiered_timers.timer_upkeep import TimerLimits, TimerUpkeep
+from tiermq.delivery.timer.timer_record import TieredTimer, cancel_key, own_key
+from tiermq.errors import CorruptRecord, StoreDamaged, TierError
+from tiermq.files.file_access import FileAccess
 from tiermq.message.record import decode_record
 from tiermq.message.stored_message import StoredMessage
+from tiermq.service import Service
 
 _log = logging.getLogger(__name__)
 
 NEAR_LEAD_MS = 3_600_000
-"""A bucket is near so long before pulls can reach it: time enough to write it anew."""
+"""How long before pulls a bucket counts as near: enough time to rewrite it."""
+FILE = "farTimers.json"
+REST_S = 5.0
+REST_AFTER_REFUSAL_S = 30.0
 
 
 class TierTimers:
@@ -47,14 +50,14 @@ class TierTimers:
 
     def __init__(
         self,
-        state: TimerState,
+        state: TieredTimerState,
         record: PulledRecord,
         clock: Clock,
         horizon_ms: int,
         limits: TimerLimits | None = None,
-        on_given: Callable[[FarTimer], None] = lambda _timer: None,
+        on_given: Callable[[TieredTimer], None] = lambda _timer: None,
     ) -> None:
-        """`on_given` is told of each timer before it is given."""
+        """`on_given` is called with each timer before it is returned."""
         self.state = state
         self._on_given = on_given
         self.limits = limits or TimerLimits()
@@ -64,9 +67,9 @@ class TierTimers:
         self._record = record
         self._clock = clock
         self._horizon_ms = horizon_ms
-        self._buffer: list[FarTimer] = []
+        self._buffer: list[TieredTimer] = []
         self._buffer_bytes = 0
-        self._pending: list[tuple[Encoded, list[FarTimer]]] = []
+        self._pending: list[tuple[Encoded, list[TieredTimer]]] = []
         self._asked_ms = self._given_ms = record.until_ms
         self._unconfirmed_count = 0
         self._forget_ms = 0
@@ -75,14 +78,14 @@ class TierTimers:
 
     @property
     def horizon_ms(self) -> int:
-        """A timer due later than now plus this is far; one that a pull has asked for already is not."""
+        """A timer due later than now plus this is tiered, unless a pull has already covered its time."""
         return max(self._horizon_ms, self._asked_ms - self._clock.now_ms())
 
     # Putting away
 
-    def add(self, timer: FarTimer) -> None:
-        """Buffered; a full buffer is flushed first, and goes on to grow while the tier cannot be reached, until the
-        caller's own `flush` tells him so.
+    def add(self, timer: TieredTimer) -> None:
+        """Buffered; a full buffer is flushed first, and grows while the tier is unavailable, until the
+        caller's own `flush` raises.
 
         One that is due before what was pulled already (the wheel's clock was behind) is given by the next pull.
         """
@@ -92,7 +95,7 @@ class TierTimers:
             try:
                 self.flush()
             except TierError as error:
-                _log.warning("%d far timers wait to be flushed: %s", self.buffered_count, error)
+                _log.warning("%d tiered timers wait to be flushed: %s", self.buffered_count, error)
         self._buffer.append(timer)
         self._buffer_bytes += encoded_bytes(timer)
 
@@ -102,7 +105,7 @@ class TierTimers:
             return
         epoch = self.state.ready().epoch
         if any(encoded.epoch != epoch for encoded, _ in self._pending):
-            # Somebody else may have owned the tier meanwhile: their numbers may count as settled by now.
+            # Another process may have held the lease meanwhile: its numbers may count as settled by now.
             again = [timers for encoded, timers in self._pending if not self.state.give_up_flush(encoded.name)]
             self._buffer = [timer for timers in again for timer in timers] + self._buffer
             self._pending = []
@@ -120,7 +123,7 @@ class TierTimers:
 
     # Giving back
 
-    def pull(self, until_ms: int) -> Iterator[FarTimer]:
+    def pull(self, until_ms: int) -> Iterator[TieredTimer]:
         """Those due before `until_ms` that were not given before. Raises StaleWriter, TierError, also half way: then
         the next pull gives all of them again.
         """
@@ -146,7 +149,7 @@ class TierTimers:
         self._given_ms = max(self._given_ms, until_ms)
         self._drop_from_cache(self._given_ms)
 
-    def _sound(self, name: TimerName, from_ms: int, until_ms: int) -> Iterator[FarTimer]:
+    def _sound(self, name: TimerName, from_ms: int, until_ms: int) -> Iterator[TieredTimer]:
         found = self._read(name)
         for timer in found.timers(from_ms, until_ms) if found is not None else ():
             if isinstance(timer, DamagedTimer):
@@ -162,13 +165,13 @@ class TierTimers:
         for name in (name for name in names if name.overlaps(from_ms, until_ms)):
             read = self._read(name)
             for timer in read.timers(from_ms, until_ms) if read is not None else ():
-                key = _key(timer, cancel_key) if isinstance(timer, FarTimer) and timer.is_delete else None
+                key = _key(timer, cancel_key) if isinstance(timer, TieredTimer) and timer.is_delete else None
                 if key is not None:
                     found.add(key)
         return found
 
     def _read(self, name: TimerName) -> TimerObject | None:
-        """The object, from memory if it was read before; None, and told, when nothing of it can be had."""
+        """The object, from memory if it was read before; None, and reported, if it cannot be read."""
         if name in self._unreadable:
             return None
         found = self._cache.get(name)
@@ -192,7 +195,7 @@ class TierTimers:
     def _tell(self, name: TimerName, text: str, count: int) -> None:
         self.state.note_bad(name)
         self.damaged_count += count
-        _log.error("far timers that cannot be delivered: %d; %s", count, text)
+        _log.error("tiered timers that cannot be delivered: %d; %s", count, text)
 
     def _drop_from_cache(self, before_ms: int) -> None:
         live = self.state.known().live
@@ -208,7 +211,7 @@ class TierTimers:
     # Forgetting, and upkeep
 
     def forget(self, before_ms: int) -> None:
-        """Noted; the next `tend` does it. Nothing is forgotten that was not pulled and confirmed."""
+        """Recorded; the next `tend` does it. Only pulled and confirmed timers are removed."""
         self._forget_ms = max(self._forget_ms, before_ms)
 
     def tend(self) -> bool:
@@ -218,7 +221,7 @@ class TierTimers:
 
     @property
     def kept_count(self) -> int:
-        """Timers in the tier, as far as is known; those count that were pulled and are not forgotten yet."""
+        """Known timers in the tier, including those that were pulled and not forgotten yet."""
         return sum(name.count for name in self.state.known().live)
 
     @property
@@ -226,10 +229,70 @@ class TierTimers:
         return sum(name.size_bytes for name in self.state.known().live)
 
 
-def _key(timer: FarTimer, key_of: Callable[[StoredMessage], str | None]) -> tuple[int, str] | None:
+def _key(timer: TieredTimer, key_of: Callable[[StoredMessage], str | None]) -> tuple[int, str] | None:
     """The time and the key of a timer; None when it has no key, or is a record that only the wheel can complain of."""
     try:
         key = key_of(decode_record(timer.record))
     except CorruptRecord:
         return None
     return None if key is None else (timer.deliver_ms, key)
+
+
+class PulledRecord:
+    """Up to which time tiered timers were pulled into this store: one small file, replaced as a whole.
+
+        {"place": "<url of the tier>/<directory>", "pulledUntilMs": 1700000000000}
+
+    A file of another tier or broker is ignored: then everything that the tier still has is pulled,
+    and some of it for the second time. Used by one thread.
+    """
+
+    def __init__(self, directory: str, place: str, access: FileAccess) -> None:
+        """Raises StoreDamaged when neither the file nor its predecessor can be read."""
+        self.path = os.path.join(directory, FILE)
+        self._place = place
+        self._access = access
+        found = access.read_config(self.path, decode_pulled)
+        self.until_ms = found[1] if found is not None and found[0] == place else 0
+
+    def write(self, until_ms: int) -> None:
+        """Durable when it returns. Raises OSError, StoreError."""
+        self._access.make_directories(os.path.dirname(self.path))
+        self._access.write_config(self.path, encode_pulled(self._place, until_ms))
+        self.until_ms = until_ms
+
+
+def encode_pulled(place: str, until_ms: int) -> bytes:
+    return json.dumps({"place": place, "pulledUntilMs": until_ms}, separators=(",", ":")).encode()
+
+
+def decode_pulled(data: bytes) -> tuple[str, int]:
+    """(place, until). Raises StoreDamaged for anything else."""
+    try:
+        document = json.loads(data)
+        place, until_ms = document["place"], document["pulledUntilMs"]
+    except (ValueError, TypeError, LookupError) as error:
+        raise StoreDamaged(f"{FILE}: expected a place and a time, found {data[:80]!r} ({error})") from error
+    if not isinstance(place, str) or type(until_ms) is not int or until_ms < 0:
+        raise StoreDamaged(f"{FILE}: expected a place and a time, found {data[:80]!r}")
+    return place, until_ms
+
+
+class TieredTimerService(Service):
+    """Runs `TierTimers.tend`, one round after the other; an unavailable or fenced tier is retried later."""
+
+    def __init__(self, timers: TierTimers) -> None:
+        super().__init__("tiered-timers")
+        self.timers = timers
+        self.refusal = ""
+
+    def run_once(self) -> float:
+        try:
+            more = self.timers.tend()
+        except TierError as error:
+            if str(error) != self.refusal:
+                _log.warning("tiered timers are not tended now: %s", error)
+            self.refusal = str(error)
+            return REST_AFTER_REFUSAL_S
+        self.refusal = ""
+        return 0.0 if more else REST_S

@@ -1,12 +1,12 @@
-"""TimerState: what this process knows of a broker's far timers in the tier, and the only way to change that.
+"""TieredTimerState: a broker's tiered timers in the tier, as known to this process, and the only way to change them.
 
     own the broker's lease ─► take the manifest over ─► list ─► everything that counts is known
 
-The manifest is taken over (replaced by itself, with our epoch) before anything is listed: whoever wrote it before
-finds it changed, and can commit nothing any more. A flush is one object, acknowledged after the lease was asked once
-more: the next owner lists after he has acquired it, so he finds it. What a dead writer left over is removed.
+The manifest is taken over (rewritten with our epoch) before anything is listed: an earlier writer finds it changed, and
+can commit nothing any more. A flush is one object, acknowledged after the lease was checked once more: the next owner
+lists after it has acquired the lease, so it finds the flush. What a dead writer left over is removed.
 
-A flush whose answer was lost may be found by a listing, and counts from then on, also when it was written anew since:
+A flush whose answer was lost may be found by a listing, and counts from then on, also when it was rewritten since:
 it is remembered as landed, and its next `put_flush` has nothing to do.
 
 Threads: `lock` guards the fields. `_loading` lets one at a time load, commit or put a flush: a flush that is put while
@@ -23,11 +23,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from tiermq.delivery.far.timer_buckets import Bucket
-from tiermq.delivery.far.timer_manifest import TimerManifest, decode_timer_manifest, encode_timer_manifest
-from tiermq.delivery.far.timer_names import TimerName, manifest_name, timer_name_at, timers_directory
-from tiermq.delivery.far.timer_object import TimerObject, encode_timers
-from tiermq.delivery.timer.far_timers import FarTimer
+from tiermq.delivery.tiered_timers.timer_name import (
+    Bucket,
+    TimerManifest,
+    TimerName,
+    decode_timer_manifest,
+    encode_timer_manifest,
+    manifest_name,
+    timer_name_at,
+    timers_directory,
+)
+from tiermq.delivery.tiered_timers.timer_object import TimerObject, encode_timers
+from tiermq.delivery.timer.timer_record import TieredTimer
 from tiermq.errors import ManifestConflict
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.metadata.document import CorruptManifest
@@ -40,21 +47,21 @@ class TimerOwner(Protocol):
 
     @property
     def writer(self) -> str:
-        """Who this is, in words."""
+        """This process as text."""
         ...
 
     def own(self) -> int:
-        """Acquire or keep the lease; its epoch. Raises StaleWriter when somebody else has it, and TierError."""
+        """Acquire or keep the lease; its epoch. Raises StaleWriter when another process has it, and TierError."""
         ...
 
     def check(self) -> None:
-        """Ask the tier whether the lease is still ours. Raises StaleWriter, TierError."""
+        """Check in the tier that the lease is still ours. Raises StaleWriter, TierError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What counted at one moment. `generation` changes when everything is read from the tier anew; `epoch` is that of
+    """What counted at one moment. `generation` changes when everything is read from the tier again; `epoch` is that of
     the lease by which it was read.
     """
 
@@ -74,7 +81,7 @@ class Encoded:
     epoch: int
 
 
-class TimerState:
+class TieredTimerState:
     """See the module."""
 
     def __init__(self, driver: TierDriver, cluster: str, broker: str, owner: TimerOwner) -> None:
@@ -108,7 +115,7 @@ class TimerState:
         return self.known()
 
     def known(self) -> Snapshot:
-        """What counts, as far as is known, without asking."""
+        """The known timer objects, without a request."""
         with self.lock:
             live = self._manifest.live(self._flushes)
             return Snapshot(self._generation, self._loaded_epoch, self._manifest, live, frozenset(self._bad))
@@ -158,8 +165,8 @@ class TimerState:
 
     # Objects
 
-    def encode(self, bucket: Bucket | None, timers: Sequence[FarTimer]) -> Encoded:
-        """An object of these timers, with a number of its own."""
+    def encode(self, bucket: Bucket | None, timers: Sequence[TieredTimer]) -> Encoded:
+        """An object of these timers, with a new serial number."""
         data = encode_timers(timers)
         dues = [timer.deliver_ms for timer in timers]
         with self.lock:
@@ -172,13 +179,13 @@ class TimerState:
         self.driver.put_object(encoded.name.path(self.directory), encoded.data, expected=None)
 
     def put_flush(self, encoded: Encoded) -> None:
-        """Durable, and counted also by whoever owns the broker next, when it returns. Raises StaleWriter, TierError;
+        """Durable, and counted also by the next lease holder, when it returns. Raises StaleWriter, TierError;
         then it is to be repeated, or given up if the epoch is another by now: its number may be settled.
         """
         with self._loading:
             with self.lock:
                 if encoded.epoch != self._loaded_epoch:
-                    raise ManifestConflict(f"{self.place}: somebody else may have used number {encoded.name.serial}.")
+                    raise ManifestConflict(f"{self.place}: another process may have used number {encoded.name.serial}.")
                 self._unanswered.add(encoded.name)
                 has_landed = encoded.name in self._landed
             if not has_landed:
@@ -191,7 +198,7 @@ class TimerState:
                 self._landed.discard(encoded.name)
 
     def give_up_flush(self, name: TimerName) -> bool:
-        """A flush that is not repeated; whether it counts all the same, because it was found in the tier."""
+        """A flush that is not repeated; returns whether it still counts, because it was found in the tier."""
         with self.lock:
             has_landed = name in self._landed
             self._unanswered.discard(name)
@@ -214,14 +221,14 @@ class TimerState:
     # Changing
 
     def commit(self, generation: int, change: Callable[[TimerManifest], TimerManifest]) -> None:
-        """Replace the manifest. Raises ManifestConflict, with everything to be read anew, when it is another by now.
+        """Replace the manifest. Raises ManifestConflict, with everything to be read again, when it has changed.
 
         Any error leaves open whether it happened; the next `ready` finds out.
         """
         with self._loading:
             with self.lock:
                 if generation != self._generation or self._epoch == 0:
-                    raise ManifestConflict(f"{self.place}: timers were read anew meanwhile. Decide anew.")
+                    raise ManifestConflict(f"{self.place}: timers were read again meanwhile. Retry.")
                 manifest, version, epoch = change(self._manifest), self._version, self._epoch
                 self._epoch = 0
             version = self._put_manifest(manifest, epoch, version)
@@ -245,7 +252,7 @@ class TimerState:
             self._left_over.update(names)
 
     def remove_left_over(self) -> int:
-        """Delete what does not count; how many. Raises TierError: the rest goes next time."""
+        """Delete what does not count; returns the number. Raises TierError: the rest is deleted next time."""
         with self.lock:
             names = sorted(self._left_over - self._manifest.live(self._flushes), key=lambda name: name.serial)
         for name in names:

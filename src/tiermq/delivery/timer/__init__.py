@@ -1,5 +1,5 @@
-"""Timers: messages that are due at a time of their own, in RocketMQ's timer wheel and timer log.
+"""Timers: messages with a delivery time, in RocketMQ's timer wheel and timer log.
 
-The wheel says which timers are due in which second, the log where their messages lie in the commit log.
-May import the store and everything above it on the map. Must never know the network, the broker or Spark.
+The wheel maps a slot to its due timers, the timer log maps timers to commit log offsets.
+Must not depend on the network, the broker or Spark.
 """

@@ -1,4 +1,4 @@
-"""The timer checkpoint: up to where timers were taken in and delivered, in `config/timercheck`.
+"""The timer checkpoint: up to where timers were enqueued and delivered, in `config/timercheck`.
 
     0            8           16             24              32              40         48        56
     +------------+-----------+--------------+---------------+---------------+----------+---------+
@@ -14,12 +14,12 @@
     +------------+-----------+--------------+---------------+-----------+--------------+
 
 The read time is the first slot that was not delivered, the queue offset the first message of the timer topic that was
-not taken in, the log end the end of the units of those before it. All three belong together in a checkpoint of ours,
-which our mark says as long as its CRC fits; RocketMQ's log end is that of its last but one flush. The copy tells a
+not enqueued, the log end the end of the units of those before it. All three belong together in a checkpoint of ours,
+which our mark shows if its CRC matches; RocketMQ's log end is that of its last but one flush. The copy distinguishes a
 checkpoint that went bad (it differs by a few bits, or is zeros) from one that RocketMQ wrote. The units sum is that of
-`unit_sum` over all units that wait: whoever opens the wheel knows by it that it leads to each of them, undamaged.
+`unit_sum` over all waiting units: it proves at opening that the wheel leads to each of them, undamaged.
 
-Invariants: written only after what it speaks of is on disk. Threads: the timer service alone.
+Invariants: written only after the state that it describes is on disk. Threads: the timer service alone.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ COPY_NAME = b"TierMQt2"
 NO_SUM = -1
 SUM_MASK = 2**63 - 1
 BAD_BITS_MAX = 3
-"""Values that differ from their copy by so few bits were not written by anybody."""
+"""Values that differ from their copy by at most this number of bits are bit errors, not writes."""
 assert VALUES.size == 56
 assert COPY_AT % 512 == 0
 assert VALUES.size <= MARK_AT
 
 
 class TimerProgress(NamedTuple):
-    """What a checkpoint says. `precision_ms` is 0 when RocketMQ wrote it last, or nobody did."""
+    """The values of a checkpoint. `precision_ms` is 0 if RocketMQ wrote it last, or it was never written."""
 
     read_time_ms: int = 0
     log_end: int = 0
@@ -105,14 +105,14 @@ def encode_progress(progress: TimerProgress) -> tuple[bytes, bytes]:
 
 
 def encode_copy(progress: TimerProgress) -> bytes:
-    """The values once more, and the sum over what waits."""
+    """The copy of the values, and the sum over waiting units."""
     has_sum = progress.units_sum != NO_SUM
     values = encode_progress(progress)[0]
     copy = COPY.pack(COPY_NAME, values, progress.precision_ms, has_sum, progress.units_sum if has_sum else 0)
     return copy + COPY_CRC.pack(zlib.crc32(copy))
 
 
-def decode_progress(data: bytes | memoryview) -> TimerProgress:
+def decode_progress(data: bytes | bytearray | memoryview) -> TimerProgress:
     """Raises StoreDamaged when there are too few bytes. Older brokers wrote 32 bytes, without a version."""
     if len(data) < 32:
         raise StoreDamaged(f"expected a timer checkpoint of at least 32 bytes, found {len(data)}")
@@ -132,7 +132,7 @@ def decode_progress(data: bytes | memoryview) -> TimerProgress:
 
 
 def _sound_copy(data: bytes) -> tuple[bytes, int, int] | None:
-    """(values, precision, sum) of the copy; None where there is none."""
+    """(values, precision, sum) of the copy; None without a copy."""
     end = COPY_AT + COPY.size
     if len(data) < end + COPY_CRC.size or COPY_CRC.unpack_from(data, end)[0] != zlib.crc32(data[COPY_AT:end]):
         return None
@@ -146,12 +146,12 @@ def _went_bad(values: bytes, copy: bytes) -> bool:
 
 
 class TimerCheckpoint:
-    """The file, and what it says."""
+    """The file, and its values."""
 
     def __init__(self, access: FileAccess, path: str) -> None:
         found = access.file_info(path)
         if found is not None and found.size < FILE_BYTES:
-            # A process died before it had its size, or an older broker wrote it: kept as far as it goes.
+            # A process died before it had its size, or an older broker wrote it: kept as far as it is valid.
             old = access.read_bytes(path)
             access.write_bytes(path, old.ljust(FILE_BYTES, b"\0"))
         self._region = access.create(path, FILE_BYTES)

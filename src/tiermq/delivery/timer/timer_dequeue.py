@@ -1,12 +1,12 @@
 """TimerDequeue: delivers the slots whose time has passed, one after the other.
 
-    slot ─► its chain of units ─► cancellations first ─► the others, oldest first:
+    slot ─► its chain of units ─► cancellations first ─► other timers, oldest first:
                 cancelled     dropped          rolls         put into the timer topic again
-                unreadable    passed over      due           put to its topic
+                unreadable    skipped          due           put to its topic
 
-Invariants: the read time passes a slot only when every timer of it was dealt with. A put that fails for a while (full
-disk, busy store) is tried again until it succeeds; the original gives up after three tries. Of a slot that is not done
-the positions of its units are held, eight bytes each, and never more than a batch of messages.
+Invariants: the read time passes a slot only when all its timers were processed. A put that fails temporarily (full
+disk, busy store) is retried until it succeeds; RocketMQ gives up after three tries. Memory holds the positions of one
+slot's units, eight bytes each, and at most one batch of messages.
 Threads: the timer service alone.
 """
 
@@ -15,20 +15,20 @@ from __future__ import annotations
 import logging
 from array import array
 
-from tiermq.delivery.timer.timer_log import TimerLog
+from tiermq.delivery.timer.timer_log import MAGIC_DELETE, TimerLog, TimerUnit, unit_sum
 from tiermq.delivery.timer.timer_record import cancel_key, delivered, own_key, read_timer, rolled
-from tiermq.delivery.timer.timer_state import TimerState, is_done
-from tiermq.delivery.timer.timer_unit import MAGIC_DELETE, TimerUnit, unit_sum
+from tiermq.delivery.timer.timer_state import TimerState
 from tiermq.delivery.timer.timer_wheel import Slot
 from tiermq.errors import CorruptRecord, IllegalMessage
 from tiermq.kernel import Message
 from tiermq.message.stored_message import StoredMessage
+from tiermq.message.topic_name import TIMER_TOPIC
 
 _log = logging.getLogger(__name__)
 
-BATCH = 256
+DEQUEUE_BATCH = 256
 BATCHES_MAX = 16
-"""Batches before what came in the meantime is taken in."""
+"""Batches before new messages are enqueued."""
 
 
 class _OpenSlot:
@@ -38,7 +38,7 @@ class _OpenSlot:
         self.slot = slot
         self.units_sum = units_sum
         self.positions = positions
-        """Of its units, newest first; what was dealt with is taken off the end."""
+        """Of its units, newest first; processed ones are removed from the end."""
         self.cancelled = cancelled
         self.pending: list[Message] = []
         """Messages that could not be put yet."""
@@ -52,7 +52,7 @@ class TimerDequeue:
         self._open: _OpenSlot | None = None
 
     def run(self) -> bool:
-        """Deliver what is due; whether there is more that can be delivered now."""
+        """Deliver due timers; whether more can be delivered now."""
         state = self._state
         if state.settings.stop_dequeue:
             return False
@@ -64,11 +64,11 @@ class TimerDequeue:
         return True
 
     def forget_open(self) -> None:
-        """The clock was set back: what is open will be found again."""
+        """After the clock was set back: the open slot will be found again."""
         self._open = None
 
     def _open_next(self) -> bool:
-        """Open the next slot that is due and not empty; False when there is none."""
+        """Open the next slot that is due and not empty; False if no slot is due."""
         state = self._state
         turn_ms = state.settings.wheel_slots * state.settings.precision_ms
         slot = None
@@ -91,17 +91,17 @@ class TimerDequeue:
         """Deliver some of the open slot; False when nothing more can be put now."""
         state, opened = self._state, self._open
         assert opened is not None
-        while opened.positions and len(opened.pending) < BATCH:
+        while opened.positions and len(opened.pending) < DEQUEUE_BATCH:
             message = self._prepared(opened, opened.positions.pop())
             if message is not None:
                 opened.pending.append(message)
-        statuses = state.put(opened.pending)
-        opened.pending = [
-            message for message, status in zip(opened.pending, statuses, strict=True) if not is_done(status)
-        ]
-        if opened.pending:
-            waits = next(status for status in statuses if not is_done(status))
-            _log.warning("%d timers of %d wait: %s", len(opened.pending), opened.slot.time_ms, waits.name)
+        unput = state.put(opened.pending)
+        opened.pending = unput.waiting
+        rolled_count = sum(message.topic == TIMER_TOPIC for message in unput.never)
+        state.counts.rolled -= rolled_count
+        state.counts.delivered -= len(unput.never) - rolled_count
+        if unput.status is not None:
+            _log.warning("%d timers of %d wait: %s", len(opened.pending), opened.slot.time_ms, unput.status.name)
             return False
         if not opened.positions:
             self._close(opened)
@@ -134,7 +134,7 @@ class TimerDequeue:
             if unit.cancels:
                 return None
             if not unit.rolls and state.settings.floor(timer.deliver_ms) != opened.slot.time_ms:
-                raise CorruptRecord(f"another timer lies there, of {timer.deliver_ms}")
+                raise CorruptRecord(f"another timer is stored there, due at {timer.deliver_ms}")
             if opened.cancelled and own_key(message) in opened.cancelled:
                 state.counts.cancelled += 1
                 return None
@@ -164,7 +164,7 @@ def chain_of(
 ) -> tuple[array[int], bool]:
     """Positions of the units of a slot, newest first, and whether they are all that the log should have.
 
-    Units that cancel are added to `cancellations`, and what each adds to the sum to `sums`, if somebody wants them.
+    Units that cancel are added to `cancellations`, and `unit_sum` of each to `sums`, if given.
     """
     positions = array("q")
     position, begin = slot.last, log.begin

@@ -1,12 +1,12 @@
-"""Where a message that is due at a time of its own is stored first: in the timer topic. A pure decision.
+"""Where a message with a delivery time is stored first: in the timer topic. Pure.
 
     TIMER_DELAY_SEC, TIMER_DELAY_MS or TIMER_DELIVER_MS (the first of them counts) ─► deliver time
         not after now      stored as it is; a cancellation is refused
-        beyond the limit   refused, unless far timers have a place of their own
+        beyond the limit   refused, unless tiered timers are enabled
         otherwise          TIMER_OUT_MS, REAL_TOPIC, REAL_QID ─► rmq_sys_wheel_timer, queue 0
 
-TIMER_OUT_MS is the slot in which it is looked for: it is delivered when that slot has passed, so that a message is
-never early, and late by less than the precision. A message that has TIMER_OUT_MS already was here before.
+TIMER_OUT_MS is its slot: it is delivered when that slot has passed, so that a message is never early, and late by less
+than the precision. A message that has TIMER_OUT_MS already was rewritten before.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tiermq.delivery.timer.timer_settings import TimerSettings
+from tiermq.delivery.timer.timer_state import TimerSettings
 from tiermq.message.properties import (
     REAL_QID,
     REAL_TOPIC,
@@ -29,15 +29,17 @@ from tiermq.message.properties import (
     with_property,
 )
 from tiermq.message.topic_name import TIMER_TOPIC
+from tiermq.settings import LONG_MAX
 from tiermq.status import PutStatus
 
 TIMER_QUEUE = 0
 DELETE_SEPARATOR = "+"
+PRECISION_MS = 1_000
+"""RocketMQ's default timerPrecisionMs, where a store's own is not known."""
 _ASKING = tuple(name.encode() for name in (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS))
-_LONG_MAX = 2**63 - 1
 
 
-class TimerPlace(NamedTuple):
+class TimerDestination(NamedTuple):
     """Where a timer waits, and with which properties."""
 
     topic: str
@@ -46,21 +48,21 @@ class TimerPlace(NamedTuple):
 
 
 def asks_for_a_time(properties: bytes) -> bool:
-    """Whether a message asks to be delivered at a time of its own, and was not rewritten for it yet."""
+    """Whether a message has a delivery time, and was not rewritten for it yet."""
     if b"TIMER_" not in properties or get_property(properties, TIMER_OUT_MS.encode()) is not None:
         return False
     return any(get_property(properties, name) is not None for name in _ASKING)
 
 
 def without_timer(properties: bytes) -> bytes:
-    """The properties without the wish for a time: what a delay level overrules."""
+    """The properties without the delivery time, which a delay level overrides."""
     for name in _ASKING:
         properties = delete_property(properties, name)
     return properties
 
 
 def deliver_time(properties: bytes, now_ms: int) -> int | None:
-    """The time that a message asks for; None when what it says is none."""
+    """The delivery time of a message; None if it is invalid."""
     seconds = get_property(properties, TIMER_DELAY_SEC.encode())
     if seconds is not None:
         return _sum(_long(seconds), 1_000, now_ms)
@@ -80,8 +82,8 @@ def place_timer(
     has_limit: bool = True,
     count_at: Callable[[int], int] = lambda _time_ms: 0,
     chance: Callable[[], float] = random.random,
-) -> TimerPlace | PutStatus | None:
-    """Where a message that asks for a time waits; None when it is due now; a status when it is refused."""
+) -> TimerDestination | PutStatus | None:
+    """Where a timer message is stored; None if it is due now; a status if it is refused."""
     deliver_ms = deliver_time(properties, now_ms)
     if deliver_ms is None:
         return PutStatus.WHEEL_TIMER_MSG_ILLEGAL
@@ -96,19 +98,19 @@ def place_timer(
     properties = with_property(properties, TIMER_OUT_MS, str(out_ms))
     properties = with_property(properties, REAL_TOPIC, topic)
     properties = with_property(properties, REAL_QID, str(queue_id))
-    return TimerPlace(TIMER_TOPIC, TIMER_QUEUE, properties)
+    return TimerDestination(TIMER_TOPIC, TIMER_QUEUE, properties)
 
 
 def slot_of(deliver_ms: int, settings: TimerSettings) -> int:
-    """The slot whose end is the deliver time, or the one that the deliver time lies in."""
+    """The slot whose end is the deliver time, or the slot that contains the deliver time."""
     floor_ms = settings.floor(deliver_ms)
     return floor_ms - settings.precision_ms if floor_ms == deliver_ms else floor_ms
 
 
 def is_congested(count: int, limit: int, chance: Callable[[], float]) -> bool:
-    """Whether a slot takes no more: never up to the limit, always from twice the limit on, in between by chance.
+    """Whether a slot refuses a timer: never up to the limit, always from twice the limit on, in between at random.
 
-    The more there are, the likelier; in the original the comparison is the other way round.
+    The probability grows with the count; in RocketMQ the comparison is reversed.
     """
     if count <= limit:
         return False
@@ -116,7 +118,7 @@ def is_congested(count: int, limit: int, chance: Callable[[], float]) -> bool:
 
 
 def delete_key(topic: str, unique_key: str) -> str:
-    """How a cancellation names what it cancels."""
+    """The key by which a cancellation names its timer."""
     return f"{topic}{DELETE_SEPARATOR}{unique_key}"
 
 
@@ -126,12 +128,12 @@ def _long(text: bytes) -> int | None:
     if not digits.isdigit() or len(digits) > 19:
         return None
     number = int(text)
-    return number if -_LONG_MAX - 1 <= number <= _LONG_MAX else None
+    return number if -LONG_MAX - 1 <= number <= LONG_MAX else None
 
 
 def _sum(number: int | None, factor: int, now_ms: int) -> int | None:
-    """now + number x factor; None when a long does not hold it, where the original wraps around."""
+    """now + number x factor; None when a long does not hold it, where RocketMQ wraps around."""
     if number is None:
         return None
     deliver_ms = now_ms + number * factor
-    return deliver_ms if -_LONG_MAX <= deliver_ms <= _LONG_MAX else None
+    return deliver_ms if -LONG_MAX <= deliver_ms <= LONG_MAX else None

@@ -1,7 +1,7 @@
-"""What waits: the timers of a wheel in the order of their slots, with what a reader wants to know of each.
+"""Lists the timers of a wheel in the order of their slots.
 
-Messages of delay levels are told in the same words, with their level.
-A timer that was cancelled is left out; so is one whose message is gone. Nothing is held but the keys of cancellations
+Messages of delay levels are listed in the same form, with their level.
+Cancelled timers and those without a message are left out. Memory holds only the keys of cancellations
 and the positions of one slot, so that a million waiting timers can be listed as well as ten.
 """
 
@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tiermq.delivery.put_again import queue_number
+from tiermq.delivery.redeliver import queue_number
 from tiermq.delivery.timer.timer_dequeue import chain_of
-from tiermq.delivery.timer.timer_log import TimerLog
+from tiermq.delivery.timer.timer_log import MAGIC_DELETE, TimerLog
 from tiermq.delivery.timer.timer_record import cancel_key, own_key, read_timer
-from tiermq.delivery.timer.timer_unit import MAGIC_DELETE
 from tiermq.delivery.timer.timer_wheel import TimerWheel
 from tiermq.errors import CorruptRecord
 from tiermq.message.properties import REAL_QID, REAL_TOPIC, TIMER_ROLL_TIMES
@@ -47,7 +46,7 @@ class WaitingTimer:
 def waiting_timers(
     wheel: TimerWheel, log: TimerLog, read_message: ReadMessage, from_ms: int, precision_ms: int
 ) -> Iterator[WaitingTimer]:
-    """See the module. A timer that rolls is told where it lies now, with the time when it is due at last."""
+    """See the module. A rolling timer is listed in its current slot, with its final delivery time."""
     cancelled = _cancelled_keys(wheel, log, read_message, from_ms)
     for slot in wheel.slots_between(from_ms):
         positions, _ = chain_of(log, slot, wheel.precision_ms)
@@ -61,7 +60,7 @@ def waiting_timers(
 
 
 def described(message: StoredMessage, precision_ms: int) -> WaitingTimer:
-    """What a message of the timer topic says. Raises CorruptRecord when it is no timer."""
+    """The fields of a message of the timer topic. Raises CorruptRecord when it is no timer."""
     timer = read_timer(message)
     queue_id, rolls = message.get_property(REAL_QID) or "", message.get_property(TIMER_ROLL_TIMES) or ""
     return WaitingTimer(
@@ -77,7 +76,7 @@ def described(message: StoredMessage, precision_ms: int) -> WaitingTimer:
 
 
 def described_level(message: StoredMessage, level: int, delay_ms: int) -> WaitingTimer:
-    """What a message of a delay level says."""
+    """The fields of a message of a delay level."""
     queue_id = message.get_property(REAL_QID) or ""
     return WaitingTimer(
         deliver_ms=message.store_timestamp_ms + delay_ms,
@@ -93,7 +92,7 @@ def described_level(message: StoredMessage, level: int, delay_ms: int) -> Waitin
 
 
 def readable(read_message: ReadMessage, physical_offset: int, size: int) -> StoredMessage | None:
-    """The timer there; None when it is gone, damaged, or something else."""
+    """The timer there; None if it was deleted, is damaged, or is no timer."""
     try:
         message = read_message(physical_offset, size)
         if message is not None:

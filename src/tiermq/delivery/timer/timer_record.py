@@ -1,17 +1,21 @@
-"""What the wheel reads of a message in the timer topic, and how that message is put again when its slot has passed.
+"""Messages of the timer topic: the fields that the wheel reads, and the message that is put when the slot has passed.
 
 stored:      … TIMER_OUT_MS, REAL_TOPIC, REAL_QID [, TIMER_DEL_UNIQKEY]
 delivered:   … and TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS, in REAL_TOPIC
-rolled:      … and TIMER_ROLL_TIMES + 1 besides, in the timer topic again
+rolled:      … also TIMER_ROLL_TIMES + 1, in the timer topic again
+
+If the properties have no space for these, the message is put without them: nothing depends on them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from tiermq.delivery.put_again import QueueFor, as_named, put_again, redirected, undeliverable
-from tiermq.delivery.timer.timer_place import TIMER_QUEUE, delete_key
+from tiermq.delivery.redeliver import QueueFor, as_named, fitting, put_again, redirected, undeliverable
+from tiermq.delivery.timer.timer_destination import TIMER_QUEUE, delete_key
 from tiermq.errors import CorruptRecord, IllegalMessage
 from tiermq.kernel import Message
 from tiermq.message.java_hash import java_hash
@@ -32,7 +36,7 @@ from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import TIMER_TOPIC
 
 AT_ONCE_MS = 2**63 - 1
-"""TIMER_ENQUEUE_MS of a timer that was due before it could be taken in."""
+"""TIMER_ENQUEUE_MS of a timer that was due before it could be enqueued."""
 _OUT_MS, _REAL_TOPIC, _DELETE = TIMER_OUT_MS.encode(), REAL_TOPIC.encode(), TIMER_DEL_UNIQKEY.encode()
 _UNIQ_KEY = UNIQ_KEY.encode()
 _ROLLS_DIGITS = 9
@@ -46,7 +50,7 @@ class TimerRecord(NamedTuple):
     """One message of the timer topic, as far as the wheel needs it."""
 
     deliver_ms: int
-    """The slot that its deliver time lies in."""
+    """Its slot (TIMER_OUT_MS): it is delivered when that slot has passed."""
     is_delete: bool
     topic: str
 
@@ -56,7 +60,7 @@ class TimerRecord(NamedTuple):
 
 
 def read_timer(message: StoredMessage) -> TimerRecord:
-    """Raises CorruptRecord when it is no message of the timer topic, or says no time."""
+    """Raises CorruptRecord when it is no message of the timer topic, or has no time."""
     if message.topic != TIMER_TOPIC:
         raise CorruptRecord(f"expected a message of the timer topic, found one of {message.topic[:80]!r}")
     properties = message.encoded_properties
@@ -69,7 +73,7 @@ def read_timer(message: StoredMessage) -> TimerRecord:
 
 
 def cancel_key(message: StoredMessage) -> str | None:
-    """What a cancellation names; None when it names nothing."""
+    """The key of the timer that a cancellation cancels; None without one."""
     found = get_property(message.encoded_properties, _DELETE)
     return None if found is None else found.decode("utf-8", "replace")
 
@@ -93,15 +97,15 @@ def check_destination(message: StoredMessage) -> None:
 def delivered(message: StoredMessage, enqueue_ms: int, now_ms: int, queue_for: QueueFor = as_named) -> Message:
     """The message as its topic gets it. Raises IllegalMessage when it can never be delivered."""
     topic, queue_id = message.get_property(REAL_TOPIC), message.get_property(REAL_QID) or ""
-    return redirected(message, topic, queue_id, _stamped(message, enqueue_ms, now_ms), queue_for)
+    return redirected(message, topic, queue_id, fitting(_stamped(message, enqueue_ms, now_ms), message), queue_for)
 
 
 def rolled(message: StoredMessage, enqueue_ms: int, now_ms: int) -> Message:
-    """The message as it goes into the timer topic again. Raises IllegalMessage."""
+    """The message as it is put into the timer topic again. Raises IllegalMessage."""
     times = message.get_property(TIMER_ROLL_TIMES) or "0"
     count = int(times) + 1 if len(times) <= _ROLLS_DIGITS and times.isascii() and times.isdigit() else 1
     properties = with_property(_stamped(message, enqueue_ms, now_ms), TIMER_ROLL_TIMES, str(count))
-    return put_again(message, TIMER_TOPIC, TIMER_QUEUE, properties)
+    return put_again(message, TIMER_TOPIC, TIMER_QUEUE, fitting(properties, message))
 
 
 def _stamped(message: StoredMessage, enqueue_ms: int, now_ms: int) -> bytes:
@@ -110,3 +114,47 @@ def _stamped(message: StoredMessage, enqueue_ms: int, now_ms: int) -> bytes:
         properties = with_property(properties, TIMER_ENQUEUE_MS, str(enqueue_ms))
         return with_property(properties, TIMER_DEQUEUE_MS, str(now_ms))
     return b"%b%b\x01%d\x02%b\x01%d\x02" % (properties, _ENQUEUE, enqueue_ms, _DEQUEUE, now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class TieredTimer:
+    """One message of the timer topic, as it is stored."""
+
+    deliver_ms: int
+    is_delete: bool
+    """Whether it cancels another timer that is due at the same time."""
+    record: bytes
+    """The whole commit-log record, as it was read."""
+
+
+class TieredTimers(Protocol):
+    """Storage of timers that are due beyond the horizon, for the timer wheel.
+
+        enqueue:  due beyond the horizon ─► add … add ─► flush ─► the checkpoint passes them
+        later:    pull ─► put into the timer topic again ─► the topic is on disk ─► pulled
+        at last:  everything due before a time was delivered ─► forget
+
+    A tiered timer that was added and flushed survives the loss of the broker's disk until it is forgotten. After a
+    crash the same timer may be added twice or pulled twice; none may be lost. Methods raise TierError when the storage
+    is unreachable, and can be called again. Threads: called by the timer service's thread only.
+    """
+
+    @property
+    def horizon_ms(self) -> int:
+        """A timer due later than now plus this is kept in the tier."""
+        ...
+
+    def add(self, timer: TieredTimer) -> None:
+        """Buffer one timer; it is not durable before the next `flush`."""
+
+    def flush(self) -> None:
+        """Everything that was added is durable when it returns."""
+
+    def pull(self, until_ms: int) -> Iterable[TieredTimer]:
+        """Those due before `until_ms` that no earlier pull returned and `pulled` confirmed."""
+
+    def pulled(self) -> None:
+        """The timers of all pulls so far are durable in the local store: do not return them again."""
+
+    def forget(self, before_ms: int) -> None:
+        """Everything due before `before_ms` was delivered, and is no longer needed."""

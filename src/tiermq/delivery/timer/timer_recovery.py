@@ -1,15 +1,15 @@
-"""Opening the wheel, the log and the checkpoint of a store, so that they agree, whatever happened to them.
+"""Opening the wheel, the log and the checkpoint of a store, and making them consistent.
 
     checkpoint of ours         log, wheel and queue offset belong together: the log is cut at the checkpoint's end,
-                               and slots that know more are taken back to what they were
-    RocketMQ's                 units behind its log end count if their messages are there and were taken in
+                               and slots with later units are reset to their earlier state
+    RocketMQ's                 units after its log end count if their messages exist and were enqueued
     units that wait do not     the timer topic is the second copy: the log is emptied, and everything of it that was
-    add up to the sum          taken in and waits is linked anew; what was far may come twice by that
-    wheel gone, damaged,       every unit that waits is copied to the log's end, and linked anew, where there is no sum
+    add up to the sum          enqueued and waits is linked again; tiered timers may be delivered twice by that
+    wheel gone, damaged,       every unit that waits is copied to the log's end, and linked again, if there is no sum
     or of another precision
 
-Messages from the queue offset on are taken in again afterwards, so nothing is lost by cutting. The original forgets
-slots that are older than seven days when it starts; ours are delivered, however long the broker was away.
+Messages from the queue offset on are enqueued again afterwards, so nothing is lost by cutting. RocketMQ drops
+slots that are older than seven days when it starts; TierMQ delivers them, however long the broker was down.
 """
 
 from __future__ import annotations
@@ -23,22 +23,21 @@ from tiermq.clock import Clock
 from tiermq.delivery.timer.timer_checkpoint import FILE as CHECKPOINT_FILE
 from tiermq.delivery.timer.timer_checkpoint import NO_SUM, SUM_MASK, TimerCheckpoint, TimerProgress
 from tiermq.delivery.timer.timer_dequeue import chain_of
-from tiermq.delivery.timer.timer_log import DIRECTORY, TimerLog
-from tiermq.delivery.timer.timer_metrics import FILE as METRICS_FILE
-from tiermq.delivery.timer.timer_metrics import TimerMetrics, decode_timer_metrics
-from tiermq.delivery.timer.timer_place import TIMER_QUEUE
-from tiermq.delivery.timer.timer_record import own_key, read_timer
-from tiermq.delivery.timer.timer_settings import TimerSettings
-from tiermq.delivery.timer.timer_state import TimerState
-from tiermq.delivery.timer.timer_unit import (
+from tiermq.delivery.timer.timer_destination import TIMER_QUEUE
+from tiermq.delivery.timer.timer_log import (
+    DIRECTORY,
     MAGIC_COPY,
     MAGIC_DEFAULT,
     MAGIC_DELETE,
     MAGIC_ROLL,
     NO_POSITION,
-    UNIT_BYTES,
+    TIMER_UNIT_BYTES,
+    TimerLog,
     TimerUnit,
 )
+from tiermq.delivery.timer.timer_record import own_key, read_timer
+from tiermq.delivery.timer.timer_state import FILE as METRICS_FILE
+from tiermq.delivery.timer.timer_state import TimerMetrics, TimerSettings, TimerState, decode_timer_metrics
 from tiermq.delivery.timer.timer_wheel import FILE as WHEEL_FILE
 from tiermq.delivery.timer.timer_wheel import Slot, TimerWheel, new_wheel
 from tiermq.errors import CorruptRecord
@@ -58,7 +57,7 @@ DIRTY_MAX = 100_000
 
 
 class OpenTimers(NamedTuple):
-    """What recovery hands over."""
+    """The result of a recovery."""
 
     state: TimerState
     checkpoint: TimerCheckpoint
@@ -66,7 +65,7 @@ class OpenTimers(NamedTuple):
 
 
 class TimerRecovery:
-    """One opening of one store's timers. Used once, before anybody else looks at the files."""
+    """One opening of one store's timers. Used once, before any other reader of the files."""
 
     def __init__(self, store: LocalStore, root: str, clock: Clock, settings: TimerSettings, access: FileAccess) -> None:
         self._store = store
@@ -98,20 +97,20 @@ class TimerRecovery:
             and (not has_sum or self._units_sum(wheel, log, read_ms) == progress.units_sum)
         )
         if is_linked:
-            wheel.flush()  # Before the units that it no longer knows are erased.
+            wheel.flush()  # Before the units that it no longer refers to are erased.
         if is_linked or not has_sum:
             log.truncate(end)
         if not is_linked and has_sum:
-            _log.error("timer wheel and log: what waits is not what was written; made anew from the timer topic")
+            _log.error("timer wheel and log: waiting timers are not those written; rebuilding from the topic")
             log.truncate(log.begin)
             wheel, read_ms = self._link_anew(wheel, log, read_ms, self._units_of_topic(read_ms, queue_offset))
         elif not is_linked:
-            _log.warning("timer wheel: it does not lead to what is in the timer log, and is made anew from that")
+            _log.warning("timer wheel: it does not match the timer log, and is rebuilt from the log")
             wheel, read_ms = self._link_anew(wheel, log, read_ms, _units_before(log, log.end))
         metrics = self._access.read_config(os.path.join(self._config, METRICS_FILE), decode_timer_metrics)
         if metrics is None or was_cut or not is_linked:
             metrics = self._counted(log, read_ms)
-        # Time stands still until what came before the stop is taken in: see `TimerService`.
+        # The wheel's time stops until messages from before the stop are enqueued: see `TimerService`.
         state = TimerState(
             self._store, self._clock, self._settings, wheel, log, metrics, read_ms, read_ms, queue_offset
         )
@@ -135,7 +134,7 @@ class TimerRecovery:
         if progress.read_time_ms > 0:
             return self._settings.floor(progress.read_time_ms)
         now_ms = self._settings.floor(self._clock.now_ms())
-        # Without a checkpoint nobody knows what was delivered: what the log has of the last turn comes again.
+        # Without a checkpoint deliveries are unknown: those of the last half rotation are repeated.
         return now_ms if log.end == 0 else max(0, now_ms - self._settings.slots * self._settings.precision_ms)
 
     # Where the log ends
@@ -154,21 +153,21 @@ class TimerRecovery:
         return end, max(low, min(queue_offset, high))
 
     def _end_by_walk(self, log: TimerLog, start: int, queue_offset: int) -> tuple[int, int]:
-        """Where units stop that are sound, and whose messages are there and were taken in; and the offset behind."""
+        """The end of intact units whose messages exist and were enqueued; and the offset after it."""
         end = max(start, log.begin)
-        last = log.read(end - UNIT_BYTES)
+        last = log.read(end - TIMER_UNIT_BYTES)
         for position, unit in log.units(end):
             if unit.physical_offset >= self._store.min_physical_offset:
                 message = self._message_of(unit)
                 if message is None or message.queue_offset >= queue_offset:
                     break
-            end, last = position + UNIT_BYTES, unit
+            end, last = position + TIMER_UNIT_BYTES, unit
         message = None if last is None else self._message_of(last)
-        # Messages behind the last unit were delivered at once, or their units are lost: they are taken in again.
+        # Messages behind the last unit were delivered at once, or their units are lost: they are enqueued again.
         return end, queue_offset if message is None else min(queue_offset, message.queue_offset + 1)
 
     def _message_of(self, unit: TimerUnit) -> StoredMessage | None:
-        """The message that a unit speaks of; None when there is another, or none."""
+        """The message of a unit; None when its offset has another message, or none."""
         try:
             message = self._store.message_at(unit.physical_offset, unit.message_size)
             return None if message is None or read_timer(message).topic_hash != unit.topic_hash else message
@@ -178,7 +177,7 @@ class TimerRecovery:
     # Whether the wheel agrees with it
 
     def _take_back(self, wheel: TimerWheel, log: TimerLog, read_ms: int, end: int) -> bool:
-        """Let slots that know units from `end` on forget them; False when a chain cannot be followed."""
+        """Reset slots that refer to units from `end` on; False if a chain cannot be followed."""
         for slot in list(wheel.slots_between(read_ms)):
             position, count = slot.last, slot.timers
             while position >= end:
@@ -194,7 +193,7 @@ class TimerRecovery:
         return True
 
     def _agrees(self, wheel: TimerWheel, log: TimerLog, read_ms: int, start: int, end: int) -> bool:
-        """Whether a wheel that RocketMQ wrote leads to the log's units, and knows those behind its checkpoint."""
+        """Whether a wheel that RocketMQ wrote leads to the log's units, including those after its checkpoint."""
         precision_ms = self._settings.precision_ms
         for slot in wheel.slots_between(read_ms):
             unit = log.read(slot.last) if slot.last >= log.begin else None
@@ -208,7 +207,7 @@ class TimerRecovery:
         return True
 
     def _units_sum(self, wheel: TimerWheel, log: TimerLog, read_ms: int) -> int:
-        """Over all units that the wheel leads to; one at which a chain breaks is not in it."""
+        """The sum over all units that the wheel leads to; a chain counts up to its break."""
         total = 0
         for slot in wheel.slots_between(read_ms):
             sums: list[int] = []
@@ -217,7 +216,7 @@ class TimerRecovery:
         return total & SUM_MASK
 
     def _units_of_topic(self, read_ms: int, queue_offset: int) -> Iterator[TimerUnit]:
-        """Units for the messages that were taken in and are not due yet; of one that rolled, the newest alone."""
+        """Units for the messages that were enqueued and not delivered; of one that rolled, only the newest."""
         newest: dict[tuple[str, int, bool] | None, int] = {}
         for offset, message, _, _ in self._taken_in(read_ms, queue_offset):
             if get_property(message.encoded_properties, _ROLL_TIMES) is not None and own_key(message) is not None:
@@ -242,13 +241,13 @@ class TimerRecovery:
                 if read_timer(message).deliver_ms >= read_ms:
                     yield offset, message, physical_offset, size
             except CorruptRecord as error:
-                _log.error("timer topic offset %d: its timer cannot be made anew: %s", offset, error)
+                _log.error("timer topic offset %d: its timer cannot be rebuilt: %s", offset, error)
 
     def _link_anew(
         self, old: TimerWheel, log: TimerLog, read_ms: int, units: Iterator[TimerUnit]
     ) -> tuple[TimerWheel, int]:
         """A new wheel, from the units that wait, which go to the log's end, and its read time. The old one stays in
-        place until the new one is whole."""
+        place until the new one is complete."""
         old.close()
         path = self._wheel_path + TEMPORARY_SUFFIX
         settings = self._settings
@@ -256,7 +255,7 @@ class TimerRecovery:
         write_ms = settings.floor(self._clock.now_ms())
         begin_ms = read_ms
         if write_ms + settings.roll_window_ms >= read_ms + settings.wheel_slots * settings.precision_ms:
-            begin_ms = write_ms  # One turn has no room for both: what is overdue comes first in the slot that is now.
+            begin_ms = write_ms  # One rotation cannot hold both: overdue timers go into the current slot.
         for unit in units:
             if unit.slot_ms >= read_ms:
                 placed = self._placed(unit, begin_ms, write_ms)
@@ -274,7 +273,7 @@ class TimerRecovery:
         return self._open_wheel(), begin_ms
 
     def _placed(self, unit: TimerUnit, begin_ms: int, write_ms: int) -> TimerUnit:
-        """A copy of a unit in a slot that this wheel has: one that lies too far ahead or behind rolls in between."""
+        """A copy of a unit in a slot that this wheel has: a unit too far ahead or behind rolls in between."""
         window_ms = self._settings.roll_window_ms
         magic = unit.magic | MAGIC_COPY
         if unit.slot_ms > write_ms + window_ms:
@@ -284,7 +283,7 @@ class TimerRecovery:
         return unit._replace(magic=magic)
 
     def _counted(self, log: TimerLog, read_ms: int) -> TimerMetrics:
-        """How many wait for each topic, by the log. Topics with one hash count as one."""
+        """How many timers wait for each topic, by the log. Topics with the same hash count as one."""
         counts: dict[int, int] = {}
         named: dict[int, str] = {}
         for _, unit in log.units(_newest_copies(log)):
@@ -299,9 +298,9 @@ class TimerRecovery:
 
 
 def _rolling_key(message: StoredMessage) -> tuple[str, int, bool] | None:
-    """What a timer has in common with itself before it rolled; None when it has no unique key.
+    """What identifies a timer before and after it rolled; None without a unique key.
 
-    A cancellation has the key and the time of what it cancels, and yet it is no older state of that.
+    A cancellation has the key and the time of its timer, so `is_delete` distinguishes the two.
     """
     key = own_key(message)
     timer = read_timer(message)
@@ -316,7 +315,7 @@ def _units_before(log: TimerLog, end: int) -> Iterator[TimerUnit]:
 
 
 def _newest_copies(log: TimerLog) -> int:
-    """Where the newest run of copies begins: units before it are obsolete. The log's begin when there is none."""
+    """The start of the newest run of copies: units before it are obsolete. Without one, the start of the log."""
     begin = log.begin
     was_copy = False
     for position, unit in log.units():

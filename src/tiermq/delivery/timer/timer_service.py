@@ -1,16 +1,16 @@
-"""TimerService: messages that are due at a time of their own, beside a store, in RocketMQ's timer wheel.
+"""TimerService: delivers messages at their delivery time, with RocketMQ's timer wheel.
 
     timer topic ─► TimerEnqueue ─► wheel and log ─► TimerDequeue ─► the topics, or the timer topic again (a roll)
-                        └─► far timers (a tier) ─► pulled before they are due ─► timer topic
+                        └─► tiered timers (a tier) ─► pulled before they are due ─► timer topic
 
-One round: what came is taken in, then the slot that is now moves on, then what is due is delivered. A cancellation that
-came before its timer's slot passed is thus honoured; after a stop, too, for the wheel's time goes on only when all that
-was stored before, and all that is far and overdue, is in it.
+One round: new messages are enqueued, then the current slot advances, then due timers are delivered. A cancellation that
+came before its timer's slot passed thus takes effect; after a stop, too, since the wheel's time continues only when all
+that was stored before, and all overdue tiered timers, are in it.
 
 Invariants: a timer that is durable in the timer topic is delivered at least once, not before its time, also over
-restarts, crashes and power cuts. A checkpoint is written when what it speaks of is on disk: what was delivered and
-rolled (commit log), what was given away (far timers), units, slots; in that order.
-Threads: `run_once`, `flush` and `finish` are the service's own; the others may be called by any.
+restarts, crashes and power cuts. A checkpoint is written when the state that it describes is durable: tiered
+timers, delivered and rolled messages (commit log), units, slots; flushed in that order.
+Threads: `run_once`, `flush` and `finish` are the service's own; any thread may call the rest.
 """
 
 from __future__ import annotations
@@ -20,23 +20,22 @@ import os
 from collections.abc import Iterator
 
 from tiermq.clock import Clock
-from tiermq.delivery.put_again import QueueFor, as_named
-from tiermq.delivery.timer.far_pulling import FarPulling
-from tiermq.delivery.timer.far_timers import FarTimers
+from tiermq.delivery.redeliver import QueueFor, as_named
 from tiermq.delivery.timer.timer_checkpoint import NO_SUM, TimerProgress
 from tiermq.delivery.timer.timer_dequeue import TimerDequeue
+from tiermq.delivery.timer.timer_destination import TIMER_QUEUE, TimerDestination, delete_key, place_timer
 from tiermq.delivery.timer.timer_enqueue import TimerEnqueue
-from tiermq.delivery.timer.timer_hold import TimerHold
 from tiermq.delivery.timer.timer_listing import WaitingTimer, waiting_timers
-from tiermq.delivery.timer.timer_place import TimerPlace, delete_key, place_timer
+from tiermq.delivery.timer.timer_record import TieredTimer, TieredTimers, rolled
 from tiermq.delivery.timer.timer_recovery import TimerRecovery
-from tiermq.delivery.timer.timer_settings import TimerSettings
-from tiermq.delivery.timer.timer_state import TimerCounts
-from tiermq.errors import IllegalMessage
+from tiermq.delivery.timer.timer_state import TimerCounts, TimerSettings, TimerState
+from tiermq.errors import CorruptRecord, IllegalMessage, TierError
 from tiermq.files.file_access import FileAccess
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.kernel import Message, PutResult
 from tiermq.message.properties import TAGS, TIMER_DEL_UNIQKEY, TIMER_DELIVER_MS, UNIQ_KEY, encode_properties
+from tiermq.message.record import decode_record
+from tiermq.message.topic_name import TIMER_TOPIC
 from tiermq.service import Service
 from tiermq.status import PutStatus
 from tiermq.store.local_store import LocalStore
@@ -48,6 +47,11 @@ CLEAN_INTERVAL_MS = 30_000
 IDLE_CHECKPOINT_MS = 60_000
 CANCEL_TAG = "_RECALL_TAG_"
 CANCEL_BODY = b"0"
+LOOK_INTERVAL_MS = 60_000
+PENDING_MAX = 256
+INTERVAL_MS_MAX = 60_000
+INTERVAL_MS_MIN = 1_000
+RETRY_MS = 5_000
 
 
 class TimerService(Service):
@@ -60,10 +64,10 @@ class TimerService(Service):
         clock: Clock,
         settings: TimerSettings | None = None,
         access: FileAccess | None = None,
-        far: FarTimers | None = None,
+        tiered: TieredTimers | None = None,
         queue_for: QueueFor = as_named,
     ) -> None:
-        """`root` is the store's directory. Raises StoreDamaged when its timer files are none, DiskFull."""
+        """`root` is the store's directory. Raises StoreDamaged when its timer files are invalid, DiskFull."""
         super().__init__("timers")
         self.settings = settings or TimerSettings()
         self._clock = clock
@@ -73,9 +77,9 @@ class TimerService(Service):
         self._state.queue_for = queue_for
         self._checkpoint = opened.checkpoint
         self._metrics_path = opened.metrics_path
-        self._enqueue = TimerEnqueue(self._state, far)
+        self._enqueue = TimerEnqueue(self._state, tiered)
         self._dequeue = TimerDequeue(self._state)
-        self._far = None if far is None else FarPulling(self._state, far)
+        self._tiered = None if tiered is None else TieredTimerPull(self._state, tiered)
         self._flushed_ms = clock.now_ms()
         self._cleaned_ms = clock.now_ms()
         self._is_closed = False
@@ -91,7 +95,7 @@ class TimerService(Service):
 
     @property
     def waiting_count(self) -> int:
-        """How many timers wait in the wheel; those that are far are not in it."""
+        """How many timers wait in the wheel, without tiered timers."""
         return max(0, self._state.waiting)
 
     def waiting_by_topic(self) -> dict[str, int]:
@@ -99,12 +103,12 @@ class TimerService(Service):
 
     @property
     def behind_count(self) -> int:
-        """Messages of the timer topic that were not taken in yet."""
+        """Messages of the timer topic that were not enqueued yet."""
         return self._enqueue.behind_count
 
     @property
     def is_idle(self) -> bool:
-        """Whether no timer waits in the wheel, nor on its way to it."""
+        """Whether no timer waits in the wheel, and none is to be enqueued."""
         return self.waiting_count == 0 and self.behind_count == 0
 
     @property
@@ -118,7 +122,7 @@ class TimerService(Service):
         return self._state.queue_offset
 
     def next_due_ms(self) -> int | None:
-        """When the next timer of the wheel is due; None when there is none."""
+        """When the next timer of the wheel is due; None without timers."""
         slot = next(self._state.wheel.slots_between(self._state.read_ms), None)
         return None if slot is None else slot.time_ms + self.settings.precision_ms
 
@@ -133,21 +137,21 @@ class TimerService(Service):
 
     # Putting
 
-    def place(self, topic: str, queue_id: int, properties: bytes) -> TimerPlace | PutStatus | None:
-        """Where a message that asks for a time waits; see `place_timer`. With far timers there is no longest delay."""
+    def place(self, topic: str, queue_id: int, properties: bytes) -> TimerDestination | PutStatus | None:
+        """Where a timer message is stored; see `place_timer`. With tiered timers there is no longest delay."""
         return place_timer(
             topic,
             queue_id,
             properties,
             self._clock.now_ms(),
             self.settings,
-            has_limit=self._far is None,
+            has_limit=self._tiered is None,
             count_at=self.count_at,
         )
 
     def cancel(self, topic: str, unique_key: str, deliver_ms: int) -> PutResult:
-        """Let the timer of a topic with this unique key, due at `deliver_ms`, not be delivered. Harmless when there is
-        none. Raises IllegalMessage when that time is over, or cannot be."""
+        """Cancel the timer of a topic with this unique key, due at `deliver_ms`; no error if there is no such timer.
+        Raises IllegalMessage when that time has passed, or is invalid."""
         properties = encode_properties(
             {
                 TAGS: CANCEL_TAG,
@@ -157,7 +161,7 @@ class TimerService(Service):
             }
         )
         placed = self.place(topic, 0, properties)
-        if not isinstance(placed, TimerPlace):
+        if not isinstance(placed, TimerDestination):
             raise IllegalMessage(f"topic {topic}: no timer can be cancelled that is due at {deliver_ms}: it is over")
         message = Message(placed.topic, CANCEL_BODY, placed.queue_id, encoded_properties=placed.properties)
         return self._state.store.put(message)
@@ -165,9 +169,9 @@ class TimerService(Service):
     # Rounds
 
     def run_once(self) -> float:
-        """Take in, deliver, write down; say how long to rest."""
+        """Enqueue, deliver, checkpoint; returns the time until the next step."""
         self._turn_back()
-        more = self._far is not None and self._far.run()
+        more = self._tiered is not None and self._tiered.run()
         more = self._enqueue.run() or more
         if self._is_catching_up:
             self._is_catching_up = more or (self._enqueue.behind_count > 0 and not self.settings.stop_enqueue)
@@ -186,7 +190,7 @@ class TimerService(Service):
         return min(REST_S, max(0.001, left_ms / 1000))
 
     def _turn_back(self) -> None:
-        """The clock was set back: slots whose time comes again are empty, for what was in them was delivered."""
+        """After the clock was set back: empty the slots whose time comes again; their timers were delivered."""
         state = self._state
         now_slot_ms = self.settings.floor(self._clock.now_ms())
         if now_slot_ms < state.read_ms:
@@ -198,12 +202,12 @@ class TimerService(Service):
             state.write_ms = max(now_slot_ms, state.read_ms)
 
     def flush(self) -> None:
-        """Write down how far it is, after making sure of everything that it says. Raises OSError, StoreError."""
+        """Write the checkpoint, after flushing everything it covers. Raises OSError, StoreError."""
         state = self._state
         self._enqueue.flush_far()
         queue_offset, log_end = self._enqueue.safe_progress
         read_ms = state.read_ms
-        is_whole = log_end == state.log.end  # Or far timers hold the checkpoint back, and the sum speaks of more.
+        is_whole = log_end == state.log.end  # Or tiered timers hold the checkpoint back, and the sum covers more.
         units_sum = state.units_sum if is_whole else NO_SUM
         progress = TimerProgress(read_ms, log_end, queue_offset, self.settings.precision_ms, units_sum=units_sum)
         now_ms = self._clock.now_ms()
@@ -215,12 +219,12 @@ class TimerService(Service):
         if state.metrics.changed:
             state.metrics.changed = False
             self._access.write_config(self._metrics_path, state.metrics.encode(now_ms))
-        if self._far is not None:
-            self._far.written_down(read_ms, queue_offset)
+        if self._tiered is not None:
+            self._tiered.written_down(read_ms, queue_offset)
         self._flushed_ms = now_ms
 
     def _has_news(self, progress: TimerProgress) -> bool:
-        """An idle wheel turns, but that need not be written down each second: empty slots are passed quickly."""
+        """Whether a checkpoint is worth writing: an idle wheel gets one every IDLE_CHECKPOINT_MS only."""
         known = self._checkpoint.progress
         if (progress.queue_offset, progress.log_end) != (known.queue_offset, known.log_end):
             return True
@@ -231,7 +235,7 @@ class TimerService(Service):
         return not is_idle or progress.read_time_ms - known.read_time_ms >= IDLE_CHECKPOINT_MS
 
     def finish(self) -> None:
-        """The service's last word: everything written down."""
+        """Write the last checkpoint."""
         self.flush()
 
     def stop(self) -> None:
@@ -239,10 +243,153 @@ class TimerService(Service):
         self.close()
 
     def close(self) -> None:
-        """Give the files back; twice does no harm. Nothing is flushed by it."""
+        """Close the files; idempotent. Flushes nothing."""
         if not self._is_closed:
             self._is_closed = True
             self._hold.close()
             self._state.wheel.close()
             self._state.log.close()
             self._checkpoint.close()
+
+
+class TimerHold:
+    """Keeps commit-log files from being deleted while a timer in them waits.
+
+    A timer's message stays in the commit log until it is delivered or rolled. RocketMQ deletes a file when its time has
+    come or the disk is full, and the timers in it are lost; here the file stays as long as one of them waits, which is
+    the roll window at most. Threads: called by the store's cleaning thread.
+    """
+
+    def __init__(self, state: TimerState) -> None:
+        self._state = state
+        self._looked_ms = 0
+        self._needed_from = 0
+        self._is_closed = False
+
+    def close(self) -> None:
+        """After this the wheel is not read, and no file that may be needed is deleted."""
+        self._is_closed = True
+
+    def holds(self, first_offset: int, end_offset: int) -> bool:
+        """Whether a waiting timer needs a message before `end_offset`."""
+        del first_offset  # Files are deleted from the front, so the first needed offset decides.
+        if end_offset <= self._needed_from:
+            return False
+        if self._is_closed:
+            return True
+        now_ms = self._state.clock.now_ms()
+        if self._needed_from and 0 <= now_ms - self._looked_ms < LOOK_INTERVAL_MS:
+            return True
+        self._looked_ms = now_ms
+        self._needed_from = self._smallest_needed()
+        return end_offset > self._needed_from
+
+    def _smallest_needed(self) -> int:
+        """The first physical offset that is needed. It decreases only when the clock was set back."""
+        state = self._state
+        read_ms, queue_offset = state.read_ms, state.queue_offset
+        needed = state.store.physical_offset_of(TIMER_TOPIC, TIMER_QUEUE, queue_offset)
+        smallest = needed if needed >= 0 else state.store.max_physical_offset
+        for _, unit in state.log.units():
+            if unit.slot_ms >= read_ms and unit.physical_offset < smallest:
+                smallest = unit.physical_offset
+        return smallest
+
+
+class TieredTimerPull:
+    """Pulls tiered timers before they are due, and reports to `TierTimers` when they are no longer needed.
+
+        pull ─► the timer topic, as a roll does ─► commit log flushed ─► pulled ─► delivered ─► forget
+
+    Invariants: `pulled` is called when all pulled timers are durable in the timer topic; `forget` when they were
+    enqueued, delivered, and that is in the checkpoint. A put that must wait pauses the pull.
+    Threads: the timer service alone.
+    """
+
+    def __init__(self, state: TimerState, tiered: TieredTimers) -> None:
+        self._state = state
+        self._tiered = tiered
+        self._next_ms = 0
+        self._given: Iterator[TieredTimer] | None = None
+        self._until_ms = 0
+        self._pending: list[Message] = []
+        self._pulled: tuple[int, int] | None = None
+        """(pulled up to this time, end of the timer topic then) of the last pull that was confirmed."""
+        self._forgotten_ms = 0
+
+    @property
+    def lead_ms(self) -> int:
+        """How long before its time a tiered timer is pulled: well within the horizon, or it would be tiered again."""
+        return max(self._tiered.horizon_ms // 2, 1)
+
+    def run(self) -> bool:
+        """Pull timers that are due soon; whether there is more to do now."""
+        now_ms = self._state.clock.now_ms()
+        try:
+            if self._given is None:
+                if now_ms < self._next_ms:
+                    return False
+                self._until_ms = now_ms + self.lead_ms
+                self._given = iter(self._tiered.pull(self._until_ms))
+            return self._put_some()
+        except TierError as error:
+            self._state.counts.far_errors += 1
+            self._given = None
+            self._pending = []
+            self._next_ms = now_ms + RETRY_MS
+            _log.warning("tiered timers cannot be pulled from the tier now: %s", error)
+            return False
+
+    def _put_some(self) -> bool:
+        assert self._given is not None
+        is_over = False
+        while len(self._pending) < PENDING_MAX:
+            timer = next(self._given, None)
+            if timer is None:
+                is_over = True
+                break
+            message = self._again(timer)
+            if message is not None:
+                self._pending.append(message)
+        self._pending = self._state.put(self._pending).waiting
+        if self._pending:
+            _log.warning("%d tiered timers wait to be put into the timer topic", len(self._pending))
+            return False
+        if is_over:
+            self._confirm()
+        return not is_over
+
+    def _again(self, timer: TieredTimer) -> Message | None:
+        state = self._state
+        try:
+            message = decode_record(timer.record)
+            return rolled(message, state.write_ms, state.clock.now_ms())
+        except (CorruptRecord, IllegalMessage) as error:
+            state.skip(f"tiered, due {timer.deliver_ms}", error)
+            return None
+
+    def _confirm(self) -> None:
+        store = self._state.store
+        store.flush()
+        self._tiered.pulled()
+        self._pulled = (self._until_ms, store.max_offset(TIMER_TOPIC, TIMER_QUEUE, committed=False))
+        self._given = None
+        interval_ms = max(INTERVAL_MS_MIN, min(INTERVAL_MS_MAX, self.lead_ms // 4))
+        # From its begin: timers due since then were not requested, however long this pull took.
+        self._next_ms = self._until_ms - self.lead_ms + interval_ms
+
+    def written_down(self, read_ms: int, queue_offset: int) -> None:
+        """A checkpoint covers slots delivered before `read_ms` and messages enqueued below the offset."""
+        if self._pulled is None:
+            return
+        until_ms, end_offset = self._pulled
+        before_ms = min(read_ms, until_ms)
+        if queue_offset < end_offset or before_ms < self._forgotten_ms + INTERVAL_MS_MIN:
+            return
+        try:
+            self._tiered.forget(before_ms)
+        except TierError as error:
+            self._state.counts.far_errors += 1
+            _log.warning("tiered timers before %d cannot be forgotten now: %s", before_ms, error)
+            return
+        self._forgotten_ms = before_ms

@@ -5,15 +5,15 @@
     | slot time  | first     | last      | timers| magic |   big-endian; slot time in units of the precision
     +------------+-----------+-----------+-------+-------+
 
-Slot n of the file holds the times t with t % slots == n; a slot that holds another time than the one that is asked for
+Slot n of the file holds the times t with t % slots == n; a slot that holds another time than the requested one
 is empty. `first` and `last` are positions in the timer log; from `last` the units of the slot are a chain. A slot that
 was delivered stays as it is: the read time has passed it.
 
-A wheel is mostly zeros. Its pages that hold anything are known since it was opened, and only those are looked at: the
-others would each cost a page of memory, and all of them 38 MB.
+A wheel is mostly zeros. Pages with data are found when it is opened, and only those are read: reading all pages would
+take 38 MB of memory.
 
 Invariants: between flushes the file does not change. What changed since the last one is kept in memory, slot by slot,
-and written in one go, so that a process that dies in between leaves the wheel as its last flush did.
+and written together, so that a process that dies in between leaves the wheel of its last flush.
 Threads: the timer service changes and flushes; any thread reads.
 """
 
@@ -24,7 +24,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tiermq.delivery.timer.timer_unit import NO_POSITION
+from tiermq.delivery.timer.timer_log import NO_POSITION
 from tiermq.errors import StoreDamaged
 from tiermq.files.file_access import PAGE_BYTES, FileAccess, Region
 
@@ -64,14 +64,15 @@ class TimerWheel:
     """See the module."""
 
     def __init__(self, access: FileAccess, path: str, precision_ms: int, slots: int, *, writable: bool = True) -> None:
-        """Raises StoreDamaged when the file has another size than a wheel of so many slots."""
+        """Raises StoreDamaged when the file has another size than a wheel of this number of slots."""
         self.precision_ms = precision_ms
         self.slots = slots
         self._dirty: dict[int, bytes] = {}
         self._dirty_pages: set[int] = set()
         self._reserved: set[int] = set()
         self._region = _open(access, path, slots * SLOT_BYTES, writable)
-        # In order; replaced, never changed, since any thread reads it. Others may fill a wheel that is only looked at.
+        # In order; replaced, never changed, since any thread reads it. Another process may fill a wheel that is opened
+        # read-only.
         self._used_pages: Sequence[int] = (
             _pages_with_data(self._region) if writable else range(-(-slots // SLOTS_PER_PAGE))
         )
@@ -82,7 +83,7 @@ class TimerWheel:
         """The slot of a time; EMPTY when it holds nothing, or another time."""
         key = time_ms // self.precision_ms
         time, first, last, count, _ = SLOT.unpack(self._raw(key % self.slots))
-        # Zeros are the slot of time 0, which is nobody's.
+        # Zeros are the slot of time 0, which no timer has.
         return Slot(key * self.precision_ms, first, last, count) if time == key and key > 0 else EMPTY
 
     def _raw(self, index: int) -> bytes:
@@ -93,7 +94,7 @@ class TimerWheel:
         return bytes(self._region.buffer[at : at + SLOT_BYTES])
 
     def put(self, slot: Slot) -> None:
-        """Set a slot by its time, whatever was there. Durable after the next flush."""
+        """Set a slot by its time, replacing its contents. Durable after the next flush."""
         key = slot.time_ms // self.precision_ms
         count = max(-COUNT_MAX, min(slot.timers, COUNT_MAX))
         self._set(key % self.slots, SLOT.pack(key, slot.first, slot.last, count, 0))
@@ -120,13 +121,13 @@ class TimerWheel:
     # Many slots
 
     def slots_between(self, from_ms: int, until_ms: int | None = None) -> Iterator[Slot]:
-        """The slots that are not empty, from a time on, in the order of time; one whole turn at most."""
+        """The slots that are not empty, from a time on, in the order of time; one rotation at most."""
         begin = from_ms // self.precision_ms
         end = begin + self.slots
         if until_ms is not None:
             end = min(end, -(-until_ms // self.precision_ms))
         turn = begin - begin % self.slots
-        for first in (turn, turn + self.slots):  # The time of slot 0, in this turn of the wheel and in the next.
+        for first in (turn, turn + self.slots):  # The time of slot 0, in this rotation and in the next.
             pages = self._used_pages
             at = bisect_left(pages, (begin - first) // SLOTS_PER_PAGE)
             for page in pages[at : bisect_left(pages, -(-(end - first) // SLOTS_PER_PAGE))]:
@@ -172,18 +173,18 @@ class TimerWheel:
         self._dirty = {}
 
     def close(self) -> None:
-        """Give the file back; what was not flushed is gone."""
+        """Close the file; what was not flushed is lost."""
         self._region.close()
 
 
 def new_wheel(access: FileAccess, path: str, precision_ms: int, slots: int) -> TimerWheel:
-    """An empty wheel under a name that nobody uses yet; what was there is removed."""
+    """An empty wheel under an unused name; an existing file is removed."""
     access.remove(path)
     return TimerWheel(access, path, precision_ms, slots)
 
 
 def _pages_with_data(region: Region) -> list[int]:
-    """Which pages are not all zeros, without keeping what was looked at in memory."""
+    """The pages that are not all zeros; the pages read are released again."""
     found: list[int] = []
     for data_start, data_end in region.data_ranges():
         start = data_start - data_start % PAGE_BYTES
@@ -201,12 +202,12 @@ def _pages_with_data(region: Region) -> list[int]:
 def _open(access: FileAccess, path: str, size: int, writable: bool) -> Region:
     found = access.file_info(path)
     if found is not None and found.size == 0 and writable:
-        access.remove(path)  # A process died between making the file and sizing it: there was nothing in it yet.
+        access.remove(path)  # A process died between creating and sizing the file: it is empty.
         found = None
     if found is not None and found.size != size:
         raise StoreDamaged(
-            f"{path}: expected a timer wheel of {size} bytes, found {found.size}. It was made with another number of "
-            "slots, or was cut; move it away to have it made again from the timer log."
+            f"{path}: expected a timer wheel of {size} bytes, found {found.size}. It was created with another number "
+            "of slots, or was cut; move it away, and it is rebuilt from the timer log."
         )
     if found is None and writable:
         return access.create(path, size)

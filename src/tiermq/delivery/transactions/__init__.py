@@ -1,4 +1,4 @@
-"""Transactions: half messages, what became of them, and asking producers about those that nobody ended.
+"""Transactions: half messages, their outcome, and checks of open ones with producers.
 
-May import the store and everything above it on the map. Must never know the network, the broker or Spark.
+Must not depend on the network, the broker or Spark.
 """

@@ -1,13 +1,13 @@
 """EndTransaction: a producer commits or rolls back a half message.
 
-    request ─► half message at its place in the log ─► it is the one that is meant ─► not too late ─► not ended already
+    request ─► half message at its offset in the log ─► its identity matches ─► not too late ─► not ended already
                commit:   message ─► its own topic (or the queue of its delay) ─► op
                rollback: op
 
 Invariants: a commit's message is in the log before its op is, and after a crash between them it is found there by its
 unique key; without one, or without a key index, its producer is asked again and it may come twice. A message that was
 ended is not ended again by one of its copies (RocketMQ would store it again); it is known for one check round at least.
-Nothing here waits for the disk: `end_offset` says what must be durable before the producer is told.
+Nothing here waits for the disk: everything below `end_offset` must be durable before the answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tiermq.clock import Clock
-from tiermq.delivery.put_again import QueueFor, as_named
+from tiermq.delivery.redeliver import STORED, QueueFor, as_named
 from tiermq.delivery.transactions.half_messages import (
     HALF_QUEUE,
     HalfMessage,
@@ -33,11 +33,9 @@ from tiermq.message.topic_name import HALF_TOPIC
 from tiermq.status import PutStatus
 from tiermq.store.local_store import LocalStore
 
-STORED = frozenset({PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT})
-
 
 class EndStatus(enum.Enum):
-    """What became of a request to end a transaction."""
+    """The result of a request to end a transaction."""
 
     DONE = "done"
     ALREADY = "it had ended like this already"
@@ -45,14 +43,14 @@ class EndStatus(enum.Enum):
     NOT_FOUND = "there is no half message at this place"
     OTHER_GROUP = "the half message belongs to another producer group"
     OTHER_OFFSET = "the half message has another offset in its queue"
-    TOO_LATE = "the time in which the producer may end it by itself is over"
+    TOO_LATE = "the time in which the producer may end it is over"
     BUSY = "too many ended messages wait to be written"
     NOT_STORED = "the store did not take it"
 
 
 @dataclass(frozen=True, slots=True)
 class EndRequest:
-    """What a producer says. `log_offset` and `queue_offset` are where its half message, or the copy of it, lies."""
+    """A producer's request. `log_offset` and `queue_offset` are those of its half message, or of its copy."""
 
     outcome: Outcome
     group: str
@@ -64,7 +62,7 @@ class EndRequest:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What became of it, and what must be durable before that is told."""
+    """The outcome, and what must be durable before the answer."""
 
     status: EndStatus
     topic: str = ""
@@ -86,7 +84,7 @@ class EndTransaction:
         rewrite: Callable[[Message], Message] = lambda message: message,
         queue_for: QueueFor = as_named,
     ) -> None:
-        """`rewrite` says where a committed message goes first, if it is delayed. Raises IllegalMessage."""
+        """`rewrite` redirects a committed message that is delayed. Raises IllegalMessage."""
         self._rules = rules
         self._store = store
         self._ops = ops
@@ -95,7 +93,7 @@ class EndTransaction:
         self._queue_for = queue_for
 
     def end(self, request: EndRequest, require: Callable[[str], None] = lambda _topic: None) -> Ended:
-        """Never raises for what a producer may say wrongly: see `EndStatus`.
+        """Never raises for invalid requests: see `EndStatus`.
 
         `require` is given the topic that the half message is for, and raises if the producer may not send there.
         """

@@ -1,20 +1,21 @@
 """Half messages: a message that no consumer sees until its producer commits it. Values only: nothing here is stored.
 
     sent to orders, queue 1 ─► RMQ_SYS_TRANS_HALF_TOPIC, queue 0   + __transactionId__, REAL_TOPIC, REAL_QID
-    committed               ─► orders, queue 1                     sys flag 8, prepared offset = where the half lies
-    asked about             ─► a copy behind the others            + TRANSACTION_CHECK_TIMES, TRAN_PREPARED_QUEUE_OFFSET
+    committed               ─► orders, queue 1                     sys flag 8, prepared offset = offset of the half
+    asked about             ─► a copy at the queue's end           + TRANSACTION_CHECK_TIMES, TRAN_PREPARED_QUEUE_OFFSET
     asked about too often   ─► TRANS_CHECK_MAX_TIME_TOPIC, queue 0
 
 Invariants: each has the body, the flags, the keys and the birth of the message that was sent. A committed record keeps
 every property of its half, as RocketMQ stores it. Copies name the half that was sent first (their origin), so that
-whoever ends one of them ends all. RocketMQ's own copies lose the user's flag; ours do not.
+ending one of them ends all. RocketMQ's own copies lose the user's flag; ours do not.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiermq.delivery.put_again import QueueFor, as_named
+from tiermq.clock import HOUR_MS
+from tiermq.delivery.redeliver import QueueFor, as_named, fitting
 from tiermq.errors import CorruptRecord
 from tiermq.kernel import Message, PutResult
 from tiermq.message.hosts import encode_host
@@ -23,11 +24,13 @@ from tiermq.message.properties import (
     PGROUP,
     REAL_QID,
     REAL_TOPIC,
+    TIERMQ_SENDER,
     TRAN_MSG,
     TRAN_PREPARED_QUEUE_OFFSET,
     TRANSACTION_CHECK_TIMES,
     TRANSACTION_ID,
     UNIQ_KEY,
+    delete_property,
     get_property,
     get_text_property,
     with_property,
@@ -39,7 +42,6 @@ from tiermq.message.topic_name import HALF_TOPIC, TRANSACTION_CHECK_MAX_TIME_TOP
 
 HALF_QUEUE = 0
 _I64_DIGITS = 19
-HOUR_MS = 3_600_000
 Identity = tuple[str, str, int, int]
 
 
@@ -55,28 +57,30 @@ class TransactionRules:
 
 @dataclass(frozen=True, slots=True)
 class HalfMessage:
-    """A record of the half topic, and what its properties say."""
+    """A record of the half topic, and its properties."""
 
     record: StoredMessage
     topic: str
     queue_id: int
     group: str
+    sender: str | None
+    """The account that sent it, where the broker had accounts."""
     transaction_id: str
     origin: int
     """The offset in the half queue that the message had first."""
     check_times: int
     immunity_s: int | None
-    """How long its producer asked not to be asked; None when it did not say."""
+    """The immunity time that its producer set; None if unset."""
 
     @property
     def identity(self) -> Identity:
-        """The same for all copies, RocketMQ's too, which name no origin. An id alone would not do: whoever gives two
-        messages one UNIQ_KEY must still get both."""
+        """The same for all copies, RocketMQ's too, which name no origin. An id alone is not enough: two
+        messages may have one UNIQ_KEY."""
         return self.transaction_id, self.topic, self.record.born_timestamp_ms, self.record.body_crc
 
 
 def immunity_ms(half: HalfMessage, timeout_ms: int) -> int:
-    """For how long after its birth nobody is asked about a message."""
+    """How long after its birth a message is not checked."""
     return timeout_ms if half.immunity_s is None else max(half.immunity_s * 1000, timeout_ms)
 
 
@@ -86,7 +90,7 @@ def is_half(encoded: bytes) -> bool:
 
 
 def half_properties(encoded: bytes, topic: str, queue_id: int) -> bytes:
-    """What a half message is stored with: where it goes to when it is committed, and its transaction's id."""
+    """The properties of a half message: its target when committed, and its transaction id."""
     if key := get_text_property(encoded, UNIQ_KEY):
         encoded = with_property(encoded, TRANSACTION_ID, key)
     return with_property(with_property(encoded, REAL_TOPIC, topic), REAL_QID, str(queue_id))
@@ -98,7 +102,7 @@ def read_half(record: StoredMessage) -> HalfMessage:
     problem = "it names no topic" if topic is None else topic_problem(topic)
     queue_id = _number(queue)
     if record.topic != HALF_TOPIC:
-        problem = f"it lies in {record.topic}"
+        problem = f"it is in {record.topic}"
     elif topic is not None and is_broker_topic(topic):
         problem = f"it names the internal topic {topic[:40]}"
     elif queue_id is None or not 0 <= queue_id < 2**31:
@@ -113,6 +117,7 @@ def read_half(record: StoredMessage) -> HalfMessage:
         topic=topic,
         queue_id=queue_id,
         group=record.get_property(PGROUP) or "",
+        sender=record.get_property(TIERMQ_SENDER),
         transaction_id=record.get_property(UNIQ_KEY) or "",
         origin=record.queue_offset if origin is None or not 0 <= origin < record.queue_offset else origin,
         check_times=max(0, _number(record.get_property(TRANSACTION_CHECK_TIMES)) or 0),
@@ -127,7 +132,7 @@ def committed(half: HalfMessage, queue_for: QueueFor = as_named) -> Message:
         half.topic,
         record.body,
         queue_for(half.topic, half.queue_id),
-        encoded_properties=record.encoded_properties,
+        encoded_properties=delete_property(record.encoded_properties, TIERMQ_SENDER.encode()),
         flag=record.flag,
         sys_flag=with_transaction_type(record.sys_flag, TransactionType.COMMIT),
         born_timestamp_ms=record.born_timestamp_ms,
@@ -138,20 +143,23 @@ def committed(half: HalfMessage, queue_for: QueueFor = as_named) -> Message:
 
 
 def copied(half: HalfMessage, *, check_times: int) -> Message:
-    """What takes a half message's place behind the others, since it is still open."""
+    """The copy of an open half message at the end of the queue.
+
+    If its properties lack space, it is copied without the addition, as in RocketMQ: it is checked until it is too old.
+    """
     encoded = with_property(half.record.encoded_properties, TRAN_PREPARED_QUEUE_OFFSET, str(half.origin))
     if check_times:
         encoded = with_property(encoded, TRANSACTION_CHECK_TIMES, str(check_times))
-    return _moved(half.record, HALF_TOPIC, encoded)
+    return _moved(half.record, HALF_TOPIC, fitting(encoded, half.record))
 
 
 def discarded(half: HalfMessage) -> Message:
-    """What is kept for people of a message that nobody ended."""
+    """The record kept for operators of a message that was never ended."""
     return _moved(half.record, TRANSACTION_CHECK_MAX_TIME_TOPIC, half.record.encoded_properties)
 
 
 def question(half: HalfMessage, copy: Message, put: PutResult) -> bytes:
-    """The record that a producer is shown when it is asked: the copy, as if it lay in its own topic already."""
+    """The record that a check sends to a producer: the copy, as if in its own topic already."""
     record = half.record
     return encode_record(
         topic=half.topic,

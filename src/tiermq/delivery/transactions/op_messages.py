@@ -1,15 +1,15 @@
-"""Op messages: which half messages were ended. One op message tells of many.
+"""Op messages: which half messages were ended. One op message covers many.
 
     RMQ_SYS_TRANS_OP_HALF_TOPIC, queue 0    TAGS=d, body "5,9,12,"     offsets in the half queue
                                             TIERMQ_ROLLBACKS=9,        those that were rolled back; "-" for none
 
-RocketMQ's ops say that a message was ended, not how. Ours say it in a property of their own, which RocketMQ does not
-look at: so an outcome can be told when everything else is gone. A copy of a half message is ended together with its
+RocketMQ's ops record that a message was ended, not how. TierMQ's add a property with the outcome, which RocketMQ does
+not read: so an outcome is known when everything else is deleted. A copy of a half message is ended together with its
 origin, so an op of ours names both; RocketMQ reads that as two messages that are done.
 
 `OpLog` gathers what is ended, writes it as one op when it is large or old enough, and remembers it until a check round
 has read that op. Invariants: what is ended is known from then on (`outcome`), also before its op is written; what was
-rolled back is in the log before its producer is answered, since nothing else tells of it. What was committed may wait
+rolled back is in the log before its producer is answered, since nothing else records it. What was committed may wait
 (its message is in the log): if the broker ends before its op is written, that message is found by its unique key
 (`recall`). RocketMQ writes ops every three seconds and not when it stops; it then asks again and delivers again.
 """
@@ -68,12 +68,12 @@ def decode_op(body: bytes) -> list[int]:
 
 
 def op_properties(rolled_back: Iterable[int]) -> bytes:
-    """The property string of an op that says which of its messages were rolled back."""
+    """The property string of an op with the messages that were rolled back."""
     return encode_properties({WAIT: "true", TAGS: OP_TAG, ROLLBACKS: encode_op(rolled_back).decode() or NO_ROLLBACKS})
 
 
 def outcomes_of(op: StoredMessage) -> dict[int, Outcome | None]:
-    """What an op says of each offset; None where a RocketMQ wrote it, which does not say. Raises CorruptRecord."""
+    """The outcome of each offset of an op; None if RocketMQ wrote it. Raises CorruptRecord."""
     told = op.get_property(ROLLBACKS) if op.tags == OP_TAG else None
     offsets = decode_op(op.body) if op.tags == OP_TAG else []
     if told is None:
@@ -83,11 +83,10 @@ def outcomes_of(op: StoredMessage) -> dict[int, Outcome | None]:
 
 
 class OpLog:
-    """See the module. Any thread may call; `lock` keeps what is decided about one message in one piece."""
+    """See the module. Any thread may call; `lock` makes the decision about one message atomic."""
 
     def __init__(self, store: LocalStore, clock: Clock, *, max_bytes: int = 4096, interval_ms: int = 3_000) -> None:
         self.lock = threading.RLock()
-        self.written_count = 0
         self._store = store
         self._clock = clock
         self._max_bytes = max_bytes
@@ -98,7 +97,7 @@ class OpLog:
         """By offset in the half queue, and by what all copies of a half message share."""
         self._identities: dict[int, Identity] = {}
         self._batches: deque[tuple[int, list[int]]] = deque()
-        """(offset of the op, what it says), oldest first, of those that may not have been read yet."""
+        """(offset of the op, its contents), oldest first, of ops that may be unread."""
         self._read_before = 0
         self._tried_ms = clock.now_ms()
         self._was_refused = False
@@ -140,7 +139,7 @@ class OpLog:
         return len(self._pending) >= PENDING_MAX
 
     def end(self, outcome: Outcome, *offsets: int, identity: Identity | None = None) -> PutResult | None:
-        """A message was ended. What the store said to the op, if one was written now."""
+        """A message was ended. Returns the store's result, if an op was written."""
         with self.lock:
             if identity is not None:
                 self._known[identity] = outcome
@@ -196,7 +195,6 @@ class OpLog:
             self._batches.append((result.queue_offset, offsets))
             del self._pending[:count]
             self._pending_bytes -= size
-            self.written_count += 1
         return result
 
     def was_read(self, op_offset: int) -> None:

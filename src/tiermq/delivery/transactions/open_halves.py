@@ -1,8 +1,8 @@
-"""The half messages of a store directory that nobody has ended, read from its files.
+"""The open half messages of a store directory, read from its files.
 
-Nothing is written and no lock is taken: the directory may be in use, and may be RocketMQ's. How far check rounds came
-is in `config/consumerOffset.json`; without it everything is looked at. What a running broker has not written yet (ops
-wait up to `transactionOpBatchInterval`) counts as open here.
+Nothing is written and no lock is taken: the directory may be in use, and may be RocketMQ's. The progress of check
+rounds is in `config/consumerOffset.json`; without it everything is read. What a running broker has not written yet
+(ops wait up to `transactionOpBatchInterval`) counts as open here.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any
 from tiermq.delivery.transactions.half_messages import HALF_QUEUE, HalfMessage, Identity, read_half
 from tiermq.delivery.transactions.op_messages import OP_QUEUE, outcomes_of
 from tiermq.errors import CorruptRecord
+from tiermq.files.config_file import decode_lenient_json
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.message.record import decode_record
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.topic_name import HALF_TOPIC, OPERATION_HALF_TOPIC, TRANSACTION_GROUP
-from tiermq.store.lenient_json import decode_lenient_json
-from tiermq.store.read_only_store import ReadOnlyStore
+from tiermq.store.readonly.store import ReadOnlyStore
 
 OFFSETS_FILE = "consumerOffset.json"
 
 
 @dataclass(frozen=True, slots=True)
 class OpenHalf:
-    """A transaction that nobody has ended. Times are milliseconds; `questions`: how often producers were asked."""
+    """An open transaction. Times are milliseconds; `questions`: the number of checks."""
 
     transaction_id: str
     topic: str
@@ -82,7 +82,7 @@ def _described(half: HalfMessage) -> OpenHalf:
 
 
 def _progress(directory: Path) -> dict[str, int]:
-    """Topic → how far check rounds came, of the first queue. Raises StoreDamaged."""
+    """Topic → progress of check rounds, of the first queue. Raises StoreDamaged."""
     path = str(directory / "config" / OFFSETS_FILE)
     document = OsFileAccess().read_config(path, lambda data: decode_lenient_json(data, OFFSETS_FILE))
     table = document.get("offsetTable") if isinstance(document, dict) else None

@@ -1,19 +1,19 @@
-"""TransactionCheck: asks producers about half messages that nobody has ended, and gives up on some.
+"""TransactionCheck: checks open half messages with their producers, and gives up on some.
 
     half queue  [ passed … │ ended, ended, open and old, ended, open and young … ]      progress: consumer offsets of
     op queue    [ passed … │ op, op, op … ]                                              CID_RMQ_SYS_TRANS
 
-A round goes over the half queue from its progress on. What is ended is passed; what is open and old enough is copied to
+A round scans the half queue from its progress. Ended messages are passed; open and old enough ones are copied to
 the queue's end, and its producer is asked about the copy; after `check_max` questions, or when it is older than files
-of the log are kept, it goes to TRANS_CHECK_MAX_TIME_TOPIC instead. The first that is too young ends the round; one
-whose producer asked for more time (CHECK_IMMUNITY_TIME_IN_SECONDS) is copied, and does not hold up the others.
+of the log are kept, it goes to TRANS_CHECK_MAX_TIME_TOPIC instead. The first message that is too young ends the round;
+one whose producer asked for more time (CHECK_IMMUNITY_TIME_IN_SECONDS) is copied, and does not block later messages.
 
-Invariants: whatever is passed is ended, copied or kept in that topic, and was in the log before the progress says so;
-nobody is asked about what was ended, also while its op is not written yet. An op is passed once everything that lay in
+Invariants: every passed message is ended, copied or kept in that topic, and is in the log before the progress moves;
+no check is sent for an ended message, also while its op is not written yet. An op is passed once everything that was in
 the log before it is: so a copy finds the op of its origin, however late that came.
 RocketMQ differs in four ways that lose or repeat messages: it asks about what was ended within the last seconds, it
 forgets an op whose half message was copied before it came, it counts waiting for an immunity as questions, and it may
-give a message up in the round of its last question, before anybody can answer.
+give a message up in the round of its last check, before a producer can answer.
 Threads: rounds belong to the service's thread; `waiting_halves` may be called by any.
 """
 
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tiermq.clock import Clock
-from tiermq.delivery.skipped_records import SkippedRecords
+from tiermq.delivery.redeliver import NEVER, SkippedRecords
 from tiermq.delivery.transactions.half_messages import (
     HALF_QUEUE,
     HalfMessage,
@@ -57,11 +57,10 @@ _log = logging.getLogger(__name__)
 BATCH = 32
 ROUND_MAX_MS = 60_000
 REST_S = 0.25
-_NEVER = frozenset({PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED})
 
 
 class Progress(Protocol):
-    """Where it is kept how far a group is, -1 for nowhere. A broker's consumer offsets do it."""
+    """Storage of a group's progress, -1 for none: the broker's consumer offsets."""
 
     def query(self, group: str, topic: str, queue_id: int) -> int: ...
 
@@ -69,7 +68,7 @@ class Progress(Protocol):
 
 
 class Readable(Protocol):
-    """What is asked of a store to count what waits."""
+    """The methods of a store that counting uses."""
 
     def get(self, topic: str, queue_id: int, offset: int, max_messages: int = 32) -> GetPage: ...
 
@@ -89,6 +88,8 @@ class Question:
     queue_offset: int
     log_offset: int
     record: bytes
+    sender: str | None
+    """The account that sent the message, where there were accounts."""
 
 
 class Verdict(enum.Enum):
@@ -101,7 +102,7 @@ class Verdict(enum.Enum):
 
 
 def judge(half: HalfMessage, rules: TransactionRules, now_ms: int) -> Verdict:
-    """Pure. A message that was born in the future (clocks differ) is asked about, unless its producer said when."""
+    """Pure. A message born in the future (clocks differ) is checked, unless its producer set an immunity time."""
     age_ms = now_ms - half.record.born_timestamp_ms
     if half.check_times >= rules.check_max or age_ms > rules.reserved_ms:
         return Verdict.DISCARD
@@ -138,7 +139,7 @@ class TransactionCheck(Service):
         self._ask = ask
         self._before_discard = before_discard
         self._copied: set[Identity] = set()
-        """Messages of the round that have a copy already, which stands for all copies that RocketMQ made."""
+        """Messages of the round that have a copy already, which counts for all copies that RocketMQ made."""
         self._next_round_ms = clock.now_ms() + rules().interval_ms
 
     @property
@@ -161,7 +162,7 @@ class TransactionCheck(Service):
     # A round.
 
     def round(self) -> None:
-        """Go over the half queue once. What it did is in the log; how far it came is in `progress`, to be flushed."""
+        """Scan the half queue once. Its effects are in the log; its position is in `progress`, to be flushed."""
         began_ms = self._clock.now_ms()
         half_at, op_at = self._start(HALF_TOPIC, HALF_QUEUE), self._start(OPERATION_HALF_TOPIC, OP_QUEUE)
         half_end = self._store.max_offset(HALF_TOPIC, HALF_QUEUE)  # Copies that the round makes are for the next one.
@@ -183,7 +184,7 @@ class TransactionCheck(Service):
             self.rounds_count += 1
 
     def _start(self, topic: str, queue_id: int) -> int:
-        """Where the progress stands; at the queue's nearest end where it stands outside."""
+        """The progress; the nearest end of the queue if it is outside."""
         known = self._progress.query(TRANSACTION_GROUP, topic, queue_id)
         low, high = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
         at = low if known < 0 else max(low, min(known, high))
@@ -192,7 +193,7 @@ class TransactionCheck(Service):
         return at
 
     def _passing(self, at: int, end: int, ended: _EndedByOps) -> Iterator[int]:
-        """Handle one half message after the other, and tell the offset behind each; ends where one must wait."""
+        """Handle one half message after the other, and yield the offset after each; ends where one must wait."""
         page: dict[int, StoredMessage] = {}
         while at < end:
             if ended.has(at):
@@ -204,7 +205,7 @@ class TransactionCheck(Service):
                 if at not in page:
                     if next_offset <= at:
                         return
-                    at = next_offset  # Messages that are gone, or unreadable.
+                    at = next_offset  # Messages that are deleted or unreadable.
                     yield at
                     continue
             if not self._handle(page[at], ended):
@@ -213,7 +214,7 @@ class TransactionCheck(Service):
             yield at
 
     def _page(self, at: int) -> tuple[dict[int, StoredMessage], int]:
-        """Half messages from `at` on by their offsets, and where to go on if that one is not there."""
+        """Half messages from `at` on by their offsets, and the next offset if that one does not exist."""
         page = self._store.get(HALF_TOPIC, HALF_QUEUE, at, BATCH)
         try:
             return {each.queue_offset: each for each in page.messages}, page.next_offset
@@ -239,14 +240,14 @@ class TransactionCheck(Service):
         if verdict is Verdict.WAIT:
             return self._ops.outcome(*names) is not None
         asked: Question | None = None
-        with self._ops.lock:  # Nobody ends it between the look and the copy.
+        with self._ops.lock:  # It cannot be ended between the check and the copy.
             if self._ops.recall(half) is not None:
                 return True
             if verdict is Verdict.DISCARD:
                 return self._discard(half)
             copy = copied(half, check_times=half.check_times + (verdict is Verdict.ASK))
             put = self._put(copy)
-            if put is None or put.status in _NEVER:
+            if put is None or put.status in NEVER:
                 return self._discard(half)
             if put.status is not PutStatus.PUT_OK:
                 return self._hold(half, put)
@@ -260,6 +261,7 @@ class TransactionCheck(Service):
                     queue_offset=put.queue_offset,
                     log_offset=put.physical_offset,
                     record=question(half, copy, put),
+                    sender=half.sender,
                 )
         if asked is not None:
             self.asked_count += 1
@@ -269,9 +271,9 @@ class TransactionCheck(Service):
     def _discard(self, half: HalfMessage) -> bool:
         self._before_discard()
         put = self._put(discarded(half))
-        if put is not None and put.status not in _NEVER and put.status is not PutStatus.PUT_OK:
+        if put is not None and put.status not in NEVER and put.status is not PutStatus.PUT_OK:
             return self._hold(half, put)
-        if put is None or put.status in _NEVER:
+        if put is None or put.status in NEVER:
             self._skip(half.record.queue_offset, "the store never takes it")
             return True
         self.discarded_count += 1
@@ -296,8 +298,8 @@ class TransactionCheck(Service):
         self.skipped.add(f"half message {offset}", reason)
 
     def _ops_before(self, half_at: int, op_at: int) -> int:
-        """The first op that a half message which is not passed may still need: all that it needs lie behind it."""
-        dispatched = self._store.dispatched_where  # First: what is dispatched later lies behind.
+        """The first op that a half message which is not passed may still need: all others that it needs are later."""
+        dispatched = self._store.dispatched_where  # First: what is dispatched later is after it.
         place = self._store.physical_offset_of(HALF_TOPIC, HALF_QUEUE, half_at)
         limit = dispatched if place < 0 else place
         low, high = op_at, self._store.max_offset(OPERATION_HALF_TOPIC, OP_QUEUE)
@@ -311,7 +313,7 @@ class TransactionCheck(Service):
 
 
 class _EndedByOps:
-    """What the op queue says from an offset on, read no further than is asked for."""
+    """The op queue's contents from an offset on, read lazily."""
 
     def __init__(self, store: Readable, op_at: int, skipped: SkippedRecords | None = None) -> None:
         self.next_offset = op_at
@@ -320,14 +322,14 @@ class _EndedByOps:
         self._skipped = skipped
 
     def has(self, half_offset: int) -> bool:
-        """Whether any op that can be read says so."""
+        """Whether any readable op covers it."""
         while half_offset not in self.offsets:
             if not self.read_more():
                 return False
         return True
 
     def read_more(self) -> bool:
-        """Read the next page; False when there is none yet."""
+        """Read the next page; False if there is no more yet."""
         if self.next_offset >= self._store.max_offset(OPERATION_HALF_TOPIC, OP_QUEUE):
             return False
         page = self._store.get(OPERATION_HALF_TOPIC, OP_QUEUE, self.next_offset, BATCH)
@@ -362,7 +364,7 @@ class _EndedByOps:
 
 
 def waiting_halves(store: Readable, half_at: int, op_at: int, also_ended: Iterable[int] = ()) -> int:
-    """How many half messages are open, from a progress on (-1: not known): what ops say is ended is not.
+    """How many half messages are open, from a progress on (-1: not known): without those that ops have ended.
 
     A copy whose origin was ended counts until a round has passed it.
     """

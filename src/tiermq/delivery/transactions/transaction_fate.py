@@ -1,11 +1,11 @@
-"""What became of a transaction, told by history: also when its broker and every local file are gone.
+"""The outcome of a transaction, from history: also when its broker and every local file are lost.
 
     half messages with its id ─► their offsets, and their origins ─► the first op that names one ─► how it ended
                                                                    └► none: its message in its topic? given up? open
 
-Ops of ours say how each of their messages ended. RocketMQ's do not: then the message is looked for in its topic, and
-without one it is known that it was ended, not how. Half messages and ops enter the tier when the broker is told so
-(`tierTransactionsEnable`); otherwise this tells what a store directory still has.
+TierMQ's ops record how each message ended. RocketMQ's do not: then the message is searched in its topic, and
+if missing, it is only known that it was ended. Half messages and ops are uploaded if the broker is configured so
+(`tierTransactionsEnable`); otherwise only a store directory has them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from tiermq.history.catalog import read_catalog
 from tiermq.history.key_lookup import plan_history
 from tiermq.history.open_history import OpenHistory
 from tiermq.history.reading import read_task
-from tiermq.history.row_filter import RowFilter
-from tiermq.history.scan_values import ScanCounters, ScanRequest
+from tiermq.history.scan_values import RowFilter, ScanCounters, ScanRequest
 from tiermq.message.record import decode_record
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.system_flag import TransactionType
@@ -34,12 +33,12 @@ Found = tuple[QueueKey, StoredMessage]
 
 
 class Fate(enum.StrEnum):
-    """What became of a transaction."""
+    """The outcome of a transaction."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
     ENDED = "ended"  # By a RocketMQ, which does not write down how; its message is not in its topic.
-    GIVEN_UP = "given up"  # Nobody ended it: it is kept in TRANS_CHECK_MAX_TIME_TOPIC.
+    GIVEN_UP = "given up"  # Never ended: it is kept in TRANS_CHECK_MAX_TIME_TOPIC.
     OPEN = "open"
 
 
@@ -65,7 +64,7 @@ class TransactionFate:
 
 
 def transaction_fate(history: OpenHistory, transaction_id: str) -> TransactionFate | None:
-    """What became of the transaction with an id (its message's UNIQ_KEY); None when no half message has it.
+    """The outcome of the transaction with an id (its message's UNIQ_KEY); None when no half message has it.
 
     Reads the half messages by key, and ops from the time of the first one on, until one names it. Raises what the tier
     or the store raises when it cannot be read.
@@ -111,7 +110,7 @@ def _halves(history: OpenHistory, transaction_id: str) -> list[tuple[QueueKey, H
 
 
 def _ended_by(history: OpenHistory, owner: QueueKey, offsets: set[int], since_ms: int) -> tuple[Fate | None, int]:
-    """What the first op says that names one of the offsets, and when it was written."""
+    """The outcome in the first op with one of the offsets, and the op's time."""
     request = ScanRequest(
         topics=frozenset({OPERATION_HALF_TOPIC}), brokers=frozenset({owner.broker}), begin_ms=since_ms
     )

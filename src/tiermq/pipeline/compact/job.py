@@ -1,48 +1,30 @@
 """compact: fewer and larger objects, with the same history in them.
 
-    seal    segments that have ended and still lie in parts become one object each                   tasks: driver.seal
-    index   small index files become large ones                                                      tasks: index_merge
-
-Order of a merge, so that a reader finds every key at any time, and a crash anywhere is gone on from:
-
-    1  the merged file, with the bases of its sources in its companion, behind all others       both are there: an item
-    2  its row in the metadata                                                                  that is found twice
-    3  the sources are hidden (rows), then removed                                              counts once
-
-A file whose sources are still there is finished first by the next run; a file that was cut short is removed by it.
+seal    full segments that are stored in parts become one object each                            tasks: driver.seal
+parts   small parts of segments that still grow become fewer objects; their writer appends behind  tasks: driver.merge
+sums    segments whose manifest lacks checksums of blocks get them                               tasks: sums_of
+index   small index files become large ones (`BrokerIndex`)                                      tasks: merge
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import BadConfig, SegmentMissing, StoreDamaged, TierError
-from tiermq.spark.jobs.held_broker import HeldBroker, hold_broker, homes_of
-from tiermq.spark.jobs.index_files import (
-    IndexFile,
-    IndexFiles,
-    queue_tails_of,
-    read_companion,
-    read_index_files,
-    remove_index_file,
-    write_index_manifest,
-)
-from tiermq.spark.jobs.index_merge import ITEMS_MAX_DEFAULT, MadeIndex, MergeTask, plan_merges, run_merge_task
-from tiermq.spark.jobs.job_report import JobReport
-from tiermq.spark.jobs.job_tasks import JobTasks
-from tiermq.spark.jobs.offload_task import driver_of
-from tiermq.spark.jobs.task_runner import Progress
+from tiermq.pipeline.broker_index import BrokerIndex
+from tiermq.pipeline.compact.merge import ITEMS_MAX_DEFAULT, plan_merges, run_merge_task
+from tiermq.pipeline.job_report import JobReport
+from tiermq.pipeline.leased_broker import LeasedBroker, homes_of, lease_broker
+from tiermq.pipeline.task_runner import JobTasks, Progress, TaskRunner
+from tiermq.pipeline.worker_cache import driver_of
+from tiermq.tier.block_sums import BlockSums
 from tiermq.tier.driver.contract import SegmentInfo
-from tiermq.tier.index.index_item import MINUTE_MS, merged_begin_ms
-from tiermq.tier.metadata.metadata_values import SegmentStatus
+from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus
 from tiermq.tier.names import INDEX_TOPIC, QueueKey, SegmentKey, SegmentType
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tiermq.tier.repair.manifest_repair import sums_of
 
 SEAL_BUNDLE_BYTES = 256 * 1024 * 1024
 
@@ -67,7 +49,7 @@ class CompactOptions:
 
 
 def compact(
-    spark: SparkSession | None,
+    runner: TaskRunner | None,
     *,
     tier: str,
     cluster: str | None = None,
@@ -82,26 +64,41 @@ def compact(
     small_items: int | None = None,
     step: Callable[[str], None] = lambda _name: None,
 ) -> JobReport:
-    """Compact the tier at URL `tier`; without `spark` in this process.
+    """Compact the tier at URL `tier`; without a `runner` in this process.
 
-    `seal` and `index` choose what is done. Index files with fewer than `small_items` items (default: half of
-    `items_max`) are merged, into files of up to `items_max`. `store`: the directory of one broker, whose metadata then
-    follow. `step` is told each step before it is taken. Raises BadConfig, LeaseHeld, StoreLocked, TierError.
+    `seal` (with it parts of open segments, and the checksums of blocks) and `index` choose what is done. Index files
+    with fewer than `small_items` items (default: half of `items_max`) are merged, into files of up to `items_max`.
+    `store`: the directory of one broker, whose metadata then follow. `step` is called before each step. Raises
+    BadConfig, LeaseHeld, StoreLocked, TierError.
     """
     options = CompactOptions(seal, index, items_max, small_items, step)
-    tasks = JobTasks(spark, "compact", progress)
+    tasks = JobTasks(runner, "compact", progress)
     driver = driver_of(tier)
     report = JobReport("compact", driver.url, dry_run, tasks.master)
-    report.planned |= dict.fromkeys(("segments", "index_files", "merged_files", "bytes"), 0)
+    counted = ("segments", "open_segments", "parts", "summed_segments", "index_files", "merged_files", "bytes")
+    report.planned |= dict.fromkeys(counted, 0)
     with report.timed():
         for home in homes_of(driver, cluster=cluster, broker=broker, store=store):
-            with hold_broker(driver, home, "compact", dry_run=dry_run, clock=clock or SystemClock()) as held:
+            with lease_broker(driver, home, "compact", dry_run=dry_run, clock=clock or SystemClock()) as held:
                 report.details.setdefault("notes", []).extend(held.notes)
                 if options.seal:
                     _Sealing(held, tier, tasks, report, options).run()
+                    _PartMerging(held, tier, tasks, report, options).run()
+                    _Summing(held, tier, tasks, report, options).run()
                 if options.index:
                     _Merging(held, tier, tasks, report, options).run()
     return report
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One pass of the job over one broker."""
+
+    held: LeasedBroker
+    tier: str
+    tasks: JobTasks
+    report: JobReport
+    options: CompactOptions
 
 
 # Sealing
@@ -128,15 +125,9 @@ def run_seal_task(task: SealTask) -> tuple[SegmentKey, ...]:
     return tuple(sealed)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sealing:
+@dataclass(slots=True)
+class _Sealing(_Pass):
     """The seals of one broker."""
-
-    held: HeldBroker
-    tier: str
-    tasks: JobTasks
-    report: JobReport
-    options: CompactOptions
 
     def run(self) -> None:
         report, held = self.report, self.held
@@ -163,7 +154,7 @@ class _Sealing:
                     changed.add(key.queue)
         self.options.step("manifests")
         for queue in sorted(changed):
-            self._tell(queue)
+            _tell(self.held, queue, self.report)
         sizes = {info.key: info.size for info in wanted}
         report.add(segments=len(sealed), bytes=sum(sizes[key] for key in sealed))
 
@@ -171,14 +162,8 @@ class _Sealing:
         row = self.held.metadata.segment(info.key)
         return row.crc32 if row is not None and row.size == info.size else None
 
-    def _tell(self, queue: QueueKey) -> None:
-        try:
-            self.held.write_manifest(queue)
-        except TierError as error:
-            self.report.problems.append(f"{queue.logical_path}: its manifest does not say so yet: {error}")
-
     def _wanted(self) -> Iterator[SegmentInfo]:
-        """What has ended: another segment follows it, or the metadata say so, or its sealing was cut short."""
+        """Full segments: another segment follows, or the metadata mark it, or its sealing was interrupted."""
         held = self.held
         files: defaultdict[tuple[QueueKey, SegmentType], list[SegmentInfo]] = defaultdict(list)
         for info in held.driver.list_segments(held.home.scope.prefix):
@@ -202,111 +187,144 @@ class _Sealing:
                 yield info
 
 
+# Parts of segments that still grow
+
+
+@dataclass(frozen=True, slots=True)
+class PartsTask:
+    """Open segments whose small parts are to be merged."""
+
+    tier: str
+    keys: tuple[SegmentKey, ...]
+
+
+def run_parts_task(task: PartsTask) -> tuple[int, ...]:
+    """How many parts of each were merged. May be run again, or twice at once: merged parts are named by their range."""
+    driver = driver_of(task.tier)
+    return tuple(driver.merge(key) for key in task.keys)
+
+
+@dataclass(slots=True)
+class _PartMerging(_Pass):
+    """The open segments of one broker. Rows and manifests do not change: they know segments, not parts."""
+
+    def run(self) -> None:
+        report, held = self.report, self.held
+        wanted = [
+            info
+            for info in held.driver.list_segments(held.home.scope.prefix)
+            if info.merge_count and info.key.topic != INDEX_TOPIC and held.metadata.segment(info.key) is not None
+        ]
+        report.planned["open_segments"] += len(wanted)
+        report.planned["parts"] += sum(info.merge_count for info in wanted)
+        report.details.setdefault("parts", []).extend(
+            {"path": info.key.path, "bytes": info.size, "parts": info.part_count} for info in wanted
+        )
+        if report.dry_run or not wanted:
+            return
+        self.options.step("parts")
+        bundles = self.tasks.bundles(wanted, lambda info: info.size, SEAL_BUNDLE_BYTES)
+        sent = [PartsTask(self.tier, tuple(info.key for info in bundle)) for bundle in bundles]
+        merged = [count for counts in self.tasks.run(run_parts_task, sent) for count in counts]
+        report.add(open_segments=len(merged), parts=sum(merged))
+
+
+def _tell(held: LeasedBroker, queue: QueueKey, report: JobReport) -> None:
+    try:
+        held.write_manifest(queue)
+    except TierError as error:
+        report.problems.append(f"{queue.logical_path}: its manifest does not say so yet: {error}")
+
+
+# Checksums of blocks
+
+
+@dataclass(frozen=True, slots=True)
+class SumTask:
+    """Segments whose blocks are to be summed up."""
+
+    tier: str
+    rows: tuple[Segment, ...]
+
+
+def run_sum_task(task: SumTask) -> tuple[tuple[Segment, BlockSums | None], ...]:
+    """The checksums of each, None where its bytes are not those of its row's checksum. May be run again."""
+    driver = driver_of(task.tier)
+    found = []
+    for row in task.rows:
+        crc, sums = sums_of(driver, row.key, row.size)
+        found.append((row, sums if crc == row.crc32 else None))
+    return tuple(found)
+
+
+@dataclass(slots=True)
+class _Summing(_Pass):
+    """The checksums that one broker's manifests lack. Only of bytes that a checksum of the whole segment proves: what
+    has none, as RocketMQ's segments, is for `verify --repair`, which looks at every record first.
+    """
+
+    def run(self) -> None:
+        report, held = self.report, self.held
+        wanted = [
+            row
+            for row in held.metadata.all_segments()
+            if row.key.topic != INDEX_TOPIC and row.crc32 is not None and not row.has_all_sums
+        ]
+        report.planned["summed_segments"] += len(wanted)
+        report.planned["bytes"] += sum(row.size for row in wanted)
+        if report.dry_run or not wanted:
+            return
+        self.options.step("sum")
+        sent = [
+            SumTask(self.tier, rows) for rows in self.tasks.bundles(wanted, lambda row: row.size, SEAL_BUNDLE_BYTES)
+        ]
+        results = [result for some in self.tasks.run(run_sum_task, sent) for result in some]
+        held.check()
+        summed = [replace(row, sums=sums) for row, sums in results if sums is not None]
+        with held.metadata.transaction():
+            for row in summed:
+                held.metadata.put_segment(row)
+        self.options.step("sums")
+        for queue in sorted({row.key.queue for row in summed}):
+            _tell(held, queue, report)
+        report.add(summed_segments=len(summed), bytes=sum(row.size for row in summed))
+        report.problems += [
+            f"{row.key.path}: its {row.size} bytes are not what was written; run `tiermq pipeline verify --repair`"
+            for row, sums in results
+            if sums is None
+        ]
+
+
 # Merging
 
 
 @dataclass(slots=True)
-class _Merging:
+class _Merging(_Pass):
     """The index of one broker."""
 
-    held: HeldBroker
-    tier: str
-    tasks: JobTasks
-    report: JobReport
-    options: CompactOptions
-
     def run(self) -> None:
-        held, report = self.held, self.report
-        files = read_index_files(held)
-        if not report.dry_run:
-            self._finish_deletions()
-            if self._settle(files):
-                files = read_index_files(held)
-        for info in files.broken:
-            report.problems.append(
-                f"{info.key.path}: no whole index file; `tiermq pipeline verify --repair` makes it anew"
-            )
-        able = [file for file in files.whole if not file.is_unregistered]
-        groups = plan_merges(able, self.options.items_max, self.options.small)
+        held, report, options = self.held, self.report, self.options
+        index = BrokerIndex(held, self.tier, items_max=options.items_max, step=options.step)
+        try:
+            index.open(settle=not report.dry_run)
+        except StoreDamaged as error:
+            report.problems.append(f"the index of {held.home} is left as it is: {error}")
+            return
+        report.problems += [
+            f"{info.key.path}: no whole index file; `tiermq pipeline verify --repair` builds it again"
+            for info in index.files.broken
+        ]
+        groups = plan_merges(index.files.registered, options.items_max, options.small)
         report.planned["index_files"] += sum(map(len, groups))
         report.planned["merged_files"] += len(groups)
         report.planned["bytes"] += sum(file.size for group in groups for file in group)
         if report.dry_run or not groups:
             return
-        try:
-            tasks = self._tasks(files, groups)
-        except StoreDamaged as error:
-            report.problems.append(f"the index of {held.home} is left as it is: {error}")
-            return
-        self.options.step("merge")
+        tasks = index.merge_tasks(groups)
+        options.step("merge")
         for task, made in zip(tasks, self.tasks.run(run_merge_task, tasks), strict=True):
-            self._commit(task, made)
-        write_index_manifest(held)
-
-    def _finish_deletions(self) -> None:
-        for row in self.held.metadata.segments_being_deleted():
-            if row.key.queue == self.held.home.index:
-                remove_index_file(self.held, row.key)
-
-    def _settle(self, files: IndexFiles) -> bool:
-        """Go on where a run before this one ended; whether anything was changed."""
-        held, changed = self.held, False
-        bases = {file.key.base: file for file in files.whole}
-        for file in files.whole:
-            if held.metadata.segment(file.key) is None and not file.is_unregistered:
-                held.driver.seal(file.key)
-                held.metadata.put_segment(file.row(held.clock.now_ms()))
-                changed = True
-            sources = [bases[base] for base in file.merged_from or () if base in bases]
-            if sources:
-                held.driver.seal(file.key)
-                self._remove(sources)
-                changed = True
-        for info in files.broken:
-            if self._is_cut(info):
-                remove_index_file(held, info.key)  # Whoever began it makes it again.
-                changed = True
-        if changed:
-            write_index_manifest(held)
-        return changed
-
-    def _is_cut(self, info: SegmentInfo) -> bool:
-        """Whether an upload of ours was cut short. Its companion stood before its first byte; RocketMQ writes none."""
-        is_known = self.held.home.store is not None and self.held.metadata.segment(info.key) is not None
-        return not info.sealed and not is_known and read_companion(self.held.driver, info.key) is not None
-
-    def _tasks(self, files: IndexFiles, groups: Sequence[Sequence[IndexFile]]) -> list[MergeTask]:
-        """Every merged file has its place behind the one before; all say what the newest file says is indexed."""
-        coverage = files.uploaded_coverage(queue_tails_of(self.held)).encode()
-        base = files.end
-        taken: set[int] = set()
-        tasks = []
-        for group in groups:
-            begin_ms = merged_begin_ms(min(file.begin_ms for file in group))
-            while begin_ms in taken or not files.is_free(begin_ms):
-                begin_ms -= MINUTE_MS
-            taken.add(begin_ms)
-            key = self.held.home.index.segment(SegmentType.INDEX, base)
-            tasks.append(MergeTask(self.tier, tuple(group), key, begin_ms, coverage))
-            base += tasks[-1].size
-        return tasks
-
-    def _commit(self, task: MergeTask, made: MadeIndex) -> None:
-        held = self.held
-        held.check()
-        size = held.driver.size(task.key)
-        if (made.file.size, size) != (task.size, task.size) or not held.driver.is_sealed(task.key):
-            raise TierError(f"{task.key.path}: expected {task.size} sealed bytes, found {size}; nothing was removed")
-        self.options.step("row")
-        held.metadata.put_segment(made.file.row(held.clock.now_ms(), made.crc32))
-        write_index_manifest(held)
-        self._remove(task.sources)
-        self.report.add(index_files=len(task.sources), merged_files=1, bytes=made.file.size)
-        self.report.details.setdefault("merged", []).append(
-            {"path": task.key.path, "items": made.file.item_count, "from": [file.key.path for file in task.sources]}
-        )
-
-    def _remove(self, sources: Sequence[IndexFile]) -> None:
-        for source in sources:
-            self.options.step("remove")
-            remove_index_file(self.held, source.key)
+            index.swap(task, made)
+            report.add(index_files=len(task.sources), merged_files=1, bytes=made.file.size)
+            report.details.setdefault("merged", []).append(
+                {"path": task.key.path, "items": made.file.item_count, "from": [file.key.path for file in task.sources]}
+            )

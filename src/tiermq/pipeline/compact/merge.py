@@ -1,25 +1,25 @@
-"""Several compacted index files made into one: which, and how. The task is pure; the driver makes its file visible.
+"""Merges compacted index files: which, and how. The task is pure; the driver makes its file visible.
 
     items of all sources, newest source first ─► times in the new file's seconds ─► by slot, order kept ─► one file
 
-The size of the result follows from the headers, so that its place is known before anything is read; two runs of a task
-write the same bytes to the same place. Numbers of items only add up: an item that is in two sources is in the result
-twice, which costs 28 bytes and no answer.
+The size of the result follows from the headers, so that its offset is known before anything is read; two runs of a task
+write the same bytes to the same offset. Items are not deduplicated: an item that is in two sources is in the result
+twice, which costs 28 bytes and changes no answer.
 """
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tiermq.errors import SegmentConflict, SegmentSealed
-from tiermq.spark.jobs.index_files import MERGED_FROM, IndexFile, encoded_companion
-from tiermq.spark.jobs.offload_task import driver_of
+from tiermq.kernel.index_reader import TIME_TOLERANCE_MS
+from tiermq.pipeline.index_files import FEW_SLOTS, MERGED_FROM, IndexFile, encoded_companion
+from tiermq.pipeline.worker_cache import driver_of
 from tiermq.tier.block_sums import BlockSums, summed
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.index.compacted_index import companion_name
@@ -33,14 +33,13 @@ from tiermq.tier.index.index_item import (
     SECONDS_MAX,
     SECONDS_MIN,
     SLOT_BYTES,
-    TIME_TOLERANCE_MS,
     compacted_bytes,
 )
 from tiermq.tier.index.index_write_file import FileFacts
 from tiermq.tier.names import SegmentKey
 
 CHUNK_BYTES = 256 * 1024 * 1024
-"""Written at once: mostly all of it, so that nobody sees a part."""
+"""Bytes per write: mostly the whole file, so that no reader sees a part."""
 
 READ_BYTES = 32 * 1024 * 1024
 ITEMS_MAX_DEFAULT = 20_000_000
@@ -73,17 +72,15 @@ def plan_merges(files: Sequence[IndexFile], items_max: int, small_items: int) ->
 
 @dataclass(frozen=True, slots=True)
 class MergeTask:
-    """Make `key` of the sources. `coverage` is what its companion says of the whole index."""
+    """Create `key` from the sources. `coverage` is that of the whole index, for its companion."""
 
     tier: str
     sources: tuple[IndexFile, ...]
     key: SegmentKey
     begin_ms: int
+    slots: int
     coverage: bytes
-
-    @property
-    def slots(self) -> int:
-        return max(source.slots for source in self.sources)
+    has_few_slots: bool = False
 
     @property
     def size(self) -> int:
@@ -92,7 +89,7 @@ class MergeTask:
 
 @dataclass(frozen=True, slots=True)
 class MadeIndex:
-    """An index file that a task made; sealed, and visible to nobody who goes by rows."""
+    """An index file of a task; sealed, and not in the metadata yet."""
 
     file: IndexFile
     crc32: int
@@ -108,12 +105,9 @@ def run_merge_task(task: MergeTask) -> MadeIndex:
     facts = _facts(task, items, end_ms, used)
     bases = sorted(source.key.base for source in task.sources)
     record = CoverageRecord.decode(task.coverage, task.key.path)
-    companion = encoded_companion(_with_file(record, facts), **{MERGED_FROM: bases})
-    crc32 = write_index_file(driver, task.key, data, companion)
-    made = IndexFile(
-        task.key, len(data), task.slots, len(items), task.begin_ms, end_ms, json.loads(companion)
-    )  # fmt: skip
-    return MadeIndex(made, crc32)
+    marks: dict[str, Any] = {MERGED_FROM: bases} | ({FEW_SLOTS: True} if task.has_few_slots else {})
+    crc32 = write_index_file(driver, task.key, data, encoded_companion(replace(record, files=(facts,)), **marks))
+    return MadeIndex(IndexFile(task.key, len(data), task.slots, len(items), task.begin_ms, end_ms, marks), crc32)
 
 
 def _items(driver: TierDriver, source: IndexFile, begin_ms: int) -> Any:
@@ -136,7 +130,7 @@ def _items(driver: TierDriver, source: IndexFile, begin_ms: int) -> Any:
 
 def arranged(items: Any, slots: int, begin_ms: int, end_ms: int) -> tuple[bytes, int]:
     """A compacted index file of the items, which keep their order within a slot; and how many slots are in use."""
-    items = items.astype(_ITEM, copy=False)  # NumPy turns the numbers of joined arrays round to the machine's order.
+    items = items.astype(_ITEM, copy=False)  # NumPy converts joined arrays to the machine's byte order.
     slot = (items["key_hash"].astype(np.int64) % slots).astype(np.uint32)
     # Two stable sorts of 16 bits each are counting sorts, several times as fast as one of 32.
     order = np.argsort((slot & 0xFFFF).astype(np.uint16), kind="stable")
@@ -157,10 +151,6 @@ def _facts(task: MergeTask, items: Any, end_ms: int, used: int) -> FileFacts:
     topic_ids = frozenset(int(value) for value in np.unique(items["topic_id"]))
     count = len(items)
     return FileFacts(task.begin_ms, task.slots, count + 1, count, used, oldest_ms, end_ms, topic_ids)
-
-
-def _with_file(record: CoverageRecord, facts: FileFacts) -> CoverageRecord:
-    return CoverageRecord((facts,), record.queues, record.next_base, record.is_base_known, record.doubtful)
 
 
 def write_index_file(driver: TierDriver, key: SegmentKey, data: bytes, companion: bytes) -> int:

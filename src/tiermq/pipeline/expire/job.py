@@ -1,47 +1,43 @@
-"""expire: what is too old or too much leaves the tier, for every broker in it, orphans included.
+"""expire: deletes expired history and orphans of every broker of a tier.
 
-    for each broker, with its lease held:
+    for each broker, a task that holds its lease:
       retention   deletions that were begun, topics that are being deleted, time, size, index files    (tier.retention)
       manifests   of every queue that lost something
-      orphans     what nobody refers to and is old enough, if asked for                                (tier.orphans)
+      orphans     unreferenced objects that are old enough, on request                                 (tier.orphans)
 
 How long messages are kept is a topic's own `reserve.time`, which is in the manifests, or else `keep_hours`. That has no
-default: whoever forgets it must not lose history. Without it only topics with a time of their own lose by time.
+default, so that forgetting it deletes nothing: without it only topics with their own time expire by time.
 
-It is all requests and no bytes, so it runs here and not on executors. Each step may be repeated: a job that was killed
-is simply run again.
+A task is repeatable: each step may be repeated, and a job that was killed is run again. A broker that is in use
+does not keep the others from being expired. With a store directory the one task runs in this process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tiermq.clock import Clock, SystemClock
-from tiermq.errors import BadConfig, TierError
-from tiermq.spark.jobs.expire_plan import Leaving, planned_expiry
-from tiermq.spark.jobs.held_broker import HeldBroker, hold_broker, homes_of
-from tiermq.spark.jobs.job_report import JobReport
-from tiermq.spark.jobs.job_tasks import JobTasks
-from tiermq.spark.jobs.offload_task import driver_of
-from tiermq.spark.jobs.task_runner import Progress
+from tiermq.errors import BadConfig, TierError, TierMQError, TierUnavailable
+from tiermq.pipeline.expire.plan import Leaving, planned_expiry
+from tiermq.pipeline.index_files import write_index_manifest
+from tiermq.pipeline.job_report import JobReport
+from tiermq.pipeline.leased_broker import BrokerResult, Home, LeasedBroker, homes_of, lease_broker, refusals
+from tiermq.pipeline.task_runner import JobTasks, Progress, TaskRunner
+from tiermq.pipeline.worker_cache import driver_of
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.index.compacted_index import CompactedIndex, companion_name
 from tiermq.tier.index.index_upkeep import live_segments
-from tiermq.tier.metadata.manifest_policy import ManifestCause
+from tiermq.tier.metadata.manifest import ManifestCause
 from tiermq.tier.metadata.metadata_values import Segment
 from tiermq.tier.names import QueueKey
-from tiermq.tier.orphans import GRACE_MS, clean, find_orphans
-from tiermq.tier.retention import Retention
+from tiermq.tier.retention.orphans import GRACE_MS, clean, find_orphans
+from tiermq.tier.retention.retention import Retention
 from tiermq.tier.tier_config import TierConfig
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def expire(
-    spark: SparkSession | None = None,
+    runner: TaskRunner | None = None,
     *,
     tier: str,
     keep_hours: int | None = None,
@@ -55,39 +51,67 @@ def expire(
     progress: Progress | None = None,
     clock: Clock | None = None,
 ) -> JobReport:
-    """Expire the tier at URL `tier`. `spark` is not needed; it is there so that all jobs are called alike.
+    """Expire the tier at URL `tier`, one task for each broker. Without a `runner` in this process.
 
     `keep_hours`: for topics without a time of their own; None keeps them. `max_bytes_per_topic`: the same for sizes, -1
     for any size. `store`: the directory of one broker, whose metadata then follow. `grace_ms`: younger orphans stay.
     A dry run shows in `details["leaving"]` what would go, and why. Raises BadConfig, LeaseHeld, StoreLocked, TierError;
-    what fails for one queue is a problem in the report, and left to the next run.
+    what fails for one queue, or for one of several brokers, is a problem in the report, and left to the next run.
     """
     if keep_hours is not None and keep_hours < 1:
         raise BadConfig(f"keep_hours is a number of hours from 1 on, found {keep_hours}")
     if max_bytes_per_topic == 0 or max_bytes_per_topic < -1:
         raise BadConfig(f"max_bytes_per_topic is positive, or -1 for any size, found {max_bytes_per_topic}")
-    clock = clock or SystemClock()
     driver = driver_of(tier)
-    report = JobReport("expire", driver.url, dry_run, JobTasks(spark, "expire").master)
-    config = TierConfig(
-        tiered_store_file_reserved_time=-1 if keep_hours is None else keep_hours,
-        tier_max_bytes_per_topic=max_bytes_per_topic,
-    )
+    tasks = JobTasks(runner if store is None else None, "expire", progress)
+    report = JobReport("expire", driver.url, dry_run, tasks.master)
+    limits = (-1 if keep_hours is None else keep_hours, max_bytes_per_topic, grace_ms if orphans else None)
     with report.timed():
         homes = homes_of(driver, cluster=cluster, broker=broker, store=store)
-        for number, home in enumerate(homes, 1):
-            with hold_broker(driver, home, "expire", dry_run=dry_run, clock=clock) as held:
-                _Expiry(held, config, report, grace_ms if orphans else None).run()
-            if progress is not None:
-                progress(number, len(homes))
+        results = tasks.run(
+            expire_broker, [ExpireTask(tier, home, *limits, dry_run, clock or SystemClock()) for home in homes]
+        )
+        for result in results:
+            report.join(result.value)
+        report.problems += refusals(results)
     return report
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireTask:
+    """The expiry of one broker. `grace_ms`: None keeps orphans."""
+
+    tier: str
+    home: Home
+    keep_hours: int
+    max_bytes_per_topic: int
+    grace_ms: int | None
+    dry_run: bool
+    clock: Clock
+
+
+def expire_broker(task: ExpireTask) -> BrokerResult[JobReport]:
+    """Do a task. Raises TierUnavailable; other errors of the tier are in the result, with what was done before."""
+    driver = driver_of(task.tier)
+    report = JobReport("expire", driver.url, task.dry_run)
+    config = TierConfig(
+        tiered_store_file_reserved_time=task.keep_hours, tier_max_bytes_per_topic=task.max_bytes_per_topic
+    )
+    try:
+        with lease_broker(driver, task.home, "expire", dry_run=task.dry_run, clock=task.clock) as held:
+            _Expiry(held, config, report, task.grace_ms).run()
+    except TierUnavailable:
+        raise
+    except TierMQError as error:
+        return BrokerResult(task.home, report, error)
+    return BrokerResult(task.home, report)
 
 
 @dataclass(frozen=True, slots=True)
 class _Expiry:
     """The expiry of one broker."""
 
-    held: HeldBroker
+    held: LeasedBroker
     config: TierConfig
     report: JobReport
     grace_ms: int | None
@@ -152,7 +176,7 @@ class _Expiry:
         if self.grace_ms is None:
             return
         held, report = self.held, self.report
-        # From the bucket alone the metadata are the listing itself: only manifests can say that something is too much.
+        # From the bucket alone the metadata are the listing: only manifests show that something is too much.
         metadata = held.metadata if held.home.store is not None else None
         found = find_orphans(held.driver, metadata, held.home.scope, grace_ms=self.grace_ms, clock=held.clock)
         known = {row["path"] for row in report.details["leaving"]}
@@ -173,7 +197,7 @@ class _BucketIndex:
 
     retention: Retention
 
-    def __init__(self, held: HeldBroker, config: TierConfig) -> None:
+    def __init__(self, held: LeasedBroker, config: TierConfig) -> None:
         self._held, self._config = held, config
 
     def _expired(self) -> Iterator[Segment]:
@@ -198,14 +222,8 @@ class _BucketIndex:
             held.driver.delete_object(companion_name(segment.key))
             held.metadata.delete_segment(segment.key)
         if begun or expired:
-            self._tell_manifest()
+            write_index_manifest(held)
         return len(expired)
 
-    def _tell_manifest(self) -> None:
-        """An index need not have a manifest; one that has it must not go on naming what is gone."""
-        held = self._held
-        if held.manifests is not None and held.manifests.read(held.home.index) is not None:
-            held.write_manifest(held.home.index)
-
     def forget_queue(self, topic: str, queue_id: int) -> None:
-        """Its coverage is the store's, if there is one: a queue of a new topic id begins anew there by itself."""
+        """Its coverage is the store's, if there is one: a queue of a new topic id starts again there."""

@@ -1,6 +1,6 @@
 """What retention would remove from a broker's tier, and why, by its metadata alone. Pure reading.
 
-The rules are `tier.retention_plan`'s, which the retention itself goes by; here they are asked of rows instead of open
+The rules are `tier.retention_plan`'s, which the broker's retention uses; here they are applied to rows instead of open
 files, so that a dry run shows segments with reasons and touches nothing.
 """
 
@@ -14,12 +14,12 @@ from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import Segment, Topic, TopicStatus
 from tiermq.tier.names import INDEX_TOPIC, QueueKey, SegmentType
-from tiermq.tier.retention_plan import plan_by_size, plan_by_time
+from tiermq.tier.retention.retention_plan import plan_by_size, plan_by_time
 
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """Something that would go: a segment or an orphan, and why in words."""
+    """An object to delete: a segment or an orphan, and why."""
 
     path: str
     size: int
@@ -55,7 +55,7 @@ def planned_expiry(
 ) -> list[Leaving]:
     """Everything that one round of retention would remove. Index files are left to the index.
 
-    `kept_ms` and `bytes_max` say how long and how much of a topic is kept, as `Retention` does.
+    `kept_ms` and `bytes_max` are how long and how much of a topic is kept, as `Retention` does.
     """
     leaving = [
         Leaving(row.key.path, row.size, "its deletion was begun and not finished")

@@ -3,9 +3,10 @@
     1  recover   finish what the last commit of the table left to be moved
     2  plan      what history has and the table has not, by queue and offset range (the table's journal knows)
     3  write     tasks on executors write files under names of their own
-    4  journal   a document says what the commit adds, and which ranges the table has with it
-    5  commit    one transaction of the table adds the files and points to the document
-    6  finish    staged files (bad rows; for plain Parquet all) get their places
+       merge     of an upsert: tasks merge what was written into the table's files, bucket by bucket
+    4  journal   a document with what the commit adds, and the ranges of the table after it
+    5  commit    one transaction of the table adds the files (and removes merged ones) and points to the document
+    6  finish    staged files (bad rows; for plain Parquet all) are moved into the table
 
 A run that dies before 5 has added nothing, one that dies after it has added everything: the next run begins at 1, and
 exports what is missing. Of two exports at once one loses at 5. Large exports are committed in waves.
@@ -18,38 +19,45 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import BadOption, BadSchema
 from tiermq.history.arrow_schema import COLUMNS, check_columns
-from tiermq.history.losses import describe
 from tiermq.history.open_history import open_history
-from tiermq.history.scan_values import Loss, ScanBundle, ScanCounters
-from tiermq.spark.jobs.export_plan import FILE_BYTES, ExportPlan, plan_export
-from tiermq.spark.jobs.export_task import ExportResult, ExportTask, export_schema, write_export
-from tiermq.spark.jobs.job_report import JobReport
-from tiermq.spark.jobs.job_tasks import JobTasks
-from tiermq.spark.jobs.task_runner import Progress
-from tiermq.spark.option_table import Use
-from tiermq.spark.options import SourceOptions
-from tiermq.spark.source.builder import option_texts
-from tiermq.spark.tables.body_format import BodyFormat
-from tiermq.spark.tables.commit_journal import STAGING, Commit, CommitJournal, Move, next_number
-from tiermq.spark.tables.exported_ranges import ExportedRanges, queue_text
-from tiermq.spark.tables.table_contract import ID_COLUMN, DataFile, ExportTable, require_same_schema
-from tiermq.spark.tables.table_target import open_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tiermq.history.scan_values import Loss, ScanBundle, ScanCounters, describe
+from tiermq.pipeline.export.merge_plan import (
+    Merged,
+    UpsertState,
+    agreed_rule,
+    plan_merges,
+    require_one_topic,
+    require_rule_fits,
+    upsert_rule,
+)
+from tiermq.pipeline.export.merge_task import merge_bucket
+from tiermq.pipeline.export.plan import FILE_BYTES, ExportPlan, plan_export
+from tiermq.pipeline.export.task import ExportResult, ExportTask, export_schema, write_export
+from tiermq.pipeline.job_report import JobReport
+from tiermq.pipeline.scan.scan_spec import ScanSpec, scan_spec
+from tiermq.pipeline.task_runner import JobTasks, Progress, TaskRunner
+from tiermq.tables.body_format import BodyFormat
+from tiermq.tables.commit_journal import STAGING, Commit, CommitJournal, ExportedRanges, Move, next_number, queue_text
+from tiermq.tables.schema_change import differ, fitting_schema
+from tiermq.tables.table_contract import ID_COLUMN, DataFile, ExportTable
+from tiermq.tables.table_files import open_table
+from tiermq.tables.upsert_rule import UpsertRule
 
 LEFT_OUT = ("tier", "segment", "_corrupt")
-"""Where a message lay when it was read says nothing about the message."""
+"""Columns about where a message was read, not about the message."""
 WAVE_FILES_MIN = 32
 BAD_SUFFIX = "_bad"
 DAMAGED = "messages are damaged in the history"
+BAD_ROWS = "messages did not fit the table and are beside it"
 Step = Callable[[str], None]
-"""Told the name of each step before it is taken; for tests, which die there."""
+"""Called with the name of each step before it; for crash tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +70,15 @@ class ExportSettings:
     allow_loss: bool = False
     max_bad: int | None = None
     wave_files: int | None = None
+    upsert: UpsertRule | None = None
+    merge_schema: bool = False
+    fail_on_bad: bool = False
     named: bool = False  # Whether columns were asked for by name.
     waits: bool = False  # For what comes later: nothing is there yet is no mistake.
 
 
 def export(
-    spark: SparkSession | None,
+    runner: TaskRunner | None,
     *,
     to: str,
     tier: str | None = None,
@@ -81,6 +92,12 @@ def export(
     file_bytes: int = FILE_BYTES,
     allow_loss: bool = False,
     max_bad: int | None = None,
+    fail_on_bad: bool = False,
+    upsert: bool = False,
+    key: str | None = None,
+    tombstone: str | None = None,
+    buckets: int | None = None,
+    merge_schema: bool = False,
     wave_files: int | None = None,
     catalog: str | None = None,
     warehouse: str | None = None,
@@ -90,27 +107,31 @@ def export(
     progress: Progress | None = None,
     clock: Clock | None = None,
     step: Step | None = None,
-    **options: Any,
+    **source: Any,
 ) -> JobReport:
-    """Export what the table at `to` has not yet. Without `spark` in this process.
+    """Export what the table at `to` has not yet. Without a `runner` in this process.
 
     `to` is `parquet:PLACE`, `delta:PLACE` or `iceberg:NAMESPACE.TABLE` (with `catalog` and perhaps `warehouse`).
-    `tier`, `store`, `topic`, `since`, `until` and `options` say which messages, as in `tiermq.spark.messages`.
+    `tier`, `store`, `topic`, `since`, `until` and `source` (broker, cluster, queues, offsets) select messages: they
+    are the arguments of `scan_spec`.
+    With `upsert` the table has the last write of each key: of messages' first key, or of the column `key`; `tombstone`
+    (`empty`, `none`, `tag:TAG`, `column:NAME=VALUE`) selects the messages that delete.
+    `merge_schema` adds columns of bodies.
     With `trigger_s` it looks again that often, until `stop` is set. Raises BadOption, BadBody, BadHistory, BadSchema,
     DataLoss, UnknownColumn before anything is written, and TableConflict when another export was faster.
     """
-    given = option_texts(tier=tier, store=store, topic=topic, since=since, until=until, **options)
-    for name in ("keys", "tags", "columns"):
-        if name in given:
+    spec = scan_spec(tier=tier, store=store, topic=topic, since=since, until=until, **source)
+    for name in ("keys", "tags"):
+        if getattr(spec, name):
             raise BadOption(f"an export takes whole ranges of queues and no {name}; filter when the table is read")
-    source = SourceOptions.of(given, Use.BATCH)
+    spec.require_place()
     names = (columns,) if isinstance(columns, str) else tuple(columns or ())
     settings = ExportSettings(
         chosen_columns(names, body, keep_body=keep_body), body, file_bytes, allow_loss, max_bad, wave_files,
-        bool(names), trigger_s is not None,
+        upsert_rule(upsert, key, tombstone, buckets), merge_schema, fail_on_bad, bool(names), trigger_s is not None,
     )  # fmt: skip
     table = open_table(to, catalog=catalog, warehouse=warehouse)
-    job = _Export(JobTasks(spark, "export", progress), source, table, settings, clock or SystemClock(), step)
+    job = _Export(JobTasks(runner, "export", progress), spec, table, settings, clock or SystemClock(), step)
     job.report.dry_run = dry_run
     job.report.place = to
     stop = stop or threading.Event()
@@ -143,6 +164,7 @@ class _Run:
     number: int
     exported: ExportedRanges
     plan: ExportPlan
+    upsert: UpsertState | None = None
     damaged: list[Loss] = field(default_factory=list)
 
 
@@ -152,19 +174,20 @@ class _Export:
     def __init__(
         self,
         tasks: JobTasks,
-        source: SourceOptions,
+        spec: ScanSpec,
         table: ExportTable,
         settings: ExportSettings,
         clock: Clock,
         step: Step | None,
     ) -> None:
         self._tasks = tasks
-        self._source = source
+        self._spec = spec
         self._table = table
         self._settings = settings
         self._clock = clock
         self._step = step or (lambda _name: None)
-        self._schema = export_schema(settings.columns, settings.body)
+        self._schema = export_schema(settings.columns, settings.body, settings.upsert)
+        self._evolves = False
         self._filled: set[str] = set()
         self.report = JobReport("export", "", master=tasks.master)
 
@@ -175,16 +198,22 @@ class _Export:
             # A table that was made before there was this column keeps the columns that it has.
             left = tuple(name for name in self._settings.columns if name != ID_COLUMN)
             self._settings = replace(self._settings, columns=left)
-            self._schema = export_schema(left, self._settings.body)
-        if found is not None:
-            require_same_schema(found, self._schema, self._table.place.url)
+        wanted = export_schema(self._settings.columns, self._settings.body, self._settings.upsert)
+        if self._settings.upsert is not None:
+            require_rule_fits(self._settings.upsert, wanted, self._table)
         number = self._table.number()
         journal = CommitJournal(self._table.place) if number or not self.report.dry_run else None
         try:
             last = journal.read(number) if journal is not None and number else None
+            rule = agreed_rule(self._settings.upsert, last, self._table.place.url)
+            self._schema = wanted if found is None else self._fitting(found, wanted)
+            self._evolves = found is not None and differ(found, self._schema)
             if journal is not None and last is not None and not self.report.dry_run:
                 self._recover(journal, last)
             run = self._look(number, ExportedRanges() if last is None else last.ranges)
+            if rule is not None:
+                require_one_topic(run.exported, run.plan.wanted)
+                run.upsert = UpsertState.of(rule, last)
             self._tell_plan(run.plan)
             if not self.report.dry_run and journal is not None and run.plan.bundles:
                 self._work(run, journal)
@@ -192,11 +221,20 @@ class _Export:
             if journal is not None:
                 journal.close()
 
+    def _fitting(self, found: pa.Schema, wanted: pa.Schema) -> pa.Schema:
+        return fitting_schema(
+            found,
+            wanted,
+            self._table.place.url,
+            merge=self._settings.merge_schema,
+            refusals=self._table.refusals,
+        )
+
     def _look(self, number: int, exported: ExportedRanges) -> _Run:
-        with open_history(self._source.place) as history:
+        with open_history(self._spec.place) as history:
             plan = plan_export(
                 history,
-                self._source,
+                self._spec,
                 (*self._settings.columns, *(["body"] if self._settings.body else [])),
                 exported,
                 file_bytes=self._settings.file_bytes,
@@ -209,7 +247,11 @@ class _Export:
 
     def _work(self, run: _Run, journal: CommitJournal) -> None:
         self._step("create")
-        self._table.create(self._schema)
+        rule = self._settings.upsert
+        self._table.create(self._schema, ID_COLUMN if rule is None else rule.key)
+        if self._evolves:
+            self._table.evolve(self._schema)
+            self._evolves = False
         size = self._settings.wave_files or max(WAVE_FILES_MIN, 4 * self._tasks.parallelism)
         waves = [run.plan.bundles[at : at + size] for at in range(0, len(run.plan.bundles), size)]
         for wave in waves:
@@ -224,11 +266,13 @@ class _Export:
             ExportTask(
                 bundle,
                 self._table.place,
-                staged if self._table.stages_files else "data/",
+                staged if self._table.stages_files or run.upsert is not None else "data/",
                 staged,
                 f"part-{number >> 31:08d}-{index:05d}",
                 self._settings.columns,
                 self._settings.body,
+                upsert=None if run.upsert is None else run.upsert.rule,
+                table_schema=self._schema,
             )
             for index, bundle in enumerate(bundles)
         ]
@@ -236,22 +280,57 @@ class _Export:
         results = self._tasks.run(write_export, tasks)
         self._require_few_bad(results)
         run.damaged += [loss for result in results for loss in result.damaged]
-        commit = self._commit_of(run, number, bundles, results, is_last=is_last)
+        merged = None if run.upsert is None else self._merge(run.upsert, number, results)
+        written = [result.file for result in results if result.file is not None] if merged is None else merged.added
+        commit = self._commit_of(run, number, bundles, results, written, is_last=is_last)
+        if merged is not None:
+            commit.details.update(merged.state.details())
         if commit.ranges == run.exported and not commit.files and not commit.moves:
-            self._tell_done(run, results, commits=0)  # Nothing but damaged messages, as the last time.
+            self._tell_done(run, results, written, commits=0)  # Nothing but damaged messages, as the last time.
             return
         self._step("journal")
         journal.write(commit)
         self._step("commit")
-        files = [result.file for result in results if result.file is not None]
-        self._table.commit(number, run.number, self._final(files), self._schema)
+        removed = () if merged is None else merged.removed
+        self._table.commit(number, run.number, self._final(written), self._schema, removed)
         self._step("finish")
         run.number, run.exported = number, commit.ranges
         finish_moves(self._table, commit)
-        self._tell_done(run, results, commits=1)
+        if merged is not None:
+            self._clear_merged(run, merged, results)
+        self._tell_done(run, results, written, commits=1)
+
+    def _merge(self, state: UpsertState, number: int, results: Sequence[ExportResult]) -> Merged:
+        self._step("merge")
+        tasks, mixed = plan_merges(
+            self._table,
+            self._schema,
+            state,
+            results,
+            stem=f"part-{number >> 31:08d}",
+            file_bytes=self._settings.file_bytes,
+        )
+        return Merged.of(state, self._tasks.run(merge_bucket, tasks) if tasks else [], mixed)
+
+    def _clear_merged(self, run: _Run, merged: Merged, results: Sequence[ExportResult]) -> None:
+        """Delete what the commit has replaced outside the table; a later sweep finds what a crash leaves."""
+        assert run.upsert is not None
+        kept = set(merged.state.deleted_keys.values())
+        names = {result.file.name for result in results if result.file is not None}
+        for name in sorted(names | (set(run.upsert.deleted_keys.values()) - kept)):
+            self._table.place.remove(name)
+        run.upsert = merged.state
+        self.report.add(**merged.counts)
 
     def _commit_of(
-        self, run: _Run, number: int, bundles: Sequence[ScanBundle], results: Sequence[ExportResult], *, is_last: bool
+        self,
+        run: _Run,
+        number: int,
+        bundles: Sequence[ScanBundle],
+        results: Sequence[ExportResult],
+        files: Sequence[DataFile],
+        *,
+        is_last: bool,
     ) -> Commit:
         ranges = run.exported.copy()
         for bundle in bundles:
@@ -264,7 +343,6 @@ class _Export:
                     ranges.add(queue, begin, end)
         for loss in run.damaged:
             ranges.remove(loss.queue, loss.from_offset, loss.to_offset)
-        files = [result.file for result in results if result.file is not None]
         moves = [Move(file.name, _base(file.name)) for file in files] if self._table.stages_files else []
         moves += [Move(result.bad.name, _base(result.bad.name), True) for result in results if result.bad is not None]
         return Commit(
@@ -308,15 +386,17 @@ class _Export:
         self._note(plan.notes)
         self._note(f"lost, and left out: {describe(loss)}" for loss in plan.losses)
 
-    def _tell_done(self, run: _Run, results: Sequence[ExportResult], *, commits: int) -> None:
+    def _tell_done(
+        self, run: _Run, results: Sequence[ExportResult], written: Sequence[DataFile], *, commits: int
+    ) -> None:
         report = self.report
         bad = sum(result.bad_rows for result in results)
         report.add(
-            files=sum(result.file is not None for result in results),
+            files=len(written),
             messages=sum(result.rows for result in results),
             bad=bad,
             bytes=sum(result.counters.hot_bytes_read + result.counters.cold_bytes_read for result in results),
-            written_bytes=sum(result.file.size for result in results if result.file is not None),
+            written_bytes=sum(file.size for file in written),
             commits=commits,
         )
         read = ScanCounters()
@@ -330,6 +410,9 @@ class _Export:
         self._tell_damaged(run.damaged)
         if bad and not any(result.rows for result in results):
             report.problems.append("not one body could be decoded; is it the right schema?")
+        elif bad and self._settings.fail_on_bad:
+            report.problems[:] = [problem for problem in report.problems if BAD_ROWS not in problem]
+            report.problems.append(f"{report.done['bad']} {BAD_ROWS}")
         self._filled.update(*(result.filled for result in results))
 
     def _tell_empty_columns(self) -> None:
@@ -353,7 +436,7 @@ class _Export:
         if count:
             report.problems.append(
                 f"{count} {DAMAGED}, such as {describe(damaged[0])}. They are not in the table and do not count as "
-                "exported: `tiermq tier verify` says what is damaged, and the run after a repair adds them"
+                "exported: `tiermq tier verify` reports what is damaged, and the run after a repair adds them"
             )
 
     def _note(self, texts: Iterable[str]) -> None:
@@ -362,7 +445,7 @@ class _Export:
 
 
 def finish_moves(table: ExportTable, commit: Commit) -> None:
-    """Give the staged files of a commit their places. May be repeated."""
+    """Move the staged files of a commit into the table. May be repeated."""
     for move in commit.moves:
         target = bad_place(table) if move.is_bad else table.place
         table.place.move(move.staged, target, move.name)

@@ -1,6 +1,6 @@
 """What an export has to do: the messages that history has and the table has not, as bundles, one per file. No Spark.
 
-Times become offsets first: a table has ranges of offsets, whole, so that what it has can be said exactly and a later
+Times become offsets first: a table has ranges of offsets, whole, so that its contents are known exactly and a later
 export with other times fills what is left, and nothing twice.
 """
 
@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from tiermq.clock import EVER_MS
 from tiermq.errors import DataLoss
 from tiermq.history.catalog import Catalog, QueueHistory
-from tiermq.history.losses import describe
 from tiermq.history.open_history import OpenHistory
 from tiermq.history.planning import bundle_tasks, plan_scan
 from tiermq.history.scan_values import (
-    EVER_MS,
     Loss,
     LossReason,
     OffsetBounds,
@@ -24,12 +23,19 @@ from tiermq.history.scan_values import (
     ScanPlan,
     ScanRequest,
     ScanTask,
+    describe,
 )
 from tiermq.history.time_ranges import OffsetRange
-from tiermq.spark.jobs.asked_history import require_queues
-from tiermq.spark.options import SourceOptions
-from tiermq.spark.source.scan_request import NOTHING, base_request, bounded_request, first_offset_at, open_catalog
-from tiermq.spark.tables.exported_ranges import ExportedRanges
+from tiermq.pipeline.scan.scan_request import (
+    NOTHING,
+    base_request,
+    bounded_request,
+    first_offset_at,
+    open_catalog,
+    require_queues,
+)
+from tiermq.pipeline.scan.scan_spec import ScanSpec
+from tiermq.tables.commit_journal import ExportedRanges
 from tiermq.tier.names import QueueKey
 
 FILE_BYTES = 128 << 20
@@ -58,7 +64,7 @@ class ExportPlan:
 
 def plan_export(
     history: OpenHistory,
-    options: SourceOptions,
+    spec: ScanSpec,
     columns: Iterable[str],
     exported: ExportedRanges,
     *,
@@ -70,13 +76,13 @@ def plan_export(
 ) -> ExportPlan:
     """Plan what is missing in the table. Raises BadHistory, and DataLoss unless losses are allowed.
 
-    `may_be_empty`: a tier without any history is not a mistake, since somebody waits for what comes.
+    `may_be_empty`: a tier without any history is no error, since the job waits for messages.
     """
-    request = base_request(options, tuple(columns))
-    catalog = open_catalog(history, options, request, may_be_empty=may_be_empty)
+    request = base_request(spec, tuple(columns))
+    catalog = open_catalog(history, spec, request, may_be_empty=may_be_empty)
     if not may_be_empty:
-        require_queues(catalog, options)
-    request = _by_offsets(bounded_request(options, request, catalog), catalog)
+        require_queues(catalog, spec)
+    request = _by_offsets(bounded_request(spec, request, catalog), catalog)
     missing, losses, notes = _missing(catalog, request, exported)
     if losses and not allow_loss:
         more = f", and {len(losses) - 1} more" if len(losses) > 1 else ""

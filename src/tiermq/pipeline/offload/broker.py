@@ -1,56 +1,50 @@
-"""OffloadBroker: one store directory and its broker's place in the tier, as the driver of an offload holds them.
+"""OffloadBroker: one broker's messages and its part of the tier, in the driver of an offload.
 
-    begin      lock, lease, metadata, index               nobody else copies this store from now on
-    plan       settle the store; own, recover and plan queues ─► QueueWorks
-    commit     check each commit row ─► one transaction ─► index ─► manifests ─► seals
+    begin      lock, lease, metadata, index               no other process copies this broker from now on
+    plan       settle the source; own, recover and plan queues ─► QueueWorks
+    commit     check each commit row ─► one transaction ─► index files ─► manifests ─► seals
 
 Only this, in the driver's process, ever decides where a queue ends: it recovers (adopts whole records that a crash left
 in the tier, trims torn ones), begins segments and records gaps. Tasks only append what a plan names.
-A crash anywhere leaves either bytes that the metadata does not know, which the next `plan` adopts or trims, or commits
-that the index does not know, which the next `begin` finds and reads back.
-Threads: one, besides the pool for requests to the tier and whoever renews the lease.
+A crash anywhere leaves either bytes that are not in the metadata, which the next `plan` adopts or trims, or commits
+that the index does not cover, which `OffloadIndex` finds and tasks read back.
+Where the messages come from, a store directory or a broker over the wire, is the origin's affair.
+Threads: one, besides the pool for requests to the tier and the lease renewal.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import socket
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tiermq.clock import Clock
-from tiermq.errors import StaleWriter, TierError
-from tiermq.history.scan_values import StorePlace
-from tiermq.spark.jobs.offload_index import open_index, publish_index, put_fragments
-from tiermq.spark.jobs.offload_place import require_free, settle_tier
-from tiermq.spark.jobs.offload_values import LeaseClaim, QueueCommit, QueueWork, Stop
-from tiermq.spark.jobs.offload_wave import cut
-from tiermq.store.read_only_store import ReadOnlyStore
-from tiermq.tier.dispatch.execute import IndexSink, NoIndex, Outcome, execute
-from tiermq.tier.dispatch.plan import Hold, LocalState, Nothing, Plan, QueueState, Reason, Upload, plan
-from tiermq.tier.dispatch.queue_run import QueueRun
-from tiermq.tier.dispatch.read_only_source import ReadOnlySource
-from tiermq.tier.dispatch.same_history import require_same_history
-from tiermq.tier.dispatch.tier_lock import TierLock
-from tiermq.tier.dispatch.topic_filter import TopicFilter
-from tiermq.tier.dispatch.turns import QueueName
+from tiermq.errors import CorruptRecord, ForkedHistory, RemotingError, StaleWriter, TierError, TierMQError
+from tiermq.message.record import decode_records
+from tiermq.pipeline.index_build import BuiltIndex, StagedKeys
+from tiermq.pipeline.leased_broker import LeasedBroker, in_use, open_broker, read_bucket
+from tiermq.pipeline.offload.offload_index import OffloadIndex
+from tiermq.pipeline.offload.origin import OffloadOrigin
+from tiermq.pipeline.offload.plan import LeaseClaim, QueueCommit, QueueWork, Stop, cut
+from tiermq.tier.dispatch.dispatch_step import NoIndex, Outcome, execute
+from tiermq.tier.dispatch.local_source import require_same_history
+from tiermq.tier.dispatch.plan import Hold, LocalState, Nothing, Plan, QueueState, Reason, TopicFilter, Upload, plan
+from tiermq.tier.dispatch.ready_queue import QueueDispatchState
 from tiermq.tier.dispatch.writer import QueueWriter
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
-from tiermq.tier.index.index_store import IndexStore
-from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseHeld
-from tiermq.tier.metadata.manifest_policy import ManifestCause, ManifestPolicy
-from tiermq.tier.metadata.manifest_store import ManifestStore
-from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.metadata.metadata_values import UNKNOWN_OFFSET, TopicStatus
-from tiermq.tier.metadata.segment_rows import SegmentSize
-from tiermq.tier.tier_assembly import dispatch_config
+from tiermq.tier.flat.flat_segment import FlatSegment
+from tiermq.tier.metadata.broker_lease import BrokerLease
+from tiermq.tier.metadata.manifest import ManifestCause, ManifestPolicy
+from tiermq.tier.metadata.metadata_store import SegmentSize
+from tiermq.tier.metadata.metadata_values import UNKNOWN_OFFSET, Segment, TopicStatus
+from tiermq.tier.names import QueueKey, QueueName
 from tiermq.tier.tier_config import TierConfig
+from tiermq.tier.tier_wiring import dispatch_config, state_copy, topic_filter
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +52,8 @@ STEPS_MAX = 8
 """Init, gap, retry and roll come before an upload, each once or twice; more in a row are left to the next wave."""
 
 REQUEST_THREADS = 16
-SPOOL = "offload"
+DANGER_AGE = 0.75
+"""Of a broker's retention: older than that, a message that is not copied is in danger."""
 
 
 @dataclass(slots=True)
@@ -68,11 +63,10 @@ class Counts:
     messages: int = 0
     bytes: int = 0
     gaps: int = 0
+    gap_messages: int = 0
     rolled: int = 0
     sealed: int = 0
     adopted: int = 0  # Messages that an earlier run had written and not committed.
-    keys: int = 0
-    index_files: int = 0
     queues: set[QueueName] = field(default_factory=set)
 
 
@@ -81,20 +75,24 @@ class OffloadBroker:
 
     def __init__(
         self,
-        place: StorePlace,
+        place: OffloadOrigin,
         config: TierConfig,
         driver: TierDriver,
         clock: Clock,
         *,
-        topics: Iterable[str] = (),
+        topics: TopicFilter | None = None,
         with_index: bool = True,
         forget_tier: bool = False,
         step: Callable[[str], None] = lambda _name: None,
     ) -> None:
-        """`step` is told the name of each step before it is taken; a test ends the process there."""
+        """`step` is called with the name of each step before it; crash tests end the process there."""
         self.place = place
         self.counts = Counts()
         self.problems: dict[QueueName, str] = {}
+        self.gaps: list[dict[str, Any]] = []
+        self.forks: dict[QueueName, dict[str, Any]] = {}
+        self.dangers: dict[QueueName, dict[str, Any]] = {}
+        self.is_open = False
         self.next_due_ms: int | None = None
         self._config = config
         self._driver = driver
@@ -103,32 +101,45 @@ class OffloadBroker:
         self.forgotten: list[str] = []
         self._forget_tier = forget_tier
         self._with_index = with_index and config.message_index_enable
-        chosen = frozenset(topics)
-        self._filter = TopicFilter(place.broker, place.cluster, whitelist=chosen or None)
-        self._runs: dict[QueueName, QueueRun] = {}
+        self._filter = topics or topic_filter(config)
+        self._life = place.life
+        self._runs: dict[QueueName, QueueDispatchState] = {}
         self._targets: dict[QueueName, int] | None = None
         self._open = ExitStack()
-        self.spool = str(Path(place.path).expanduser() / "config" / SPOOL)
+        self.lease: BrokerLease | None = None
+        self.index: OffloadIndex | None = None
+        self._named: set[str] = set()  # Topics whose id is in a manifest for certain.
 
     # Life
 
     @property
-    def owner(self) -> str:
-        """Whom the lease names: one job at a time works on a directory of a machine, as its lock makes sure."""
-        return f"{socket.gethostname()}:{os.path.abspath(self.place.path)} (pipeline offload)"
+    def claim(self) -> LeaseClaim:
+        assert self.lease is not None
+        return LeaseClaim(self.lease.owner, self.lease.epoch)
 
     def begin(self) -> None:
-        """Take the store's tier. Raises StoreNotRecovered, StoreLocked, LeaseHeld, TierError, and what opening does."""
-        config, clock = self._config, self._clock
+        """Take the broker's tier. Raises StoreNotRecovered, StoreLocked, LeaseHeld, TierError, RemotingError."""
+        config, clock, home = self._config, self._clock, self.place.home
         with ExitStack() as undo:
-            self.store = undo.enter_context(ReadOnlyStore.open(self.place.path))
-            self.store.require_recovered()
-            self.source = ReadOnlySource(self.store)
-            undo.callback(TierLock(self.store.root, self.owner).release)
-            require_free(self._driver, self.place, self.owner, clock)
-            self.forgotten = settle_tier(self._driver, self.place, config, clock, forget=self._forget_tier)
-            config.metadata_path.parent.mkdir(parents=True, exist_ok=True)
-            self.metadata = undo.enter_context(MetadataStore(config.metadata_path, clock=clock))
+            self.source = undo.enter_context(self.place.open())
+            broker = undo.enter_context(
+                open_broker(
+                    self._driver,
+                    home,
+                    "offload",
+                    config=config,
+                    may_be_new=True,
+                    forget_tier=self._forget_tier,
+                    clock=clock,
+                )
+            )
+            self._held = broker
+            self.metadata, self.lease, self.forgotten = broker.metadata, broker.lease, broker.forgotten
+            self.writer = self._claimed_writer(broker)
+            undo.callback(self._quietly, self.writer.release)
+            if home.store is None:
+                read_bucket(broker)
+            self.notes = broker.notes
             self.files = FlatFileStore(
                 self._driver,
                 self.metadata,
@@ -138,71 +149,72 @@ class OffloadBroker:
                 log_segment_bytes=config.tiered_store_commit_log_max_size,
                 queue_segment_bytes=config.tiered_store_consume_queue_max_size,
             )
-            self._take_lease()
-            undo.callback(self._quietly, self.writer.release)
+            assert self.lease is not None
+            self._state = state_copy(config, self.place.read_tables, self._driver, self.writer, self.lease, clock)
+            self.metadata.record_names(self.place.cluster, self.place.broker)
             self._pool = undo.enter_context(ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="offload"))
-            self.index = self._start_index() if self._with_index else None
-            if self.index is not None:
-                undo.callback(self.index.close)
-            self._empty_spool()
+            if self._with_index:
+                known = {topic.name for topic in self.metadata.topics()} if home.store is None else set()
+                self._named = known - broker.topics_without_id
+                self.index = OffloadIndex(
+                    broker, config, self._filter, name_topics=self._name_topics, step=self._step
+                )  # fmt: skip
+                self.index.open()
             self._open = undo.pop_all()
+            self.is_open = True
 
-    def _take_lease(self) -> None:
-        config, clock = self._config, self._clock
-        epochs = [queue.epoch for queue in self.metadata.queues()]
-        self.lease = BrokerLease(
-            self._driver, self.place.cluster, self.place.broker, self.owner, term_ms=config.tier_lease_term, clock=clock
+    def _claimed_writer(self, broker: LeasedBroker) -> QueueWriter:
+        """The writer of the broker's queues, which holds the lease and takes it again after an outage."""
+        assert broker.manifests is not None
+        writer = QueueWriter(
+            broker.metadata,
+            broker.manifests,
+            lease=broker.lease,
+            policy=ManifestPolicy(self._config.tier_manifest_interval),
+            clock=self._clock,
+            renew_ms=self._config.tier_lease_term // 3,
+            epoch_min=broker.epoch_min,
         )
-        self.writer = QueueWriter(
-            self.metadata,
-            ManifestStore(self._driver, self.owner, lease=self.lease, clock=clock),
-            lease=self.lease,
-            policy=ManifestPolicy(config.tier_manifest_interval),
-            clock=clock,
-            renew_ms=config.tier_lease_term // 3,
-            epoch_min=max(epochs, default=0) + 1,
-        )
-        self.writer.claim()
-        if self.writer.refusal:
-            raise LeaseHeld(
-                f"{self.place.path}: its broker's history is being copied by somebody else, {self.writer.refusal}. A "
-                "store that runs with its own dispatcher keeps the lease: set tierDispatchEnable=false there, and "
-                "this job does the copying"
-            )
-
-    def _start_index(self) -> IndexStore:
-        root, may_write = str(self.store.root), self.writer.may_write
-        return open_index(self._config, root, self._driver, self.metadata, self.files, may_write, self._clock)
-
-    def _empty_spool(self) -> None:
-        os.makedirs(self.spool, exist_ok=True)
-        for name in os.listdir(self.spool):
-            if name.endswith(".keys"):
-                os.unlink(os.path.join(self.spool, name))
+        writer.claim()
+        if writer.refusal:
+            raise in_use(broker.home, writer.refusal)
+        return writer
 
     def close(self) -> None:
-        """Say in the tier what is there, and let others in."""
+        """Write the manifests, and release the lease. Nothing, if it was never begun."""
+        if not self.is_open:
+            return
+        self.is_open = False
         with self._open:
             self._step("close")
-            if self.index is not None and self.writer.may_write():
-                while self.index.run_once() == 0.0:  # Read back what an earlier run left, and upload what is full.
-                    continue
             self._write_manifests(ManifestCause.CLOSE)
-
-    def publish_index(self) -> None:
-        """Put the whole key index into the tier, so that the tier alone answers look-ups. Raises TierError."""
-        if self.index is not None:
-            self._step("index upload")
-            self.counts.index_files += publish_index(self.index, self.place.path, self.writer.may_write)
+            self._state.run(is_last=True)
+            if self.index is not None and self.writer.may_write():
+                self.index.close()
+            if self.writer.may_write():
+                self._held.publish_last()
 
     def fix_targets(self) -> None:
-        """Copy what is there now, and nothing that is put later: the job ends though producers go on."""
+        """Copy what is there now, and nothing that is put later: the job ends while producers continue."""
         self.source.settle()
-        self._targets = {name: self.store.max_offset(*name) for name in self.source.queues()}
+        self._targets = {name: self.source.max_offset(*name) for name in self.source.queues()}
 
-    @property
-    def claim(self) -> LeaseClaim:
-        return LeaseClaim(self.owner, self.lease.epoch)
+    def wait_s(self) -> float | None:
+        """How long until more of the targets may be copied, without any message that is put later; None: all is done.
+
+        Only a source that needs time until its messages are durable is waited for.
+        """
+        waits = []
+        for name, target in (self._targets or {}).items():
+            file = self.files.find(*name)
+            if (0 if file is None else file.commit_offset) < target and name not in self.problems:
+                waits.append(self.place.wait_s(name, target))
+        return min((wait for wait in waits if wait is not None), default=None)
+
+    def keep_lease(self) -> None:
+        """Renew the lease when it is time, while the broker is open."""
+        if self.is_open:
+            self.writer.keep_lease()
 
     # Planning
 
@@ -213,14 +225,20 @@ class OffloadBroker:
             raise StaleWriter(f"{self.place.path}: this job may not write its tier any more; {self.writer.refusal}")
         self.problems.clear()
         self.next_due_ms = None
+        self.dangers.clear()
+        self._state.run()
         self._step("settle")
         self.source.settle()
+        if self.place.life != self._life:  # It may have lost its tail, and given the same offsets out again.
+            self._life = self.place.life
+            for run in self._runs.values():
+                run.commit_offset = -1
         works = []
-        for file in self._owned(self._behind()):
+        for file in self._compared(self._owned(self._behind())):
             name = (file.queue.topic, file.queue.queue_id)
             try:
                 work = self._plan_queue(name, file, force)
-            except TierError as error:
+            except (TierError, RemotingError) as error:
                 self._refuse(name, error)
                 continue
             if work is not None:
@@ -246,14 +264,18 @@ class OffloadBroker:
             at = -1 if file is None else file.commit_offset
             if self._targets is not None and at >= self._targets.get(name, 0):
                 continue
-            if self.store.max_offset(*name) != max(0, at) or (file is not None and file.committed):
-                state = self.source.state(*name, at)
+            if self.source.max_offset(*name) != max(0, at) or (file is not None and file.committed):
+                try:
+                    state = self.source.state(*name, at)
+                except RemotingError as error:
+                    self.problems[name] = str(error)
+                    continue
                 if file is not None or (state is not None and state.next_offset is not None):
                     found.append(file or self.files.find_or_create(*name))
         return found
 
     def _owned(self, files: Sequence[FlatMessageFile]) -> list[FlatMessageFile]:
-        """Those of the files that are ours and recovered. Many requests, so many at a time."""
+        """The files that are owned and recovered. Many requests, with limited concurrency."""
         new = [file for file in files if not self._run(file).epoch or not file.recovered]
         if new:
             self._step("recover")
@@ -265,7 +287,7 @@ class OffloadBroker:
         return [file for file in files if file not in refused]
 
     def _own(self, file: FlatMessageFile) -> TierError | None:
-        """Own the queue, then know where it ends: the other way round somebody could still move the end."""
+        """Take over the queue, then read its end: in the other order another writer could still move the end."""
         run = self._run(file)
         try:
             run.epoch = self.writer.own(file)
@@ -274,35 +296,79 @@ class OffloadBroker:
             self.counts.adopted += max(0, file.commit_offset - max(0, before))
             if file.commit_offset != before:
                 run.causes.add(ManifestCause.COMMIT)
+                if self.index is not None:
+                    self.index.expect([file.queue])
         except TierError as error:
             return error
         return None
 
-    def _refuse(self, name: QueueName, error: TierError) -> None:
+    def _compared(self, files: Sequence[FlatMessageFile]) -> list[FlatMessageFile]:
+        """The files whose newest message is the one of that offset at the source, each compared once."""
+        new = [file for file in files if self._run(file).commit_offset < 0]
+        run_all = self._pool.map if self.place.is_shared else map
+        refused = set()
+        for file, error in zip(new, run_all(self._compare, new), strict=True):
+            if error is not None:
+                self._refuse(self._run(file).name, error)
+                refused.add(file)
+        return [file for file in files if file not in refused]
+
+    def _compare(self, file: FlatMessageFile) -> TierMQError | None:
+        try:
+            require_same_history(file, self.source, self.place.fork_advice)
+        except (TierError, RemotingError, CorruptRecord) as error:
+            return error
+        self._run(file).commit_offset = max(0, file.commit_offset)
+        return None
+
+    def _refuse(self, name: QueueName, error: TierMQError) -> None:
         self.problems[name] = str(error)
         _log.warning("queue %s-%d is left out: %s", *name, error)
         if isinstance(error, StaleWriter):
             self._runs[name].fenced = str(error)
+        if isinstance(error, ForkedHistory):
+            tier, source = map(described, error.records)
+            self.forks[name] = self._row(name, offset=error.offset, tier=tier, source=source)
 
     def _plan_queue(self, name: QueueName, file: FlatMessageFile, force: bool) -> QueueWork | None:
         run = self._run(file)
-        if run.commit_offset < 0:
-            require_same_history(file, self.source)
-            run.commit_offset = max(0, file.commit_offset)
         for _ in range(STEPS_MAX):
             local = self.source.state(*name, file.append_offset)
             decided = self._decide(run, file, local, force)
             if isinstance(decided, Upload):
                 assert local is not None
+                self._watch(name, file, local)
                 return self._work(file, local)
             if isinstance(decided, Nothing | Hold):
                 self._rest(name, decided)
                 return None
             self._step(type(decided).__name__.lower())
-            self._note(run, file, execute(decided, file, self.source, self._sink()))
+            self._note(run, file, execute(decided, file, self.source, NoIndex()))
         return None
 
-    def _decide(self, run: QueueRun, file: FlatMessageFile, local: LocalState | None, force: bool) -> Plan:
+    def _watch(self, name: QueueName, file: FlatMessageFile, local: LocalState) -> None:
+        """Note a queue whose oldest message that is not copied is soon old enough for its broker to delete it.
+
+        The message is asked for only where the newest that was copied is old, too; a queue that begins has no danger.
+        """
+        keeps_ms, now_ms = self.place.retention_ms, self._clock.now_ms()
+        copied_ms = -1 if file.log.is_empty else file.log.last.end_ms
+        if keeps_ms is None or copied_ms < 0 or now_ms - copied_ms < keeps_ms * DANGER_AGE:
+            return
+        stored_ms = self.place.store_time_of(name, local.next_offset or 0)
+        if 0 <= stored_ms <= now_ms - keeps_ms * DANGER_AGE:
+            left_s = max(0, stored_ms + keeps_ms - now_ms) // 1000
+            self.dangers[name] = self._row(
+                name, offset=local.next_offset, behind=local.max_offset - (local.next_offset or 0),
+                stored_ms=stored_ms, keeps_s=keeps_ms // 1000, left_s=left_s,
+            )  # fmt: skip
+
+    def _row(self, name: QueueName, **values: Any) -> dict[str, Any]:
+        return {
+            "cluster": self.place.cluster, "broker": self.place.broker, "topic": name[0], "queue": name[1], **values
+        }  # fmt: skip
+
+    def _decide(self, run: QueueDispatchState, file: FlatMessageFile, local: LocalState | None, force: bool) -> Plan:
         last = None if file.log.is_empty else file.log.last
         state = QueueState(
             initialised=file.initialised,
@@ -322,10 +388,7 @@ class OffloadBroker:
             self.problems[name] = f"{decided.reason.value}; nothing is copied"
 
     def _work(self, file: FlatMessageFile, local: LocalState) -> QueueWork:
-        last = {key: self.metadata.segment(key) for key in (file.log.last.key, file.units.last.key)}
-        log, units = last[file.log.last.key], last[file.units.last.key]
-        assert log is not None, "a segment has its row before its first byte"
-        assert units is not None, "a segment has its row before its first byte"
+        log, units = self._row_of(file.log.last), self._row_of(file.units.last)
         at, entry = file.commit_offset, self.metadata.last_time_entry(file.queue)
         work = QueueWork(file.queue, file.topic, log, units, entry, at, local.max_offset, local.backlog_bytes)
         if self._targets is None:
@@ -333,16 +396,25 @@ class OffloadBroker:
         target = self._targets[file.queue.topic, file.queue.queue_id]
         return cut(work, max(1, min(local.max_offset, target) - at))
 
+    def _row_of(self, segment: FlatSegment) -> Segment:
+        """The segment's row, with the checksums that its recovery completed: the task continues from them."""
+        row = self.metadata.segment(segment.key)
+        assert row is not None, "a segment has its row before its first byte"
+        return replace(row, crc32=segment.crc32, sums=segment.sums)
+
     # Committing
 
-    def commit(self, commits: Sequence[QueueCommit]) -> None:
+    def commit(
+        self, commits: Sequence[QueueCommit], keys: Sequence[StagedKeys] = (), built: Sequence[BuiltIndex] = ()
+    ) -> None:
         """Make what tasks did visible, all of it or nothing. Raises StaleWriter when the broker is not ours any more.
 
-        The index follows; if it cannot, this raises, and the next `begin` reads back what it lacks.
+        The index files `built` of the staged `keys` follow; if they cannot, the index finds what is missing.
         """
         self._step("validate")
         for commit in commits:
             self._validate(commit)
+        assert self.lease is not None
         self.lease.check()
         done = [commit for commit in commits if commit.messages]
         self._step("commit")
@@ -353,16 +425,15 @@ class OffloadBroker:
         for commit in commits:
             self._settle(commit)
         if self.index is not None:
-            self._step("index")
-            self.counts.keys += put_fragments(self.index, done)
-            self._step("index sync")
-            self.index.run_once()
+            self.index.expect({commit.queue for commit in done} - {each.queue for each in keys})
+            self.index.register(keys, built)
         self._step("manifests")
         self._write_manifests()
+        self._quietly(self._held.publish)
         self._seal()
 
     def _validate(self, commit: QueueCommit) -> None:
-        """A row must go on exactly where the queue ends, and its parts must agree. Anything else is a defect."""
+        """A row must start exactly where the queue ends, and its parts must agree. Anything else is a defect."""
         file = self._file(commit)
         log, units = (size.size for size in commit.sizes)
         agrees = (
@@ -388,9 +459,10 @@ class OffloadBroker:
             self.counts.messages += commit.messages
             self.counts.bytes += commit.bytes
             self.counts.queues.add(run.name)
+        if commit.error:
+            self.problems[run.name] = commit.error
         if not commit.is_settled:
             file.doubt()
-            self.problems[run.name] = commit.error
         elif commit.stop in (Stop.LOG_FULL, Stop.UNITS_FULL):
             self._step("roll")
             (file.log if commit.stop is Stop.LOG_FULL else file.units).roll()
@@ -399,13 +471,13 @@ class OffloadBroker:
             self.writer.note_unsealed(file)
 
     def doubt(self, works: Iterable[QueueWork]) -> None:
-        """A wave failed, and nobody knows what its tasks wrote: ask the tier before these queues are written again."""
+        """A wave failed, and what its tasks wrote is unknown: read the tier before these queues are written again."""
         for work in works:
             file = self.files.find(work.queue.topic, work.queue.queue_id)
             if file is not None:
                 file.doubt()
 
-    # What the tier says of itself
+    # State of the tier
 
     def _write_manifests(self, cause: ManifestCause | None = None) -> None:
         now_ms = self._clock.now_ms()
@@ -420,7 +492,23 @@ class OffloadBroker:
             if error is not None:
                 self._refuse(run.name, error)
 
-    def _write_manifest(self, run: QueueRun) -> TierError | None:
+    def _name_topics(self, queues: Iterable[QueueKey]) -> None:
+        """Write a manifest for each topic whose id may be in none. Raises TierError.
+
+        Index items carry the id: on another machine it is known from manifests alone.
+        """
+        for queue in sorted(queues):
+            if queue.topic in self._named:
+                continue
+            file = self.files.find_or_create(queue.topic, queue.queue_id)
+            run = self._run(file)
+            if not run.epoch and (error := self._own(file)) is not None:
+                raise error
+            run.causes.add(ManifestCause.COMMIT)
+            self.writer.write_manifest(run, file)
+            self._named.add(queue.topic)
+
+    def _write_manifest(self, run: QueueDispatchState) -> TierError | None:
         file = self.files.find(*run.name)
         try:
             if file is not None:
@@ -438,35 +526,54 @@ class OffloadBroker:
 
     # Small things
 
-    def _note(self, run: QueueRun, file: FlatMessageFile, outcome: Outcome) -> None:
+    def _note(self, run: QueueDispatchState, file: FlatMessageFile, outcome: Outcome) -> None:
         if outcome.rolled:
             self.counts.rolled += outcome.rolled
             run.causes.add(ManifestCause.ROLL)
             self.writer.note_unsealed(file)
         if outcome.gap is not None:
+            gap, keeps_ms = outcome.gap, self.place.retention_ms
             self.counts.gaps += 1
+            self.counts.gap_messages += gap.to_offset - gap.from_offset
             run.causes.add(ManifestCause.GAP)
+            keeps_s = None if keeps_ms is None else keeps_ms // 1000
+            row = {"from": gap.from_offset, "to": gap.to_offset, "reason": gap.reason, "keeps_s": keeps_s}
+            self.gaps.append(self._row(run.name, **row))
             _log.error("queue %s-%d has a gap in the tier: %r", *run.name, outcome.gap)
         if not outcome.done:
             raise outcome.error or TierError(f"{file.queue.logical_path}: a step of its plan did not succeed")
-
-    def _sink(self) -> IndexSink:
-        return NoIndex() if self.index is None else self.index
 
     def _file(self, commit: QueueCommit) -> FlatMessageFile:
         file = self.files.find(commit.queue.topic, commit.queue.queue_id)
         assert file is not None, "a work was made of it"
         return file
 
-    def _run(self, file: FlatMessageFile) -> QueueRun:
+    def _run(self, file: FlatMessageFile) -> QueueDispatchState:
         name = (file.queue.topic, file.queue.queue_id)
-        return self._runs.setdefault(name, QueueRun(name))
+        return self._runs.setdefault(name, QueueDispatchState(name))
 
     def _quietly(self, act: Callable[[], object]) -> None:
         try:
             act()
         except TierError as error:
             _log.warning("left to time: %s", error)
+
+
+def described(record: bytes) -> dict[str, Any]:
+    """A record in words, for an operator who compares two of them."""
+    try:
+        (message,) = decode_records(record)
+    except (CorruptRecord, ValueError):
+        return {"bytes": len(record)}
+    return {
+        "bytes": len(record),
+        "stored_ms": message.store_timestamp_ms,
+        "born_ms": message.born_timestamp_ms,
+        "body_bytes": len(message.body),
+        "body_crc": message.body_crc,
+        "keys": list(message.keys),
+        "tags": message.tags,
+    }
 
 
 def _known(commit: QueueCommit) -> list[SegmentSize]:

@@ -1,81 +1,90 @@
 """The work of one offload task: copy records of some queues behind what the tier has of them.
 
 Runs on an executor, or anywhere else; the store and the tier are opened when first needed and kept by the process.
-The same task run twice, at once or after a failure, writes the same bytes to the same places: it begins where the
-driver says that the queue ends, and the chunks depend on nothing but the records. The driver contract makes the second
+The same task run twice, at once or after a failure, writes the same bytes to the same offsets: it begins where the
+queue ends according to the driver, and the chunks depend only on the records. The driver contract makes the second
 write of the same bytes harmless. Nothing becomes visible here; see `offload_values` for what comes back.
 """
 
 from __future__ import annotations
 
-import os
+import logging
 import time
-import uuid
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import overload
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Protocol, overload
 
 from tiermq.clock import SystemClock
-from tiermq.consumequeue.unit import UNIT, UNIT_BYTES
-from tiermq.errors import StaleWriter, TierError, TierUnavailable
-from tiermq.spark.jobs.offload_values import OffloadTask, QueueCommit, QueueWork, Stop, TaskResult
-from tiermq.store.read_only_store import ReadOnlyStore
-from tiermq.tier.dispatch.execute import execute
+from tiermq.consumequeue.unit import UNIT_BYTES
+from tiermq.errors import CorruptRecord, RemotingError, StaleWriter, TierError, TierUnavailable
+from tiermq.pipeline.index_build import KeyStage, StagedKeys
+from tiermq.pipeline.offload.plan import OffloadTask, QueueCommit, QueueWork, Stop, TaskResult
+from tiermq.pipeline.offload.wire_source import WireSource
+from tiermq.pipeline.worker_cache import driver_of, store_of
+from tiermq.tier.dispatch.dispatch_step import execute
+from tiermq.tier.dispatch.local_source import ReadOnlySource, RecordReader
 from tiermq.tier.dispatch.plan import Upload
-from tiermq.tier.dispatch.read_only_source import ReadOnlySource
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.driver.tier_url import open_driver
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
 from tiermq.tier.flat.flat_segment import FlatSegment
-from tiermq.tier.flat.record_batch import RecordBatch, store_time_at
-from tiermq.tier.index.index_fragment import FragmentBuilder
-from tiermq.tier.index.put_request import IndexRequest, PutOutcome
+from tiermq.tier.index.index_request import FragmentBuilder, PutOutcome
 from tiermq.tier.metadata.broker_lease import BrokerLease
 from tiermq.tier.metadata.database import IN_MEMORY
-from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.metadata.metadata_values import TimeEntry
-from tiermq.tier.metadata.segment_rows import SegmentSize
-from tiermq.tier.metadata.time_index import sample
+from tiermq.tier.metadata.metadata_store import MetadataStore, SegmentSize
+from tiermq.tier.metadata.metadata_values import TimeEntry, sample
+from tiermq.tier.names import index_queue
+from tiermq.tier.queue.records import RecordBatch, store_time_at
+from tiermq.tier.queue.units import log_offset_at
 
-TRAVEL_BYTES_MAX = 256 * 1024
-"""Fragments with more keys than that go through a file: results pass through the JVM, which has no use for keys."""
+_log = logging.getLogger(__name__)
 
 LEASE_CHECK_S = 5.0
 
-_drivers: dict[str, TierDriver] = {}
-_stores: dict[str, ReadOnlyStore] = {}
-
-
-def driver_of(url: str) -> TierDriver:
-    """The tier, opened when first asked for: a client that is used before a fork hangs in the child."""
-    found = _drivers.get(url)
-    if found is None:
-        found = _drivers[url] = open_driver(url)
-    return found
-
-
-def store_of(path: str) -> ReadOnlyStore:
-    """The store directory as it is now."""
-    found = _stores.get(path)
-    if found is None:
-        found = _stores[path] = ReadOnlyStore.open(path)
-    else:
-        found.refresh()
-    return found
+WIRE_THREADS = 4
+"""Queues of a task that are read over the wire beside each other: while one waits, another one is uploaded."""
 
 
 def run_offload_task(task: OffloadTask) -> TaskResult:
-    """Copy what the task names. What the tier refuses ends one queue, and is told; what is unexpected is raised."""
+    """Copy what the task names. An error of the tier ends one queue, and is reported; unexpected errors are raised."""
     began_s = time.process_time()
-    source = ReadOnlySource(store_of(task.store), trusted=True)
-    right = _Right(task, driver_of(task.tier))
+    guard = LeaseGuard(task, driver_of(task.tier))
+    queue = task.works[0].queue
+    stage = KeyStage(guard.driver, index_queue(queue.cluster, queue.broker)) if task.with_index else None
     with MetadataStore(IN_MEMORY) as metadata:
-        commits = [_QueueCopy(task, work, source, right, metadata).run() for work in task.works]
-    return TaskResult(tuple(commits), time.process_time() - began_s)
+        if task.wire is None:
+            local = ReadOnlySource(store_of(task.store), trusted=True)
+            commits = [_QueueCopy(task, work, local, guard, metadata, stage).run() for work in task.works]
+        else:
+            ranges = [(work.queue.name, work.from_offset, work.to_offset) for work in task.works]
+            with (
+                closing(WireSource(task.wire, ranges, task.rate)) as wire,
+                ThreadPoolExecutor(WIRE_THREADS, thread_name_prefix="offload-copy") as pool,
+            ):
+                copied = pool.map(lambda work: _QueueCopy(task, work, wire, guard, metadata, stage).run(), task.works)
+                commits = list(copied)
+    return TaskResult(tuple(commits), _staged(stage), time.process_time() - began_s)
 
 
-class _Right:
-    """Whether the driver of this task still may write. Asked at the beginning and every few seconds."""
+def _staged(stage: KeyStage | None) -> tuple[StagedKeys, ...]:
+    """Where the keys are. Without them the records are committed nevertheless, and are indexed from the tier later."""
+    try:
+        return () if stage is None else stage.finish()
+    except TierError as error:
+        _log.warning("the keys of this task could not be staged: %s", error)
+        return ()
+
+
+class TaskSource(RecordReader, Protocol):
+    """What a task reads of: a store directory, or a broker."""
+
+    def size_at(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """The size of the record at exactly that offset; None when there is none."""
+        ...
+
+
+class LeaseGuard:
+    """Whether the job of this task still may write its broker. Asks at the beginning and every few seconds."""
 
     def __init__(self, task: OffloadTask, driver: TierDriver) -> None:
         queue = task.works[0].queue
@@ -92,27 +101,33 @@ class _Right:
         if found is None or (found.owner, found.epoch) != (self._claim.owner, self._claim.epoch):
             raise StaleWriter(
                 f"{self._lease.name}: this task works for {self._claim.owner} with epoch {self._claim.epoch}, but the "
-                f"broker now belongs to {'nobody' if found is None else f'{found.owner} (epoch {found.epoch})'}"
+                f"broker now belongs to {'no owner' if found is None else f'{found.owner} (epoch {found.epoch})'}"
             )
         self._asked_s = now_s
 
 
 class _QueueCopy:
-    """One queue of a task. Also the index of its commits: it keeps what the driver's index must know."""
+    """One queue of a task. Also the index of its commits: it collects their keys, and stages them at the end."""
 
     def __init__(
-        self, task: OffloadTask, work: QueueWork, source: ReadOnlySource, right: _Right, metadata: MetadataStore
+        self,
+        task: OffloadTask,
+        work: QueueWork,
+        source: TaskSource,
+        guard: LeaseGuard,
+        metadata: MetadataStore,
+        stage: KeyStage | None,
     ) -> None:
         self._task = task
         self._work = work
         self._source = source
-        self._right = right
+        self._guard = guard
         with metadata.transaction():
             metadata.put_topic(work.topic)
             for segment in (work.log, work.units):
                 metadata.put_segment(segment)
         self._file = FlatMessageFile(
-            right.driver,
+            guard.driver,
             metadata,
             work.queue,
             SystemClock(),
@@ -122,8 +137,9 @@ class _QueueCopy:
         self._file.trust_metadata()
         self._last_entry = work.last_entry
         self._entries: list[TimeEntry] = []
+        self._stage = stage
         self._keys: FragmentBuilder | None = None
-        if task.with_index:
+        if stage is not None:
             queue = work.queue
             self._keys = FragmentBuilder(queue.topic, work.topic.id, queue.queue_id, self._file.log.commit_offset)
 
@@ -135,12 +151,16 @@ class _QueueCopy:
             stop, error = Stop.UNAVAILABLE, str(found)
         except TierError as found:
             stop, error = Stop.REFUSED, str(found)
+        except RemotingError as found:
+            stop, error = Stop.NO_SOURCE, str(found)
+        except CorruptRecord as found:
+            stop, error = Stop.DAMAGED, str(found)
         return self._told(stop, error)
 
     def _copy(self) -> Stop:
         file, settings = self._file, self._task.settings
         while file.commit_offset < self._work.to_offset:
-            self._right.check()
+            self._guard.check()
             offset = file.commit_offset
             size = self._source.size_at(self._work.queue.topic, self._work.queue.queue_id, offset)
             if size is None:
@@ -160,7 +180,7 @@ class _QueueCopy:
                 return Stop.NO_RECORD
         return Stop.TARGET
 
-    # What `execute` tells its index
+    # Input of the index
 
     def put_batch(self, batch: RecordBatch, _topic: str, _topic_id: int, _queue_id: int) -> PutOutcome:
         if self._keys is not None:
@@ -174,10 +194,7 @@ class _QueueCopy:
             self._entries.append(self._last_entry)
         return PutOutcome.SUCCESS
 
-    def put_request(self, _request: IndexRequest) -> PutOutcome:
-        raise NotImplementedError("batches are put as batches")
-
-    # What the driver is told
+    # Result for the driver
 
     def _told(self, stop: Stop, error: str) -> QueueCommit:
         file, work = self._file, self._work
@@ -191,15 +208,10 @@ class _QueueCopy:
             stop,
             error,
         )
-        if self._keys is None or commit.messages == 0:
-            return commit
-        fragment = self._keys.build()
-        if len(fragment.keys) <= TRAVEL_BYTES_MAX or not self._task.spool:
-            return replace(commit, fragment=fragment)
-        path = os.path.join(self._task.spool, f"{uuid.uuid4().hex}.keys")
-        with open(path, "wb") as stream:
-            stream.write(fragment.keys)
-        return replace(commit, fragment=replace(fragment, keys=b""), fragment_path=path)
+        if self._stage is not None and self._keys is not None and commit.messages:
+            fragment = self._keys.build()
+            self._stage.add(work.queue, work.topic.id, fragment.start, fragment.end, fragment.keys)
+        return commit
 
 
 def _size_of(segment: FlatSegment) -> SegmentSize:
@@ -211,11 +223,12 @@ def _size_of(segment: FlatSegment) -> SegmentSize:
         segment.crc32,
         segment.begin_offset,
         segment.end_offset,
+        segment.sums,
     )
 
 
 class _Places(Sequence[int]):
-    """Where the records of units lie, read one by one: a search looks at a few of them only."""
+    """The log offsets of units, read one by one: a search reads only a few of them."""
 
     def __init__(self, units: bytes | memoryview) -> None:
         self._units = units
@@ -230,4 +243,4 @@ class _Places(Sequence[int]):
     def __getitem__(self, number: int | slice) -> int | list[int]:
         if isinstance(number, slice):
             return [self[each] for each in range(*number.indices(len(self)))]
-        return int(UNIT.unpack_from(self._units, number * UNIT_BYTES)[0])
+        return log_offset_at(self._units, number)

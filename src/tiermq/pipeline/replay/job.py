@@ -1,33 +1,31 @@
-"""replay: a range of history, filtered and mapped, back into a topic of a store directory, at a chosen rate.
+"""replay: a range of history, filtered and mapped, back into topics, at a chosen rate.
 
-    plan (ranges are fixed at the start) ─► tasks read, filter, map, stage ─► the driver puts ─► flush ─► record
+    store directory   plan ─► tasks read, filter, map, stage ─► the driver puts ─► flush ─► record
+    running brokers   plan ─► tasks read, filter, map, send ─► record; see `wire_job`
 
-Messages of a queue keep their order. A store directory has one writer, so putting is the driver's; everything that
-costs before it runs on executors, a few bundles ahead. A replay that is stopped or dies goes on where it was when it is
-run again with the same record, and puts nothing twice.
+The ranges are fixed at the start, and messages of a queue keep their order. A store directory has one writer, so
+putting is the driver's; everything that costs before it runs on executors, a few bundles ahead. A replay that is
+stopped or dies resumes when it is run again with the same record. Into a directory it puts nothing twice.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tiermq.errors import BadOption, ForeignCheckpoint, StoreError
-from tiermq.history.key_lookup import plan_history
-from tiermq.history.losses import describe
-from tiermq.history.open_history import open_history
 from tiermq.history.planning import bundle_tasks
-from tiermq.history.scan_values import OffsetBounds, ScanPlan
-from tiermq.spark.jobs.asked_history import require_queues
-from tiermq.spark.jobs.job_report import JobReport
-from tiermq.spark.jobs.job_tasks import JobTasks
-from tiermq.spark.jobs.replay_record import Replayed, ReplayRecord
-from tiermq.spark.jobs.replay_task import (
+from tiermq.pipeline.job_report import JobReport
+from tiermq.pipeline.replay.message import ROW_COLUMNS, ReplayMapping, function_of
+from tiermq.pipeline.replay.pace import Pace
+from tiermq.pipeline.replay.plan import Planning, note, ranges_of, show_plan, table_bounds
+from tiermq.pipeline.replay.record import Replayed, ReplayRecord
+from tiermq.pipeline.replay.task import (
     ReplayTask,
     StagedMessage,
     StagedReplay,
@@ -35,24 +33,19 @@ from tiermq.spark.jobs.replay_task import (
     read_staged_replay,
     stage_replay,
 )
-from tiermq.spark.jobs.replay_values import ROW_COLUMNS, ReplayMapping, function_of
-from tiermq.spark.jobs.task_runner import Progress
-from tiermq.spark.option_table import Use
-from tiermq.spark.options import SinkOptions, SourceOptions
-from tiermq.spark.sink.sink_store import open_sink_store
-from tiermq.spark.source.builder import option_texts
-from tiermq.spark.source.scan_request import NOTHING, base_request, bounded_request, open_catalog
-from tiermq.spark.tables.exported_ranges import ExportedRanges, queue_text
-from tiermq.spark.tables.table_files import table_files
+from tiermq.pipeline.replay.wire_job import WireReplay
+from tiermq.pipeline.replay.wire_record import record_url
+from tiermq.pipeline.replay.wire_task import WireTarget
+from tiermq.pipeline.scan.scan_request import base_request
+from tiermq.pipeline.scan.scan_spec import NOWHERE, scan_spec
+from tiermq.pipeline.store_directory import open_store
+from tiermq.pipeline.task_runner import JobTasks, Progress, TaskRunner
 from tiermq.store.local_store import LocalStore
-from tiermq.tier.names import QueueKey
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tiermq.tables.commit_journal import ExportedRanges
+from tiermq.tables.table_files import table_files
 
 BUNDLE_BYTES = 32 << 20
 PUT_AT_ONCE = 1000
-RATE_STEPS_PER_SECOND = 10
 Wait = Callable[[float], object]
 
 
@@ -66,13 +59,15 @@ class ReplayTarget:
 
 
 def replay(
-    spark: SparkSession | None,
+    runner: TaskRunner | None,
     *,
-    into: str | Path,
+    into: str | Path | None = None,
+    namesrv: WireTarget | str | None = None,
     record: str | Path,
     topic: Any = None,
     to_topic: str | None = None,
     queue_count: int | None = None,
+    create: int | None = None,
     properties: Mapping[str, str] | None = None,
     function: str | None = None,
     rate: float | None = None,
@@ -85,24 +80,39 @@ def replay(
     wait: Wait | None = None,
     **source: Any,
 ) -> JobReport:
-    """Put messages of a history, or of an exported `table`, into the store directory `into`. Without `spark` here.
+    """Put messages of a history, or of an exported `table`, into the store directory `into`, or send those of a history
+    to the brokers of the name servers `namesrv`. Without a `runner` in this process.
 
-    `topic` and `source` (tier, store, keys, tags, since, until, offsets, queues) say which, as in `messages`.
-    `function` is `module:function`: it takes a ReplayMessage and returns one, or None to leave it out. `record` is a
-    directory of this replay's own; give it again to go on. Raises BadOption, BadHistory, ForeignCheckpoint and DataLoss
-    before anything is put, StoreLocked when somebody has the store open.
+    `topic` and `source` (tier, store, broker, keys, tags, since, until, offsets, queues) select messages, as in
+    `scan_spec`. `function` is `module:function`: it takes a ReplayMessage and returns one, or None to leave it out.
+    `record` is a directory of this replay's own, to brokers also a URL; pass it again to resume. `create`: topics that
+    brokers do not have are created with this number of queues at each. Raises BadOption, BadHistory, ForeignCheckpoint
+    and DataLoss before anything is put, StoreLocked when another process has the store open, RequestRefused when
+    brokers do not permit sends, and RemotingError when they cannot be reached.
     """
-    low, high = source.get("offsets") or (None, None)
-    if low is not None and high is not None and low > high:
-        raise BadOption(f"expected offsets (from, to) with from before to, found ({low}, {high})")
+    spec = scan_spec(topic=topic, **source)
+    if table is None:
+        spec.require_place()
+    elif spec.place != NOWHERE:
+        raise BadOption("a replay reads a history or a table: leave out tier and store, or the table")
     mapping = ReplayMapping(to_topic, queue_count, tuple(sorted((properties or {}).items())), function)
     check_mapping(mapping, rate)
-    sink = SinkOptions.of({"store": str(into)})
-    target = ReplayTarget(sink.store, mapping, rate)
-    job = _Replay(JobTasks(spark, "replay"), target, Path(record).absolute(), stop or threading.Event(), progress)
-    job.sink, job.wait = sink, wait or job.stop.wait
+    spec = dataclasses.replace(spec, partition_bytes=BUNDLE_BYTES, fail_on_data_loss=not allow_loss)
+    planning = Planning(spec, table, catalog)
+    tasks, stop = JobTasks(runner, "replay"), stop or threading.Event()
+    job: _Replay | WireReplay
+    if namesrv is not None:
+        if into is not None or table is not None:
+            raise BadOption("to brokers goes a history: leave out into and table, or namesrv")
+        target = WireTarget(namesrv) if isinstance(namesrv, str) else namesrv
+        job = WireReplay(tasks, target, mapping, rate, create, record_url(record), stop, progress)
+    elif into is None or create is not None:
+        raise BadOption("say where messages go: into (a store directory) or namesrv (brokers, which may have create)")
+    else:
+        store = ReplayTarget(os.path.abspath(os.path.expanduser(into)), mapping, rate)
+        job = _Replay(tasks, store, Path(record).absolute(), stop, progress)
+        job.wait = wait or stop.wait
     job.report.dry_run = dry_run
-    planning = _Planning(topic, source, table, catalog, allow_loss)
     with job.report.timed():
         job.run(planning)
     return job.report
@@ -119,42 +129,6 @@ def check_mapping(mapping: ReplayMapping, rate: float | None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Planning:
-    """What is to be replayed, before it is known where it lies."""
-
-    topic: Any
-    source: dict[str, Any]
-    table: str | None
-    catalog: str | None
-    allow_loss: bool
-
-    @property
-    def options(self) -> SourceOptions:
-        place = {"tier": "memory://table"} if self.table is not None else {}
-        return SourceOptions.of(option_texts(topic=self.topic, **{**self.source, **place}), Use.BATCH)
-
-    @property
-    def asked(self) -> dict[str, str]:
-        texts = option_texts(topic=self.topic, **self.source)
-        return {**texts, "table": self.table or ""}
-
-    def plan(self, record: ReplayRecord | None) -> ScanPlan:
-        """The scan; of what a record that is there has left. Raises BadHistory, DataLoss."""
-        options = self.options
-        request = base_request(options, ROW_COLUMNS)
-        with open_history(options.place) as history:
-            history_catalog = open_catalog(history, options, request)
-            request = bounded_request(options, request, history_catalog)
-            require_queues(history_catalog, options)
-            if record is not None:
-                bounds = {queue.key: NOTHING for queue in history_catalog.queues()} | left_of(record)
-                request = dataclasses.replace(request, bounds=bounds)
-            return plan_history(
-                history_catalog, request, max_bytes_per_partition=BUNDLE_BYTES, loss_is_error=not self.allow_loss
-            )
-
-
-@dataclass(frozen=True, slots=True)
 class _Work:
     """A task before it has a name, and how much it reads."""
 
@@ -162,20 +136,9 @@ class _Work:
     given: dict[str, Any]
 
 
-def left_of(record: ReplayRecord) -> dict[QueueKey, OffsetBounds]:
-    """What is left of each queue: what went meanwhile and was replayed before is not missed."""
-    left = {}
-    for queue in record.ranges.queues():
-        found = record.ranges.of(queue)
-        begin, end = max(found[0][0], record.next_offset(queue)), found[-1][1]
-        left[queue] = OffsetBounds(begin, end) if begin < end else NOTHING
-    return left
-
-
 class _Replay:
     """One run. Belongs to one thread."""
 
-    sink: SinkOptions
     wait: Wait
 
     def __init__(
@@ -189,7 +152,7 @@ class _Replay:
         self._bytes = 0  # What the bundles that are put have read: the progress.
         self.report = JobReport("replay", target.store, master=tasks.master)
 
-    def run(self, planning: _Planning) -> None:
+    def run(self, planning: Planning) -> None:
         asked = {**planning.asked, "into": self._target.store, "mapping": asdict(self._target.mapping)}
         record = ReplayRecord.find(self._record_path, asked)
         if record is not None:
@@ -206,7 +169,7 @@ class _Replay:
             self._note("there is nothing in what was asked for: it has expired, or was never stored")
         if self.report.dry_run:
             return
-        with open_sink_store(self.sink) as store:
+        with open_store(self._target.store) as store:
             self._require_unchanged(record, asked)
             if record is None:
                 ends = {(topic, queue): store.max_offset(topic, queue) for topic, queue in store.simple_queues()}
@@ -223,7 +186,7 @@ class _Replay:
                 record.finish()
 
     def _require_unchanged(self, record: ReplayRecord | None, asked: dict[str, Any]) -> None:
-        """Raises ForeignCheckpoint: whoever had the store until now may have been this same replay."""
+        """Raises ForeignCheckpoint: the previous owner of the store may have been this same replay."""
         again = ReplayRecord.find(self._record_path, asked)
         if (again is None) != (record is None) or (again and record and again.count != record.count):
             raise ForeignCheckpoint(
@@ -231,32 +194,19 @@ class _Replay:
                 "when that one has ended"
             )
 
-    def _works(self, planning: _Planning, record: ReplayRecord | None) -> tuple[list[_Work], ExportedRanges]:
+    def _works(self, planning: Planning, record: ReplayRecord | None) -> tuple[list[_Work], ExportedRanges]:
         if planning.table is not None:
             return self._table_works(planning, record), ExportedRanges()
         plan = planning.plan(record)
-        ranges = ExportedRanges()
-        for task in plan.tasks:
-            ranges.add(task.queue, task.from_offset, task.to_offset)
-        for loss in plan.losses:
-            self._note(f"lost, and left out: {describe(loss)}")
-        self.report.planned["messages"] = ranges.messages
-        self.report.details["queues"] = [
-            {"queue": queue_text(queue), "ranges": [list(each) for each in ranges.of(queue)]}
-            for queue in ranges.queues()
-        ]
+        ranges = ranges_of(plan)
+        show_plan(self.report, ranges, plan)
         bundles = bundle_tasks(plan.tasks, max_bytes=BUNDLE_BYTES)
         return [_Work(bundle.log_bytes, {"bundle": bundle}) for bundle in bundles], ranges
 
-    def _table_works(self, planning: _Planning, record: ReplayRecord | None) -> list[_Work]:
+    def _table_works(self, planning: Planning, record: ReplayRecord | None) -> list[_Work]:
         assert planning.table is not None
-        if planning.source.get("tier") or planning.source.get("store"):
-            raise BadOption("a replay reads a history or a table: leave out tier and store, or the table")
-        request = base_request(planning.options, ROW_COLUMNS)
-        low, high = planning.source.get("offsets") or (None, None)
-        bounds: dict[str, Any] = {"from_offset": low or 0}
-        if high is not None:
-            bounds["to_offset"] = high
+        request = base_request(planning.spec, ROW_COLUMNS)
+        bounds = table_bounds(planning.spec)
         place, files, notes = table_files(planning.table, planning.catalog, ROW_COLUMNS)
         for text in notes:
             self._note(text)
@@ -273,7 +223,7 @@ class _Replay:
 
     def _put_all(self, store: LocalStore, record: ReplayRecord, works: Sequence[_Work]) -> bool:
         """Whether everything was put; False when it was stopped."""
-        pace = Pace(self._target.rate, self.wait)
+        pace = Pace(self._target.rate, at_once=PUT_AT_ONCE)
         at_once = 2 * self._tasks.parallelism
         for at in range(0, len(works), at_once):
             some = works[at : at + at_once]
@@ -307,12 +257,13 @@ class _Replay:
                 self.report.add(messages=len(some))
                 rows += len(some)
                 self._progress(before + size * rows // staged.rows, total)
-                pace.after(len(some))
+                if (rest_s := pace.after(len(some))) > 0:
+                    self.wait(rest_s)
         self._bytes = before + size
         self._progress(self._bytes, total)
 
     def _note(self, text: str) -> None:
-        self.report.details.setdefault("notes", []).append(text)
+        note(self.report, text)
 
 
 def clear(staging: Path) -> None:
@@ -338,28 +289,3 @@ def put(store: LocalStore, messages: Sequence[StagedMessage]) -> list[Replayed]:
         Replayed(each.source, each.message.topic, each.message.queue_id, result.queue_offset)
         for each, result in zip(messages, results, strict=True)
     ]
-
-
-class Pace:
-    """Waits so that on the average no more than `rate` messages per second go through."""
-
-    def __init__(self, rate: float | None, wait: Wait, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._rate = rate
-        self._wait = wait
-        self._now_s = now_s
-        self._began_s: float | None = None
-        self._count = 0
-        steps = PUT_AT_ONCE if rate is None else int(rate / RATE_STEPS_PER_SECOND)
-        self.at_once = max(1, min(PUT_AT_ONCE, steps))
-
-    def after(self, count: int) -> None:
-        """Wait until as many messages more are due."""
-        if self._rate is None:
-            return
-        now_s = self._now_s()
-        if self._began_s is None:
-            self._began_s = now_s
-        self._count += count
-        due_s = self._began_s + self._count / self._rate
-        if due_s > now_s:
-            self._wait(due_s - now_s)

@@ -51,7 +51,7 @@ class SourcePosition:
 
 @dataclass(frozen=True, slots=True)
 class ReplayMessage:
-    """A message on its way. A function changes it with `dataclasses.replace`; `source` tells and is not changed."""
+    """A message to replay. A function changes it with `dataclasses.replace`; `source` is information only."""
 
     topic: str
     body: bytes

@@ -1,14 +1,14 @@
-"""The record of a replay: what it is, and where each message went. By it a replay that was stopped goes on.
+"""The record of a replay: its parameters, and the new offset of each message. A stopped replay resumes from it.
 
-    <record>/replay.json   what was asked for, the ranges as they were at the start, and where queues of the store ended
+    <record>/replay.json   the request, the ranges at the start, and where queues of the store ended
     <record>/offsets.csv   one line per message: broker, topic, queue, offset where it was; topic, queue, offset now
-    <record>/problems.txt  what was damaged or lost on the way, one line each
-    <record>/staging/      files of tasks, which go when their messages are put
+    <record>/problems.txt  damaged or lost messages, one line each
+    <record>/staging/      files of tasks, deleted when their messages are put
 
-Lines are written after the messages that they tell of are durable. A replay that dies in between has put messages which
-no line tells of: they are found in the store, behind the ends that are known, by the mark that each of them has.
+Lines are written after their messages are durable. A replay that dies in between has put messages
+without a line: they are found in the store, after the known ends, by the mark of each message.
 
-Messages of a queue are put in their order, so everything before the last one that a line tells of is dealt with.
+Messages of a queue are put in their order, so everything before the last message with a line is done.
 """
 
 from __future__ import annotations
@@ -26,17 +26,16 @@ from typing import Any
 from tiermq.errors import ForeignCheckpoint, StoreError
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.message.properties import get_property
-from tiermq.spark.jobs.replay_values import MARK, SourcePosition
-from tiermq.spark.tables.exported_ranges import ExportedRanges
+from tiermq.message.topic_name import QueueName
+from tiermq.pipeline.replay.message import MARK, SourcePosition
 from tiermq.status import GetStatus
 from tiermq.store.local_store import LocalStore
+from tiermq.tables.commit_journal import ExportedRanges
 from tiermq.tier.names import QueueKey
 
 HEADER = ("sourceBroker", "sourceTopic", "sourceQueueId", "sourceOffset", "topic", "queueId", "queueOffset")
-_PAGE = 256
+PAGE = 256
 _BLOCK_BITS = 16
-Target = tuple[str, int]
-"""A topic and a queue id of the store that is replayed into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class Replayed:
 
 
 class ReplayRecord:
-    """One directory. Belongs to one thread, of the one process that runs the replay."""
+    """One directory. Belongs to one thread of the replay's process."""
 
     def __init__(self, path: Path, document: dict[str, Any]) -> None:
         self.path = path
@@ -60,7 +59,7 @@ class ReplayRecord:
         self.is_finished: bool = document["finished"]
         self.problems: list[str] = []
         self._document = document
-        self._ends: dict[Target, int] = {(topic, int(queue)): end for topic, queue, end in document["ends"]}
+        self._ends: dict[QueueName, int] = {(topic, int(queue)): end for topic, queue, end in document["ends"]}
         self._done: dict[tuple[str, str, int], OffsetSet] = {}
         self._next: dict[tuple[str, str, int], int] = {}
         self.count = 0
@@ -82,14 +81,9 @@ class ReplayRecord:
             is_whole = False
         if not is_whole:
             raise ForeignCheckpoint(f"{file}: expected the record of a replay, found something else; give another")
-        differences = [
-            f"{name} was {document['asked'].get(name)!r} and is {value!r}"
-            for name, value in json.loads(json.dumps(asked)).items()
-            if document["asked"].get(name) != value
-        ]
-        if differences:
+        if told := differences(document["asked"], asked):
             raise ForeignCheckpoint(
-                f"{path}: the record of another replay: {'; '.join(differences)}. Ask for the same again to go on, or "
+                f"{path}: the record of another replay: {told}. Ask for the same again to go on, or "
                 "give a record of its own"
             )
         return cls(path, document)
@@ -100,7 +94,7 @@ class ReplayRecord:
         path: Path,
         asked: dict[str, Any],
         ranges: ExportedRanges,
-        ends: dict[Target, int],
+        ends: dict[QueueName, int],
         files: Iterable[str] = (),
     ) -> ReplayRecord:
         """A new record, of ranges of a history or of files of a table. Durable on return."""
@@ -117,12 +111,12 @@ class ReplayRecord:
         return cls(path, document)
 
     def finish(self) -> None:
-        """Say that nothing is left. Durable on return."""
+        """Record that nothing is left. Durable on return."""
         self.is_finished = self._document["finished"] = True
         _write(self.path, self._document)
 
     def tell(self, problems: Iterable[str]) -> None:
-        """Keep what was damaged or lost: whoever goes on does not read it again."""
+        """Record what was damaged or lost: a resumed replay does not read it again."""
         new = [text for text in dict.fromkeys(problems) if text not in self.problems]
         if new:
             with open(self._told, "a", encoding="utf-8") as file:
@@ -140,7 +134,7 @@ class ReplayRecord:
         return self.path / "staging"
 
     def add(self, lines: Iterable[Replayed]) -> None:
-        """Write lines, durably. The messages that they tell of must be durable before."""
+        """Write lines, durably. Their messages must be durable before."""
         some = list(lines)
         if not some:
             return
@@ -173,7 +167,7 @@ class ReplayRecord:
         return found is not None and source.queue_offset in found
 
     def recover(self, store: LocalStore) -> int:
-        """Write the lines of messages that were put and not told of; how many. Raises StoreError."""
+        """Write the missing lines of messages that were put; returns their number. Raises StoreError."""
         queues = {(topic, queue) for topic, queue in store.simple_queues()}
         found = [
             line
@@ -189,7 +183,7 @@ class ReplayRecord:
     def _marked(self, store: LocalStore, topic: str, queue_id: int, offset: int) -> Iterator[Replayed]:
         prefix = f"{self.name}:"
         while offset < store.max_offset(topic, queue_id):
-            page = store.get(topic, queue_id, offset, _PAGE)
+            page = store.get(topic, queue_id, offset, PAGE)
             for message in page.messages:
                 mark = (get_property(message.encoded_properties, MARK.encode()) or b"").decode(errors="replace")
                 if mark.startswith(prefix):
@@ -198,7 +192,7 @@ class ReplayRecord:
             if page.next_offset <= offset or page.status not in (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE):
                 raise StoreError(
                     f"{topic}, queue {queue_id}: expected to read on at {offset}, found {page.status.name}; what the "
-                    "replay has put there cannot be told: check the store"
+                    "replay has put there cannot be determined: check the store"
                 )
             offset = page.next_offset
 
@@ -212,7 +206,7 @@ class ReplayRecord:
         self.count += 1
 
     def _read_lines(self) -> Path:
-        """Take in what was written, and cut off a line that a crash tore."""
+        """Load what was written, and cut off a torn line."""
         path = self.path / "offsets.csv"
         if not path.exists():
             return path
@@ -247,6 +241,15 @@ class OffsetSet:
         block = self._blocks.get(offset >> _BLOCK_BITS)
         at = offset & ((1 << _BLOCK_BITS) - 1)
         return block is not None and bool(block[at >> 3] & (1 << (at & 7)))
+
+
+def differences(before: dict[str, Any], asked: dict[str, Any]) -> str:
+    """How a request differs from the recorded one, as text; empty when it does not."""
+    return "; ".join(
+        f"{name} was {before.get(name)!r} and is {value!r}"
+        for name, value in json.loads(json.dumps(asked)).items()
+        if before.get(name) != value
+    )
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:

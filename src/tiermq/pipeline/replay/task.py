@@ -1,6 +1,6 @@
 """One task of a replay: read, filter, map, and leave the messages in a staged file for the driver to put. Pure.
 
-    <record>/staging/<stem>-<random>.arrow     the source's place, then the message with its properties encoded
+    <record>/staging/<stem>-<random>.arrow     the source's offset, then the message with its properties encoded
 
 The staging directory must be one that the driver and the executors share; with a local master it is.
 """
@@ -18,15 +18,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tiermq.clock import EVER_MS
 from tiermq.errors import IllegalMessage, StagingLost
 from tiermq.history.arrow_batch import OnCorrupt, decode_run
-from tiermq.history.losses import describe
+from tiermq.history.arrow_schema import CORRUPT
 from tiermq.history.open_history import worker_history
 from tiermq.history.reading import read_task
-from tiermq.history.scan_values import EVER_MS, Loss, ScanBundle, ScanCounters, ScanRequest
+from tiermq.history.scan_values import Loss, ScanBundle, ScanCounters, ScanRequest, ScanTask, describe
 from tiermq.kernel import Message
 from tiermq.message.properties import UNIQ_KEY
-from tiermq.spark.jobs.replay_values import (
+from tiermq.pipeline.replay.message import (
     MARK,
     ROW_COLUMNS,
     ReplayMapping,
@@ -34,9 +35,8 @@ from tiermq.spark.jobs.replay_values import (
     SourcePosition,
     message_of_row,
 )
-from tiermq.spark.tables.data_place import DataPlace
+from tiermq.tables.data_place import DataPlace
 
-CORRUPT = "_corrupt"
 STAGED_SCHEMA = pa.schema(
     [
         ("source", pa.string()),
@@ -75,7 +75,7 @@ class ReplayTask:
 
 @dataclass(frozen=True, slots=True)
 class StagedReplay:
-    """What a task tells the driver."""
+    """A task's result for the driver."""
 
     path: str = ""
     rows: int = 0
@@ -107,12 +107,9 @@ def stage_replay(task: ReplayTask) -> StagedReplay:
                 if task.file is not None and not _is_wanted(row, task):
                     continue
                 read += 1
-                if row.get(CORRUPT) is not None:
-                    problems.append(f"{row['topic']}-{row['queueId']} offset {row['queueOffset']}: {row[CORRUPT]}")
-                    continue
-                made = task.mapping.apply(message_of_row(row))
+                made = made_of_row(row, task.mapping, problems)
                 if made is not None:
-                    staged.append(_staged_row(task.name, made))
+                    staged.append(staged_row(task.name, made))
             rows += len(staged)
             if staged:
                 writer.write_batch(pa.RecordBatch.from_pylist(staged, schema=STAGED_SCHEMA))
@@ -144,7 +141,16 @@ def read_staged_replay(staged: StagedReplay) -> Iterator[list[StagedMessage]]:
             yield [_staged_message(row) for row in batch.to_pylist()]
 
 
-def _staged_row(name: str, made: ReplayMessage) -> dict[str, Any]:
+def made_of_row(row: dict[str, Any], mapping: ReplayMapping, problems: list[str]) -> ReplayMessage | None:
+    """What is replayed of a row; None for one that is left out. A damaged one is added to the problems."""
+    if row.get(CORRUPT) is not None:
+        problems.append(f"{row['topic']}-{row['queueId']} offset {row['queueOffset']}: {row[CORRUPT]}")
+        return None
+    return mapping.apply(message_of_row(row))
+
+
+def staged_row(name: str, made: ReplayMessage) -> dict[str, Any]:
+    """The message with its properties encoded, and with the mark of the replay `name`. Raises IllegalMessage."""
     properties = {**made.properties, MARK: f"{name}:{made.source.text}"}
     try:
         message = Message(made.topic, made.body, made.queue_id, keys=made.keys, tags=made.tags, properties=properties)
@@ -170,13 +176,19 @@ def _staged_message(row: dict[str, Any]) -> StagedMessage:
 
 
 def _bundle_batches(task: ReplayTask, counters: ScanCounters, problems: list[str]) -> Iterator[pa.RecordBatch]:
+    assert task.bundle is not None
+    for each in task.bundle.tasks:
+        yield from scanned(each, counters, problems)
+
+
+def scanned(scan: ScanTask, counters: ScanCounters, problems: list[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of a scan, damaged ones among them. What is lost and need not be there is added to the problems."""
+
     def lost(loss: Loss) -> None:
         problems.append(describe(loss))
 
-    assert task.bundle is not None
-    for each in task.bundle.tasks:
-        for run in read_task(worker_history(each.place), each, counters, lost):
-            yield from decode_run(run, [*ROW_COLUMNS, CORRUPT], each.request, on_corrupt=OnCorrupt.ROW)
+    for run in read_task(worker_history(scan.place), scan, counters, lost):
+        yield from decode_run(run, [*ROW_COLUMNS, CORRUPT], scan.request, on_corrupt=OnCorrupt.ROW)
 
 
 def _file_batches(task: ReplayTask) -> Iterator[pa.RecordBatch]:

@@ -1,27 +1,26 @@
-"""Offsets as users write them: a word, or JSON by topic, broker and queue.
+"""Offsets of queues: an end of every queue, one number for all, or numbers by topic, broker and queue.
 
-    earliest | latest | 100                           of every queue; a number as far as a queue has it
     {"orders": {"broker-a": {"0": 100, "1": -1}}}     topic, broker, queue
     {"orders": {"0": 100}}                            topic, queue: where a topic has one broker
-    {"orders": {"0": 1767225600000}}                  the same shapes with times, where an option is by timestamp
-    {"orders": [0, 1]} {"orders": {"broker-a": [0]}}  `assign`
+    {"orders": {"0": 1767225600000}}                  the same shapes with times
+    {"orders": [0, 1]} {"orders": {"broker-a": [0]}}  queues without a number
 
 As with Kafka, the number -2 stands for the earliest offset and -1 for the latest one.
-Every complaint says where in the text, or at which entry.
+A document that is wrong is a ValueError that names the entry.
 """
 
 from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tiermq.settings import LONG_MAX
+
 LATEST_NUMBER = -1
 EARLIEST_NUMBER = -2
-LONG_MAX = (1 << 63) - 1
-_EXCERPT = 24
 
 
 class Edge(enum.StrEnum):
@@ -40,7 +39,7 @@ class EveryQueue:
 
 @dataclass(frozen=True, slots=True)
 class QueueNumber:
-    """A number for one queue. `broker` is empty when it was not said; a number below 0 is an edge."""
+    """A number for one queue. `broker` is empty if not given; a number below 0 is an edge."""
 
     topic: str
     broker: str
@@ -49,31 +48,23 @@ class QueueNumber:
 
     @property
     def queue(self) -> str:
-        """The queue in words."""
+        """The queue as text."""
         return " ".join(filter(None, [self.topic, self.broker, str(self.queue_id)]))
 
 
-def read_offsets(text: str) -> Edge | EveryQueue | tuple[QueueNumber, ...]:
-    """`startingOffsets`, `endingOffsets`: a word, a number or JSON with offsets."""
-    word = text.strip().lower()
-    if word in list(Edge):
-        return Edge(word)
-    if word.isascii() and word.isdigit() and int(word) <= LONG_MAX:
-        return EveryQueue(int(word))
-    if not word.startswith("{"):
-        raise ValueError('earliest, latest, an offset, or JSON such as {"topic": {"broker-a": {"0": 100}}}')
-    return tuple(_numbers(_parse(text), lowest=EARLIEST_NUMBER))
+QueueOffsets = Edge | EveryQueue | tuple[QueueNumber, ...]
+"""Where queues begin or end."""
 
 
-def read_times(text: str) -> tuple[QueueNumber, ...]:
-    """`startingOffsetsByTimestamp`, `endingOffsetsByTimestamp`: JSON with ms since 1970."""
-    return tuple(_numbers(_parse(text), lowest=0))
+def queue_numbers(document: Any, *, lowest: int = EARLIEST_NUMBER) -> tuple[QueueNumber, ...]:
+    """Offsets by queue; with `lowest=0` times in ms since 1970. Raises ValueError."""
+    return _without_doubles(list(_numbers_of_topics(document, lowest)))
 
 
-def read_queues(text: str) -> tuple[QueueNumber, ...]:
-    """`assign`: JSON with lists of queue ids."""
+def queue_list(document: Any) -> tuple[QueueNumber, ...]:
+    """Queues by topic and broker, without numbers. Raises ValueError."""
     found = []
-    for topic, of_topic in _items(_parse(text), "topics"):
+    for topic, of_topic in _items(document, "topics"):
         brokers = {"": of_topic} if isinstance(of_topic, list) else dict(_items(of_topic, f"{topic!r}: brokers"))
         for broker, ids in brokers.items():
             where = " > ".join(repr(name) for name in (topic, broker) if name)
@@ -83,8 +74,15 @@ def read_queues(text: str) -> tuple[QueueNumber, ...]:
     return _without_doubles(found)
 
 
-def _numbers(document: Any, lowest: int) -> Iterator[QueueNumber]:
-    yield from _without_doubles(list(_numbers_of_topics(document, lowest)))
+def as_document(numbers: Iterable[QueueNumber]) -> dict[str, Any]:
+    """The document of numbers, which `queue_numbers` reads."""
+    document: dict[str, Any] = {}
+    for each in numbers:
+        queues = document.setdefault(each.topic, {})
+        if each.broker:
+            queues = queues.setdefault(each.broker, {})
+        queues[str(each.queue_id)] = each.number
+    return document
 
 
 def _numbers_of_topics(document: Any, lowest: int) -> Iterator[QueueNumber]:
@@ -98,22 +96,6 @@ def _numbers_of_topics(document: Any, lowest: int) -> Iterator[QueueNumber]:
         else:
             for queue, number in entries:
                 yield QueueNumber(topic, "", _queue_id(queue, repr(topic)), _number(number, lowest, repr(topic), queue))
-
-
-def _parse(text: str) -> Any:
-    def pairs(entries: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in entries]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"JSON that names everything once, found {name!r} twice")
-        return dict(entries)
-
-    try:
-        return json.loads(text, object_pairs_hook=pairs)
-    except json.JSONDecodeError as error:
-        before = text[max(0, error.pos - _EXCERPT) : error.pos]
-        after = text[error.pos : error.pos + _EXCERPT]
-        raise ValueError(f"JSON ({error.msg}, at character {error.pos + 1}: {before}<here>{after})") from None
 
 
 def _items(value: Any, what: str) -> Iterator[tuple[str, Any]]:

@@ -1,6 +1,6 @@
-"""From options to a scan request: which queues, from where, to where. On the driver, before anything is read.
+"""From a ScanSpec to a scan request and its plan: which queues, from where, to where. Before anything is read.
 
-What options name must exist: a topic, a queue or a broker that is not there is an error that names what is.
+What a spec names must exist: a topic, a queue or a broker that does not is an error that lists those that do.
 """
 
 from __future__ import annotations
@@ -10,54 +10,44 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tiermq.client.wire_history import WireCatalog, catalog_of
+from tiermq.clock import EVER_MS
 from tiermq.errors import BadHistory, BadOption
 from tiermq.history.arrow_batch import decode_run
-from tiermq.history.arrow_schema import COLUMNS, check_columns
 from tiermq.history.catalog import Catalog, QueueHistory
 from tiermq.history.open_history import OpenHistory
-from tiermq.history.planning import plan_scan
+from tiermq.history.planning import KeyLookup, plan_scan
 from tiermq.history.reading import read_task
-from tiermq.history.scan_values import EVER_MS, OffsetBounds, ScanCounters, ScanRequest
-from tiermq.spark.offsets_json import LATEST_NUMBER, Edge, EveryQueue, QueueNumber
-from tiermq.spark.options import SourceOptions
+from tiermq.history.scan_values import OffsetBounds, ScanCounters, ScanPlan, ScanRequest
+from tiermq.pipeline.scan.queue_offsets import LATEST_NUMBER, Edge, EveryQueue, QueueNumber, QueueOffsets
+from tiermq.pipeline.scan.scan_spec import ScanSpec
 from tiermq.tier.names import QueueKey
 
-KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
-_BODY_COLUMNS = frozenset({"body", "value"})
-_PROPERTY_COLUMNS = frozenset({"properties", "headers"})
+BODY_COLUMNS = frozenset({"body", "value"})
 NOTHING = OffsetBounds(0, 0)
+_CHECK_ADDRESS = "check the address (`tiermq tier ls` shows what is there), or offload a store to it first"
 
 
-def columns_of(options: SourceOptions) -> tuple[str, ...]:
-    """The columns that options ask for. Raises UnknownColumn."""
-    if options.columns:
-        return check_columns(options.columns)
-    hidden = frozenset() if options.include_body else _BODY_COLUMNS
-    hidden |= frozenset() if options.include_properties else _PROPERTY_COLUMNS
-    return tuple(name for name in (KAFKA_COLUMNS if options.kafka_columns else COLUMNS) if name not in hidden)
-
-
-def base_request(options: SourceOptions, columns: Sequence[str]) -> ScanRequest:
-    """What is wanted as far as options alone can tell; `bounded_request` adds offsets."""
-    assigned = options.assigned or ()
+def base_request(spec: ScanSpec, columns: Sequence[str]) -> ScanRequest:
+    """The request from the spec only; `bounded_request` adds offsets."""
+    assigned = spec.assigned or ()
     return ScanRequest(
-        topics=frozenset(options.topics or (each.topic for each in assigned)),
-        topic_pattern=options.topic_pattern,
-        brokers=frozenset() if options.stores else frozenset(options.broker_names),
-        queue_ids=frozenset(options.queue_ids),
-        begin_ms=options.starting_ms or 0,
+        topics=frozenset(spec.topics or (each.topic for each in assigned)),
+        topic_pattern=spec.topic_pattern,
+        brokers=frozenset(spec.brokers),
+        queue_ids=frozenset(spec.queue_ids),
+        begin_ms=spec.starting_ms or 0,
         # Ours is inclusive, that of users is not: so ranges of time join without overlap.
-        end_ms=EVER_MS if options.ending_ms is None else options.ending_ms - 1,
-        keys=frozenset(options.keys),
-        tags=frozenset(options.tags),
-        include_body=bool(_BODY_COLUMNS & set(columns)),
-        delays_ms=options.delays_ms,
+        end_ms=EVER_MS if spec.ending_ms is None else spec.ending_ms - 1,
+        keys=frozenset(spec.keys),
+        tags=frozenset(spec.tags),
+        include_body=bool(BODY_COLUMNS & set(columns)),
+        delays_ms=spec.delays_ms,
     )
 
 
 def open_catalog(
     history: OpenHistory,
-    options: SourceOptions,
+    spec: ScanSpec,
     request: ScanRequest,
     *,
     named: ScanRequest | None = None,
@@ -70,32 +60,35 @@ def open_catalog(
     """
     catalog = catalog_of(history, request)
     if not may_be_empty:
-        require_tier(catalog, options)
+        require_tier(catalog, spec)
     catalog.require_readable()
     check_topics(catalog, named or request)
-    for each in options.assigned or ():
+    for each in spec.assigned or ():
         catalog.find(each.topic, each.queue_id, each.broker or None)
     return catalog
 
 
-def require_tier(catalog: Catalog, options: SourceOptions) -> None:
+def require_tier(catalog: Catalog, spec: ScanSpec) -> None:
     """Raises BadHistory when the tier holds nothing: a wrong URL must not pass for an empty table.
 
-    Beside a store an empty tier is that of a broker which has uploaded nothing yet, unless the store itself begins
+    Beside a store an empty tier is that of a broker which has uploaded nothing yet, unless the store begins
     later: then its older messages should be in the tier.
     """
-    if options.tier is None or not catalog.has_empty_tier:
+    if spec.place.tier is None or not catalog.has_empty_tier:
         return
     late = next((queue for queue in catalog.queues() if queue.hot_min > 0), None)
-    if options.stores and late is None:
+    if spec.place.stores and late is None:
         return
     why = ""
     if late is not None:
         why = f" (the store has {late.key.topic!r}, queue {late.key.queue_id}, only from offset {late.hot_min} on)"
-    raise BadHistory(
-        f"{options.tier}: expected the history of a broker{why}, found none; check the address (`tiermq tier ls` shows "
-        "what is there), or offload a store to it first"
-    )
+    raise BadHistory(f"{spec.place.tier}: expected the history of a broker{why}, found none; {_CHECK_ADDRESS}")
+
+
+def require_queues(catalog: Catalog, spec: ScanSpec) -> None:
+    """Raises BadHistory when a tier alone was given and has no queue: that is more often a wrong address than news."""
+    if spec.place.tier is not None and not spec.place.stores and not catalog.queues():
+        raise BadHistory(f"{spec.place.tier}: expected the history of a broker, found none; {_CHECK_ADDRESS}")
 
 
 def check_topics(catalog: Catalog, request: ScanRequest) -> None:
@@ -107,31 +100,31 @@ def check_topics(catalog: Catalog, request: ScanRequest) -> None:
     if missing:
         everything = catalog_of(catalog.history).topics()
         near = difflib.get_close_matches(missing[0], everything, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        hint = f"; did you mean {near[0]!r}?" if near else ""
         where = f" (with queues {_listed(sorted(request.queue_ids))})" if request.queue_ids else ""
         raise BadHistory(
-            f"there is no topic {missing[0]!r}{where} in the history; {hint}There are {_listed(everything)}"
+            f"there is no topic {missing[0]!r}{where} in the history{hint or '.'} There are {_listed(everything)}"
         )
 
 
-def bounded_request(options: SourceOptions, request: ScanRequest, catalog: Catalog) -> ScanRequest:
-    """The request of a batch read, with the offsets that options ask for."""
-    chosen = assigned_queues(options, catalog)
+def bounded_request(spec: ScanSpec, request: ScanRequest, catalog: Catalog) -> ScanRequest:
+    """The request of a batch read, with the offsets that the spec asks for."""
+    chosen = assigned_queues(spec, catalog)
     bounds = {queue.key: NOTHING for queue in catalog.queues() if queue.key not in chosen}
-    starts = starting_offsets(options, catalog)
-    ends = _ending_offsets(options, catalog)
+    starts = starting_offsets(spec, catalog)
+    ends = _ending_offsets(spec, catalog)
     for key in starts.keys() | ends.keys():
         if key in chosen:
             bounds[key] = OffsetBounds(starts.get(key), ends.get(key))
     return replace(request, bounds=bounds)
 
 
-def assigned_queues(options: SourceOptions, catalog: Catalog) -> set[QueueKey]:
+def assigned_queues(spec: ScanSpec, catalog: Catalog) -> set[QueueKey]:
     """The queues that are to be read: those of the catalogue, or those of them that `assign` names."""
-    if options.assigned is None:
+    if spec.assigned is None:
         return {queue.key for queue in catalog.queues()}
     named: set[QueueKey] = set()
-    for each in options.assigned:
+    for each in spec.assigned:
         named |= {
             queue.key
             for queue in catalog.queues()
@@ -141,28 +134,26 @@ def assigned_queues(options: SourceOptions, catalog: Catalog) -> set[QueueKey]:
     return named
 
 
-def starting_offsets(options: SourceOptions, catalog: Catalog) -> dict[QueueKey, int]:
-    """Where queues begin that options say something about, other than by a time for all."""
-    if options.starting_times is not None:
-        return _offsets_at(options.starting_times, "startingOffsetsByTimestamp", catalog)
-    return _numbers(options.starting_offsets, "startingOffsets", catalog)
+def starting_offsets(spec: ScanSpec, catalog: Catalog) -> dict[QueueKey, int]:
+    """The start of queues that the spec sets, other than by a time for all."""
+    if spec.starting_times is not None:
+        return _offsets_at(spec.starting_times, "startingOffsetsByTimestamp", catalog)
+    return _numbers(spec.starting_offsets, "startingOffsets", catalog)
 
 
-def _ending_offsets(options: SourceOptions, catalog: Catalog) -> dict[QueueKey, int]:
-    if options.ending_times is not None:
-        return _offsets_at(options.ending_times, "endingOffsetsByTimestamp", catalog)
-    return _numbers(options.ending_offsets, "endingOffsets", catalog)
+def _ending_offsets(spec: ScanSpec, catalog: Catalog) -> dict[QueueKey, int]:
+    if spec.ending_times is not None:
+        return _offsets_at(spec.ending_times, "endingOffsetsByTimestamp", catalog)
+    return _numbers(spec.ending_offsets, "endingOffsets", catalog)
 
 
-def _numbers(
-    given: Edge | EveryQueue | tuple[QueueNumber, ...] | None, option: str, catalog: Catalog
-) -> dict[QueueKey, int]:
+def _numbers(given: QueueOffsets | None, option: str, catalog: Catalog) -> dict[QueueKey, int]:
     if given is None or given is Edge.LATEST:
         return {queue.key: queue.max_offset for queue in catalog.queues()} if given else {}
     if isinstance(given, Edge):
         return {queue.key: queue.min_offset for queue in catalog.queues()}
     if isinstance(given, EveryQueue):
-        # Said of all queues at once, so it is no loss when one of them has not got that far.
+        # Given for all queues at once, so a shorter queue is no loss.
         return {queue.key: min(max(given.number, queue.min_offset), queue.max_offset) for queue in catalog.queues()}
     found = {}
     for each in given:
@@ -185,7 +176,7 @@ def _named_queue(each: QueueNumber, option: str, catalog: Catalog) -> QueueHisto
 
 
 def first_offset_at(catalog: Catalog, queue: QueueHistory, moment_ms: int) -> int:
-    """The first message of a queue that was stored at this time or later; its end when there is none."""
+    """The first message of a queue that was stored at this time or later; its max offset if there is none."""
     if isinstance(catalog, WireCatalog):
         return catalog.offset_at(queue, moment_ms)
     request = ScanRequest(
@@ -202,6 +193,42 @@ def first_offset_at(catalog: Catalog, queue: QueueHistory, moment_ms: int) -> in
             for batch in decode_run(run, ["queueOffset"], task.request, max_rows=1, check_crc=False):
                 return int(batch.column(0)[0].as_py())
     return queue.max_offset
+
+
+def plan_batch(history: OpenHistory, spec: ScanSpec, columns: Sequence[str]) -> ScanPlan:
+    """The plan of a batch read as things are now. What looking at the catalogue has cost is in its counters."""
+    request = base_request(spec, columns)
+    pruning = spec.pruning
+    if pruning.excludes(request):
+        return ScanPlan((), ScanCounters())
+    named, request = request, request if spec.names_queues else pruning.on_topics(request)
+    # Topics that the spec names must exist; those that a query compares with need not.
+    catalog = open_catalog(history, spec, request, named=replace(named, topics=named.topics & request.topics))
+    plan = plan_with(catalog, spec, pruning.applied(bounded_request(spec, request, catalog)))
+    counters = plan.counters
+    counters += catalog.counters
+    return plan
+
+
+def plan_with(catalog: Catalog, spec: ScanSpec, request: ScanRequest) -> ScanPlan:
+    """A plan with the sizes and the strictness that the spec asks for."""
+    return plan_scan(
+        catalog,
+        request,
+        min_partitions=spec.min_partitions,
+        max_bytes_per_partition=spec.partition_bytes,
+        loss_is_error=spec.fail_on_data_loss,
+        lookup=_key_lookup(catalog, request),
+    )
+
+
+def _key_lookup(catalog: Catalog, request: ScanRequest) -> KeyLookup | None:
+    """The key lookup; None without keys, and over the wire, where every row is checked."""
+    if not request.keys or isinstance(catalog, WireCatalog):
+        return None
+    from tiermq.history.key_lookup import KeyIndex
+
+    return KeyIndex(catalog, request)
 
 
 def _listed(names: Sequence[object]) -> str:

@@ -1,11 +1,11 @@
-"""The tables that a query reads, each reference by itself: under which name of its own, and what it cannot need.
+"""The tables that a query reads, each reference separately: its alias, and what it cannot need.
 
     select o.body from orders o where o.queueId = 1 and o.price > 3
         ─► select o.body from _tiermq_0 o where …         _tiermq_0: topic orders, pruned to queue 1
 
 Spark's own filter pushdown for Python sources mixes up two uses of one table (4.3). Here every reference gets a table
 of its own, whose pruning is derived from the text, and Spark still applies every condition. So a derived pruning must
-be implied by the query, nothing more; whatever is not understood prunes nothing:
+be implied by the query, nothing more; unsupported terms prune nothing:
 
 * conditions are terms of the top-level AND of the WHERE of the very SELECT that has the table in its FROM or JOIN. Such
   a term must be true of each row that goes on, also behind outer joins, since it is not true of null;
@@ -30,7 +30,8 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from tiermq.history.scan_pruning import ScanPruning
-from tiermq.spark.option_values import time_ms
+from tiermq.pipeline.scan.scan_spec import time_ms
+from tiermq.settings import LONG_MAX
 
 _TEXT_FIELDS = {"topic": "topics", "brokername": "brokers", "tags": "tags", "uniqkey": "keys"}
 _QUEUE_COLUMNS = frozenset({"queueid", "partition"})
@@ -43,7 +44,6 @@ _MIRRORED: dict[type[exp.Expression], type[exp.Expression]] = {
     exp.LTE: exp.GTE,
 }
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}(?:[ T]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?)?(?:Z|[+-]\d{2}:\d{2})?")
-_LONG_MAX = (1 << 63) - 1
 _PLAIN = frozenset({"with_", "hint", "kind", "expressions", "from_", "joins", "laterals", "where", "group", "having"})
 _PLAIN |= {"qualify", "windows", "distribute", "sort", "cluster", "order", "limit", "offset", "distinct"}
 """Parts of a SELECT that change nothing about which rows its WHERE sees."""
@@ -67,7 +67,7 @@ class QueryTables:
 
 
 def query_tables(query: str, known: set[str], prefix: str, zone: dt.tzinfo | None = None) -> QueryTables | None:
-    """Name each reference to a known table; None for a query whose text is better left alone.
+    """Name each reference to a known table; None for a query whose text is not rewritten.
 
     `known` has names in small letters. `zone` is that of times without one; without it they prune nothing.
     """
@@ -109,7 +109,7 @@ def written_table(query: str) -> str | None:
 
 
 def condition_pruning(condition: str, zone: dt.tzinfo | None) -> ScanPruning:
-    """What a condition on messages, as in a WHERE, says about them."""
+    """The pruning of a condition on messages, as in a WHERE."""
     query = f"select * from messages where {condition}"  # noqa: S608 - it is parsed, never run
     try:
         (tree,) = sqlglot.parse(query, dialect="spark")
@@ -160,7 +160,7 @@ class _Terms:
         self._zone = zone
 
     def pruning(self, term: exp.Expression) -> ScanPruning:
-        """What the term says; nothing when it is not understood."""
+        """The pruning of a term; none if it is not supported."""
         if isinstance(term, exp.EQ | exp.NullSafeEQ):
             for column, value in ((term.this, term.expression), (term.expression, term.this)):
                 if name := self._column(column):
@@ -185,7 +185,7 @@ class _Terms:
         return ScanPruning()
 
     def _column(self, node: exp.Expression) -> str | None:
-        """The name of a column of this table, in small letters; None when the node is none."""
+        """The name of a column of this table, in lower case; None if the node is no column."""
         if not isinstance(node, exp.Column) or node.args.get("db") or not isinstance(node.this, exp.Identifier):
             return None
         qualifier = node.table.lower()
@@ -228,7 +228,7 @@ class _Terms:
     def _number(self, node: exp.Expression) -> int | None:
         if not isinstance(node, exp.Literal) or node.is_string or not re.fullmatch(r"\d{1,19}", str(node.this)):
             return None
-        return min(int(node.this), _LONG_MAX - 1)
+        return min(int(node.this), LONG_MAX - 1)
 
     def _moment_ms(self, node: exp.Expression) -> int | None:
         """A time as Spark reads it: in the session's zone where it has none."""
@@ -249,5 +249,5 @@ class _Terms:
                 return None
             moment = moment.replace(tzinfo=self._zone)
             if moment.utcoffset() != moment.replace(fold=1).utcoffset():
-                return None  # A time that there is twice, or not at all.
+                return None  # A local time that is ambiguous, or does not exist.
         return max(0, time_ms(moment.astimezone(dt.UTC)))

@@ -1,4 +1,4 @@
-"""What a query is about, as far as its text tells: which views it names and which columns it can need. No Spark.
+"""What a query's text shows: the views it names and the columns it can need. No Spark.
 
 Every guess is on the safe side: a word that only looks like a column costs a column, never a wrong answer.
 """
@@ -6,7 +6,7 @@ Every guess is on the safe side: a word that only looks like a column costs a co
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from tiermq.errors import BadOption
 from tiermq.history.arrow_schema import ALIASES, COLUMNS
@@ -44,8 +44,10 @@ class TopicViews(dict[str, str]):
     of names, so topics that differ in nothing else are not in here; `topic_of` still finds them by their own names.
     """
 
-    def __init__(self, topics: Iterable[str]) -> None:
+    def __init__(self, topics: Iterable[str], brokers: Mapping[str, Mapping[str, Sequence[str]]] | None = None) -> None:
+        """`brokers` are those that have a topic, by cluster and topic."""
         self.topics = sorted(topics)
+        self.brokers = brokers or {}
         self._meant: dict[str, list[str]] = {}
         for topic in self.topics:
             for name in {_derived(topic), topic.lower()}:

@@ -1,14 +1,14 @@
-"""verify: read every byte of a tier on executors, say what is wrong with it, and mend what can be mended.
+"""verify: read every byte of a tier on executors, report problems, and repair what can be repaired.
 
     plan_verify (here) ──► run_verify_task in bundles, anywhere ──► join_verify (here) ──► report table
-                                                          with repair: plan_repair ──► run_repair, with the lease held
-                                                                   ──► the same verification once more
+                                                          with repair: plan_repair ──► repair_broker, one task each
+                                                                   ──► the same verification again
 
-Far timers are read here: there are few objects of them, and each is small. A repair leaves them as they are.
+Tiered timers are read in this process: they are few small objects. A repair does not change them.
 
-Verification changes nothing and takes no lease: a broker may be at work. A repair holds the lease of each broker that
-it changes. It works here, action by action, since each changes what the next one sees; what is large about it, the
-verifications before and after, runs on executors.
+Verification changes nothing and takes no lease: a broker may be running. A repair is one task for each broker, which
+holds its lease and works action by action, since each changes what the next one sees; every action may be repeated. A
+broker that is in use does not keep others from being repaired. With a store directory repairs run in this process.
 """
 
 from __future__ import annotations
@@ -17,34 +17,26 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from tiermq.clock import Clock, SystemClock
-from tiermq.delivery.far.timer_survey import survey_timers, verify_timers
-from tiermq.errors import BadConfig, TierError
-from tiermq.spark.jobs.held_broker import HeldBroker, Home, hold_broker
-from tiermq.spark.jobs.job_report import JobReport
-from tiermq.spark.jobs.job_tasks import JobTasks
-from tiermq.spark.jobs.offload_place import place_of
-from tiermq.spark.jobs.offload_task import driver_of
-from tiermq.spark.jobs.task_runner import Progress
-from tiermq.spark.jobs.verify_table import queue_rows, report_rows, write_report
-from tiermq.store.read_only_store import ReadOnlyStore
-from tiermq.tier.known_metadata import open_known_metadata
+from tiermq.delivery.tiered_timers.timer_discovery import discover_timers, verify_timers
+from tiermq.errors import BadConfig, TierError, TierMQError, TierUnavailable
+from tiermq.pipeline.job_report import JobReport
+from tiermq.pipeline.leased_broker import BrokerResult, Home, lease_broker, refusals
+from tiermq.pipeline.store_directory import place_of
+from tiermq.pipeline.task_runner import JobTasks, Progress, TaskRunner
+from tiermq.pipeline.verify.table import queue_rows, report_rows, write_report
+from tiermq.pipeline.worker_cache import driver_of
+from tiermq.store.readonly.store import ReadOnlyStore
 from tiermq.tier.metadata.metadata_store import MetadataStore
+from tiermq.tier.queue.segments import TierScope, list_tier
 from tiermq.tier.repair.repair import run_repair
-from tiermq.tier.repair.repair_plan import lost_manifests, plan_repair
-from tiermq.tier.repair.repair_report import RepairAction, RepairKind, RepairOutcome
+from tiermq.tier.repair.repair_plan import RepairAction, RepairKind, RepairOutcome, lost_manifests, plan_repair
 from tiermq.tier.tier_config import TierConfig
-from tiermq.tier.tier_listing import TierScope, list_tier
-from tiermq.tier.verify import join_verify, missing_keys_tasks, run_verify_task
-from tiermq.tier.verify_plan import plan_verify
-from tiermq.tier.verify_report import VerifyReport
-from tiermq.tier.verify_split import TASK_BYTES
-from tiermq.tier.verify_task import VerifyPlan, VerifyResult, VerifyTask
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tiermq.tier.tier_identity import open_known_metadata
+from tiermq.tier.verify.verify import join_verify, missing_keys_tasks, run_verify_task
+from tiermq.tier.verify.verify_plan import TASK_BYTES, VerifyPlan, VerifyResult, VerifyTask, plan_verify
+from tiermq.tier.verify.verify_report import VerifyReport
 
 BUNDLE_BYTES = 1024 * 1024 * 1024
 """A task costs Spark 20 to 30 ms, in which a core verifies a hundred megabytes."""
@@ -65,8 +57,50 @@ def run_verify_bundle(bundle: VerifyBundle) -> tuple[VerifyResult, ...]:
     return tuple(run_verify_task(driver, task) for task in bundle.tasks)
 
 
+@dataclass(frozen=True, slots=True)
+class RepairTask:
+    """The repair of one broker: its actions, in their order."""
+
+    tier: str
+    home: Home
+    actions: tuple[RepairAction, ...]
+    dry_run: bool
+    clock: Clock
+
+
+def repair_broker(
+    task: RepairTask, metadata: MetadataStore | None = None, sources: Sequence[ReadOnlyStore] = ()
+) -> BrokerResult[list[RepairOutcome]]:
+    """Do a task. Raises TierUnavailable; other errors of the tier are in the result, with what was done before."""
+    driver = driver_of(task.tier)
+    outcomes: list[RepairOutcome] = []
+    is_idle = task.dry_run or all(action.kind is RepairKind.NONE for action in task.actions)
+    try:
+        with lease_broker(
+            driver, task.home, "verify --repair", dry_run=is_idle, with_rows=False, clock=task.clock
+        ) as held:
+            for action in task.actions:
+                held.check()
+                outcomes.append(
+                    run_repair(
+                        driver,
+                        action,
+                        sources=sources,
+                        metadata=metadata,
+                        lease=held.lease,
+                        dry_run=task.dry_run,
+                        clock=task.clock,
+                    )
+                )
+    except TierUnavailable:
+        raise
+    except TierMQError as error:
+        return BrokerResult(task.home, outcomes, error)
+    return BrokerResult(task.home, outcomes)
+
+
 def verify(
-    spark: SparkSession | None,
+    runner: TaskRunner | None,
     *,
     tier: str,
     cluster: str | None = None,
@@ -81,15 +115,15 @@ def verify(
     progress: Progress | None = None,
     clock: Clock | None = None,
 ) -> JobReport:
-    """Verify the tier at URL `tier`, or a part of it, and with `repair` mend it. Without `spark` in this process.
+    """Verify the tier at URL `tier`, or a part of it, and with `repair` repair it. Without a `runner` in this process.
 
     `store` is the directory of one broker (`DIR` or `DIR=cluster/broker`): its metadata are compared too, and a repair
     takes records from it. `report_path` is a table of what was found: JSON lines (`*.jsonl`, `*.json`), or a directory
-    for Parquet. A dry run plans and reads nothing, but with `repair`, where it verifies and says what it would mend.
-    Raises BadConfig, BadTierUrl, TierError when there is nothing to read, what the driver raises, and with `repair`
-    LeaseHeld.
+    for Parquet. A dry run plans and reads nothing, but with `repair`, where it verifies and reports what it would
+    repair. Raises BadConfig, BadTierUrl, TierError when there is nothing to read, what the driver raises, and with
+    `repair` LeaseHeld.
     """
-    job = _Verify(spark, tier, store, repair, dry_run, progress, clock or SystemClock())
+    job = _Verify(runner, tier, store, repair, dry_run, progress, clock or SystemClock())
     job.scope = _scope(cluster, broker, topic, store)
     job.with_index, job.task_bytes = with_index, task_bytes
     return job.run(report_path)
@@ -115,7 +149,7 @@ class _Verify:
 
     def __init__(
         self,
-        spark: SparkSession | None,
+        runner: TaskRunner | None,
         tier: str,
         store: str | None,
         repair: bool,
@@ -123,7 +157,7 @@ class _Verify:
         progress: Progress | None,
         clock: Clock,
     ) -> None:
-        self._tasks = JobTasks(spark, "verify", progress)
+        self._tasks = JobTasks(runner, "verify", progress)
         self._tier, self._store, self._repair, self._clock = tier, store, repair, clock
         self._driver = driver_of(tier)
         self._report = JobReport("verify", self._driver.url, dry_run, self._tasks.master)
@@ -133,7 +167,7 @@ class _Verify:
         with report.timed(), ExitStack() as stack:
             metadata = self._metadata(stack)
             plan = self._plan(metadata)
-            if not plan.tasks and not survey_timers(self._driver, self.scope):
+            if not plan.tasks and not discover_timers(self._driver, self.scope):
                 self._require_history()
             report.planned |= {"tasks": len(plan.tasks), "bytes": plan.size_bytes}
             if report.dry_run and not self._repair:
@@ -144,7 +178,7 @@ class _Verify:
             actions = [*plan_repair(found), *lost_manifests(plan, found)] if self._repair else []
             if actions:
                 report.details["problems_before"] = found.problem_count
-                outcomes = self._mend(actions, metadata)
+                outcomes = self._repaired(actions, metadata)
                 if not report.dry_run:
                     plan = self._plan(metadata)
                     results, found = self._verified(plan)
@@ -188,7 +222,7 @@ class _Verify:
         results = self._results(plan.tasks)
         results += self._results(missing_keys_tasks(plan, results))
         found = join_verify(plan, results)
-        for survey in survey_timers(self._driver, self.scope):
+        for survey in discover_timers(self._driver, self.scope):
             verify_timers(self._driver, survey, found)
         return results, found
 
@@ -199,58 +233,24 @@ class _Verify:
         sent = [VerifyBundle(self._tier, bundle) for bundle in bundles]
         return [result for some in self._tasks.run(run_verify_bundle, sent) for result in some]
 
-    # Mending
+    # Repair
 
-    def _mend(self, actions: Sequence[RepairAction], metadata: MetadataStore | None) -> list[RepairOutcome]:
-        """Each broker under its own lease. The store is open for reading only, whatever its process does."""
-        outcomes: list[RepairOutcome] = []
-        for (cluster, broker), group in groupby(sorted(actions, key=_home), key=_home):
-            wanted = list(group)
-            if all(action.kind is RepairKind.NONE for action in wanted):
-                outcomes += [self._acted(action, metadata, None, ()) for action in wanted]
-                continue
-            home = Home(cluster, broker, None if self._store is None else place_of(self._store))
-            with ExitStack() as stack:
-                held = stack.enter_context(
-                    hold_broker(
-                        self._driver,
-                        home,
-                        "verify --repair",
-                        dry_run=self._report.dry_run,
-                        with_rows=False,
-                        clock=self._clock,
-                    )
-                )
-                sources = self._sources(stack)
-                for action in wanted:
-                    outcomes.append(self._acted(action, metadata, held, sources))
-        return outcomes
+    def _repaired(self, actions: Sequence[RepairAction], metadata: MetadataStore | None) -> list[RepairOutcome]:
+        """Each broker under its own lease. A store is open for reading only, whatever its process does."""
+        place = None if self._store is None else place_of(self._store)
+        tasks = [
+            RepairTask(self._tier, Home(*names, place), tuple(group), self._report.dry_run, self._clock)
+            for names, group in groupby(sorted(actions, key=_home), key=_home)
+        ]
+        if place is None:
+            results = self._tasks.run(repair_broker, tasks)
+        else:
+            with ReadOnlyStore.open(place.path) as source:
+                results = [repair_broker(task, metadata, (source,)) for task in tasks]
+        self._report.problems += refusals(results)
+        return [outcome for result in results for outcome in result.value]
 
-    def _sources(self, stack: ExitStack) -> Sequence[ReadOnlyStore]:
-        if self._store is None:
-            return ()
-        return [stack.enter_context(ReadOnlyStore.open(place_of(self._store).path))]
-
-    def _acted(
-        self,
-        action: RepairAction,
-        metadata: MetadataStore | None,
-        held: HeldBroker | None,
-        sources: Sequence[ReadOnlyStore],
-    ) -> RepairOutcome:
-        if held is not None:
-            held.check()
-        return run_repair(
-            self._driver,
-            action,
-            sources=sources,
-            metadata=metadata,
-            lease=None if held is None else held.lease,
-            dry_run=self._report.dry_run,
-            clock=self._clock,
-        )
-
-    # Telling
+    # Reports
 
     def _tell(
         self, plan: VerifyPlan, results: Iterable[VerifyResult], found: VerifyReport, outcomes: Sequence[RepairOutcome]

@@ -4,7 +4,7 @@
     cluster, broker, topic, queueId       whose it is; empty where a finding belongs to no queue
     segments, records, units, bytes       of a queue: what was read
     checksums   of a queue: segments whose checksum is known, and was compared: path, bytes that it covers, crc32
-    kind, place, text                     of a finding: what sort, where, in words; of a repair: its state and changes
+    kind, place, text                     of a finding: its kind, location and text; of a repair: its state and changes
 
 JSON lines or Parquet, by the name of the path. Written whole under another name first: a reader sees all of it or none.
 """
@@ -21,10 +21,9 @@ from typing import Any
 
 from tiermq.errors import BadConfig
 from tiermq.tier.names import QueueKey
-from tiermq.tier.repair.repair_plan import queue_at
-from tiermq.tier.repair.repair_report import RepairOutcome
-from tiermq.tier.verify_report import Finding, VerifyReport
-from tiermq.tier.verify_task import QueueTask, VerifyPlan, VerifyResult
+from tiermq.tier.repair.repair_plan import RepairOutcome, queue_at
+from tiermq.tier.verify.verify_plan import QueueTask, VerifyPlan, VerifyResult
+from tiermq.tier.verify.verify_report import Finding, VerifyReport
 
 JSON_SUFFIXES = (".jsonl", ".json")
 COUNTED = ("records", "units", "index_items", "bytes")

@@ -1,18 +1,18 @@
-"""A batch becomes visible, once, whatever dies in between.
+"""Commits a batch exactly once, whatever crashes in between.
 
     1  intent   <staging>/<query>/<batch>/intent.json   the staged files, with checksums, and where each queue ended
     2  put      every row of the intent that the store does not have yet
     3  flush    what was put is durable
-    4  done     <staging>/<query>/done.json             the last batch of the query; staged files go
+    4  done     <staging>/<query>/done.json             the last batch of the query; staged files are deleted
 
 A commit that is repeated begins by looking at `done` (then there is nothing to do) and at the intent: if there is one,
 *its* files are the batch, not those of the repetition, whose rows may have come in another order. What of them has been
-put is read from the store itself, behind the ends that the intent names, by the mark that each message carries. So a
+put is read from the store, after the ends that the intent names, by the mark of each message. So a
 driver may die anywhere: between put and record, or half way through the put. The store's lock is held from before the
 look until `done` is written: of two commits of one batch at the same time, the second finds that it was done.
 
 Batches of a query are committed in the order of their numbers, so that one number per query is all there is to keep.
-The staging directory belongs to the store: who deletes it between a crash and the repetition gets the batch twice.
+The staging directory belongs to the store: deleting it between a crash and the repetition duplicates the batch.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from typing import Any
 from tiermq.errors import StoreError
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.message.properties import decode_properties
+from tiermq.pipeline.replay.record import PAGE
+from tiermq.pipeline.store_directory import open_store
 from tiermq.spark.options import SinkOptions
-from tiermq.spark.sink.sink_store import open_sink_store
 from tiermq.spark.sink.staged_rows import MARK, BatchName, StagedFile, checked_bytes, message_of, read_staged
 from tiermq.status import GetStatus
 from tiermq.store.local_store import LocalStore
 
 INTENT = "intent.json"
 DONE = "done.json"
-PUT_AT_ONCE = 1000
-_PAGE = 256
+SINK_PUT_AT_ONCE = 1000
 _log = logging.getLogger(__name__)
 _access = OsFileAccess()
 Ends = dict[str, dict[str, int]]
@@ -52,8 +52,8 @@ def commit_batch(name: BatchName, files: Iterable[StagedFile], options: SinkOpti
     if is_done(name, options):
         return _nothing_to_do(name, options)
     staged = sorted((file for file in files if file.rows), key=lambda file: file.partition)
-    with open_sink_store(options) as store:
-        # Asked again, now that nobody else has the store: the process of a driver that was killed may have gone on.
+    with open_store(options.store, options.store_settings) as store:
+        # Read again under the store's lock: the process of a killed driver may have continued.
         if is_done(name, options):
             return _nothing_to_do(name, options)
         intent = read_intent(name, options)
@@ -115,7 +115,7 @@ def marks_behind(store: LocalStore, ends: Ends, name: BatchName) -> set[str]:
         for queue, end in queues.items():
             offset = end
             while offset < store.max_offset(topic, int(queue)):
-                page = store.get(topic, int(queue), offset, _PAGE)
+                page = store.get(topic, int(queue), offset, PAGE)
                 for message in page.messages:
                     mark = decode_properties(message.encoded_properties, errors="replace").get(MARK, "")
                     if mark.startswith(name.mark_prefix):
@@ -135,8 +135,8 @@ def _put(store: LocalStore, files: Sequence[StagedFile], present: set[str]) -> i
         for rows in read_staged(file):
             if present:
                 rows = [row for row in rows if _mark_of(row) not in present]
-            for at in range(0, len(rows), PUT_AT_ONCE):
-                some = rows[at : at + PUT_AT_ONCE]
+            for at in range(0, len(rows), SINK_PUT_AT_ONCE):
+                some = rows[at : at + SINK_PUT_AT_ONCE]
                 results = store.put_many([message_of(row) for row in some])
                 if not results.all_ok:
                     index, result = next(iter(results.others_by_index.items()))

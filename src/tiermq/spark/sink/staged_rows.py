@@ -27,7 +27,8 @@ from tiermq.errors import IllegalMessage, StagingLost
 from tiermq.kernel import Message
 from tiermq.message import properties as names
 from tiermq.message.java_hash import java_hash
-from tiermq.spark.option_values import time_ms
+from tiermq.message.topic_name import topic_problem
+from tiermq.pipeline.scan.scan_spec import time_ms
 from tiermq.spark.options import SinkOptions
 
 MARK = "TIERMQ_SINK"
@@ -65,7 +66,7 @@ class BatchName:
 
 @dataclass(frozen=True)
 class StagedFile(WriterCommitMessage):  # type: ignore[misc] # PySpark is not followed by the checker.
-    """What a task tells the driver. A task without rows has no file."""
+    """A task's result for the driver. A task without rows has no file."""
 
     name: BatchName
     partition: int
@@ -139,6 +140,8 @@ def staged_row(row: dict[str, Any], mark: str, turn: int, options: SinkOptions, 
     body = row.get("body")
     if topic is None or body is None:
         raise IllegalMessage(f"row {mark}: expected a topic and a body, found topic {topic!r} and body {body!r}")
+    if problem := topic_problem(topic):
+        raise IllegalMessage(f"row {mark}: {problem}")
     if row.get("_corrupt") is not None:
         raise IllegalMessage(f"row {mark}: expected a message, found a damaged one: {row['_corrupt']}; filter it out")
     keys = row.get("keys") or ()
@@ -174,7 +177,7 @@ def staged_row(row: dict[str, Any], mark: str, turn: int, options: SinkOptions, 
 
 
 def _with_unique_key(encoded: bytes, mark: str, topic: str, body: bytes) -> bytes:
-    """Properties with a unique key that follows from the place of a row in its batch, and from what it says."""
+    """Properties with a unique key derived from a row's position in its batch, and from its contents."""
     said = hashlib.blake2b(mark.encode(), digest_size=KEY_BYTES)
     for piece in (topic.encode(), encoded, body):
         said.update(b"%d:" % len(piece) + piece)

@@ -1,6 +1,6 @@
 """Rows as messages for brokers, sent by the task that has them.
 
-Each message has a unique key that follows from its batch, its partition, its number there, and what it says. So a task
+Each message has a unique key derived from its batch, its partition, its number there, and its contents. So a task
 that is run again can ask brokers which of its rows they have. The first send of a partition is answered before the
 others leave: when its first row is nowhere, none of the partition is anywhere, and nothing more is asked.
 
@@ -16,9 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
-from tiermq.client.access import Access
-from tiermq.client.blocking_cluster import BlockingCluster
-from tiermq.client.cluster_client import QueuePlace
+from tiermq.client.cluster_client import Access, BlockingCluster, QueuePlace
 from tiermq.client.producer import Outgoing, Producer
 from tiermq.errors import IllegalMessage
 from tiermq.message import properties as names
@@ -35,7 +33,7 @@ _ALONE = tuple(
 
 @dataclass(frozen=True)
 class SentRows(WriterCommitMessage):  # type: ignore[misc] # PySpark is not followed by the checker.
-    """What a task tells the driver: how many rows it had, and how many of them it had to send."""
+    """A task's result for the driver: its rows, and how many of them it had to send."""
 
     name: BatchName
     partition: int
@@ -71,7 +69,8 @@ def send_rows(
                 for at, row in enumerate(given)
             ]
             if messages and rows == 0 and not is_repeated:
-                is_repeated = cluster.run(producer.is_stored(messages[0].topic, messages[0].unique_key))
+                first = messages[0]
+                is_repeated = cluster.run(producer.find_stored(first, is_strict=False)) is not None
                 if not is_repeated:
                     sent += cluster.run(producer.send_all(messages[:1]))
                     messages = messages[1:]

@@ -1,13 +1,18 @@
-"""The writers that Spark asks for: rows are staged by tasks, and put by one commit beside the driver.
+"""The writers that Spark asks for.
+
+    into a store     rows are staged by tasks, and put by one commit beside the driver
+    to brokers       each task sends its own rows, and there is no commit: what a task sent is there, also of a batch
+                     that fails in the end; see `wire_rows` for what a repetition sends
 
 `write` runs in workers, `commit` and `abort` in a process of Spark beside the driver. An abort may come after a commit
-that failed half way, so it removes nothing that an intent names.
+that failed half way, so it removes nothing that an intent names, unless no query can ask for the batch again.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -21,7 +26,8 @@ from tiermq.errors import BadOption
 from tiermq.spark.options import SinkOptions
 from tiermq.spark.sink.batch_commit import INTENT, commit_batch
 from tiermq.spark.sink.staged_rows import BatchName, StagedFile, stage_rows
-from tiermq.spark.worker import freeze_once
+from tiermq.spark.sink.wire_rows import send_rows
+from tiermq.spark.spark_runner import freeze_once
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
@@ -32,8 +38,7 @@ class TierMQWriter(DataSourceArrowWriter):  # type: ignore[misc] # PySpark is no
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
-        query = f"write-{uuid.uuid4().hex}" if options.batch_name is None else named_query(options.batch_name)
-        self.name = BatchName(query, 0)
+        self.name = written_batch(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         freeze_once()
@@ -45,7 +50,10 @@ class TierMQWriter(DataSourceArrowWriter):  # type: ignore[misc] # PySpark is no
             forget(self.name, self.options)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        discard(_staged(messages), self.options)
+        if self.options.batch_name is None:
+            shutil.rmtree(Path(self.options.staging) / self.name.query, ignore_errors=True)
+        else:
+            discard(_staged(messages), self.options)
 
 
 class TierMQStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc] # As above.
@@ -56,11 +64,7 @@ class TierMQStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc] # A
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         freeze_once()
-        context = task_context()
-        query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
-        if not query or batch is None:
-            raise BadOption("expected a streaming query, found a task without the id of one")
-        return stage_rows(iterator, BatchName(query, int(batch)), context.partitionId(), self.options, _now_ms())
+        return stage_rows(iterator, streamed_batch(), task_context().partitionId(), self.options, _now_ms())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         staged = _staged(messages)
@@ -69,6 +73,21 @@ class TierMQStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc] # A
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         discard(_staged(messages), self.options)
+
+
+def written_batch(options: SinkOptions) -> BatchName:
+    """The name of a batch write: the user's, or one of its own. Raises BadOption."""
+    query = f"write-{uuid.uuid4().hex}" if options.batch_name is None else named_query(options.batch_name)
+    return BatchName(query, 0)
+
+
+def streamed_batch() -> BatchName:
+    """The micro-batch of the task that runs this. Raises BadOption outside of a streaming query."""
+    context = task_context()
+    query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+    if not query or batch is None:
+        raise BadOption("expected a streaming query, found a task without the id of one")
+    return BatchName(query, int(batch))
 
 
 def named_query(name: str) -> str:
@@ -86,7 +105,7 @@ def discard(files: Sequence[StagedFile], options: SinkOptions) -> None:
 
 
 def forget(name: BatchName, options: SinkOptions) -> None:
-    """Remove the record of a batch that nobody can ask for again."""
+    """Remove the record of a batch that cannot be repeated."""
     directory = Path(options.staging) / name.query
     for file in directory.glob("*"):
         file.unlink(missing_ok=True)
@@ -107,3 +126,43 @@ def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedFile]:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+class TierMQWireWriter(DataSourceArrowWriter):  # type: ignore[misc] # PySpark is not followed by the checker.
+    """One batch write. Without a name it is a batch of its own, and writing it again sends it again."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self.options = options
+        self.name = written_batch(options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return _send(iterator, self.name, self.options)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Nothing to do: brokers have acknowledged every row."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Nothing can be done: what was sent is there."""
+
+
+class TierMQWireStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc] # As above.
+    """One streaming query. Its id and the number of the batch name what is sent."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self.options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return _send(iterator, streamed_batch(), self.options)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing to do: brokers have acknowledged every row."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing can be done: what was sent is there."""
+
+
+def _send(iterator: Iterator[pa.RecordBatch], name: BatchName, options: SinkOptions) -> WriterCommitMessage:
+    freeze_once()
+    context = task_context()
+    is_repeated = context.attemptNumber() > 0
+    return send_rows(iterator, name, context.partitionId(), options, _now_ms(), is_repeated=is_repeated)

@@ -1,28 +1,35 @@
-"""The batch reader: one fresh plan for one DataFrame.
+"""The batch reader: a plan becomes partitions, and a partition the tasks that one worker reads, as Arrow batches.
 
-`partitions` runs in a process of Spark beside the driver, `read` in workers. They share nothing but the partition, so
-an error is a text by the time a user sees it: it must say everything itself.
+What a damaged record becomes: with `fail_on_data_loss` an error; otherwise a row with the reason in `_corrupt` when
+that column is wanted, and no row when it is not. What is requested and gives no row is counted in `messages_lost`
+and logged by the worker, with its reason.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from tiermq.client.wire_history import WireCatalog, open_place
-from tiermq.history.catalog import Catalog
+from tiermq.client.wire_history import open_place, read_placed_task, worker_place
+from tiermq.history.arrow_batch import OnCorrupt, decode_run, is_known, known_rows
+from tiermq.history.arrow_schema import CORRUPT
 from tiermq.history.open_history import OpenHistory
-from tiermq.history.planning import KeyLookup, plan_scan
-from tiermq.history.scan_pruning import ScanPruning
-from tiermq.history.scan_values import ScanCounters, ScanPlan, ScanRequest
+from tiermq.history.planning import bundle_tasks
+from tiermq.history.scan_values import Loss, ScanBundle, ScanCounters, ScanPlan, describe
+from tiermq.pipeline.scan.scan_request import plan_batch
+from tiermq.pipeline.scan.scan_spec import ScanSpec
 from tiermq.spark.options import SourceOptions
 from tiermq.spark.source.scan_meter import reporting
-from tiermq.spark.source.scan_partition import partitions_of, read_partition
-from tiermq.spark.source.scan_request import base_request, bounded_request, open_catalog
-from tiermq.spark.worker import freeze_once
+from tiermq.spark.spark_runner import freeze_once
+
+KNOWN_PARTITIONS = 8
+"""The approximate maximum of tasks when nothing is read: then a Spark task costs more than its work."""
+_log = logging.getLogger(__name__)
 
 
 class TierMQReader(DataSourceReader):  # type: ignore[misc] # PySpark is not followed by the checker.
@@ -34,47 +41,78 @@ class TierMQReader(DataSourceReader):  # type: ignore[misc] # PySpark is not fol
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan. Raises BadHistory, DataLoss, and what the tier raises."""
-        with open_place(self.options.place) as history:
-            return list(partitions_of(plan_batch(history, self.options, self.columns), self.columns, self.options))
+        spec = self.options.scan
+        with open_place(spec.place) as history:
+            return list(partitions_of(plan_batch(history, spec, self.columns), self.columns, spec))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return metered(partition, self.options.scan_meter)
 
 
-def plan_batch(history: OpenHistory, options: SourceOptions, columns: Sequence[str]) -> ScanPlan:
-    """The plan of a batch read as things are now. What looking at the catalogue has cost is in its counters."""
-    request = base_request(options, columns)
-    pruning = options.pruning or ScanPruning()
-    if pruning.excludes(request):
-        return ScanPlan((), ScanCounters())
-    named, request = request, request if options.names_queues else pruning.on_topics(request)
-    # Topics that options name must exist; those that a query compares with need not.
-    catalog = open_catalog(history, options, request, named=replace(named, topics=named.topics & request.topics))
-    plan = plan_with(catalog, options, pruning.applied(bounded_request(options, request, catalog)))
-    counters = plan.counters
-    counters += catalog.counters
-    return plan
+@dataclass
+class ScanPartition(InputPartition):  # type: ignore[misc] # PySpark is not followed by the checker.
+    """Everything that a worker needs to know. `planned` is what planning counted: in one partition of a scan only."""
+
+    bundle: ScanBundle
+    columns: tuple[str, ...]
+    decompress: bool = True
+    fail_on_data_loss: bool = True
+    planned: ScanCounters = field(default_factory=ScanCounters)
 
 
-def plan_with(catalog: Catalog, options: SourceOptions, request: ScanRequest) -> ScanPlan:
-    """A plan with the sizes and the strictness that options ask for."""
-    return plan_scan(
-        catalog,
-        request,
-        min_partitions=options.min_partitions,
-        max_bytes_per_partition=options.partition_bytes,
-        loss_is_error=options.fail_on_data_loss,
-        lookup=key_lookup(catalog, request),
-    )
+def partitions_of(plan: ScanPlan, columns: Sequence[str], spec: ScanSpec) -> list[ScanPartition]:
+    """The partitions of a plan, in the order of its tasks."""
+    largest = spec.partition_bytes
+    if all(is_known(columns, task) for task in plan.tasks):
+        largest = max(largest, sum(task.log_bytes for task in plan.tasks) // KNOWN_PARTITIONS + 1)
+    bundles = bundle_tasks(plan.tasks, max_bytes=largest, min_bundles=spec.min_partitions)
+    partitions = [ScanPartition(bundle, tuple(columns), spec.decompress, spec.fail_on_data_loss) for bundle in bundles]
+    if partitions:
+        partitions[0].planned = plan.counters
+    return partitions
 
 
-def key_lookup(catalog: Catalog, request: ScanRequest) -> KeyLookup | None:
-    """How keys become places; None when no key is asked for, and over the wire, where every row is looked at."""
-    if not request.keys or isinstance(catalog, WireCatalog):
-        return None
-    from tiermq.history.key_lookup import KeyIndex
+def read_partition(
+    partition: InputPartition, counters: ScanCounters, history: OpenHistory | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition. `counters` grows by what was planned for it and by what is read."""
+    if not isinstance(partition, ScanPartition):
+        return  # Spark makes an empty one when there is nothing to read.
+    counters += partition.planned
+    columns, drops_damage = list(partition.columns), False
+    on_corrupt = OnCorrupt.RAISE if partition.fail_on_data_loss else OnCorrupt.ROW
+    if on_corrupt is OnCorrupt.ROW and CORRUPT not in columns:
+        columns.append(CORRUPT)
+        drops_damage = True
+    for task in partition.bundle.tasks:
+        if is_known(partition.columns, task):
+            for batch in known_rows(task, partition.columns):
+                counters.rows_given += batch.num_rows
+                yield batch
+            continue
+        opened = worker_place(task.place) if history is None else history
+        for run in read_placed_task(opened, task, counters, on_loss=lambda loss: _count_loss(loss, counters)):
+            for decoded in decode_run(
+                run, columns, task.request, decompress=partition.decompress, on_corrupt=on_corrupt
+            ):
+                batch = _sound_rows(decoded) if drops_damage else decoded
+                counters.messages_lost += decoded.num_rows - batch.num_rows
+                counters.rows_given += batch.num_rows
+                if batch.num_rows:
+                    yield batch
 
-    return KeyIndex(catalog, request)
+
+def _count_loss(loss: Loss, counters: ScanCounters) -> None:
+    counters.messages_lost += loss.to_offset - loss.from_offset
+    _log.warning("lost while it was read: %s", describe(loss))
+
+
+def _sound_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows without damage, and without the damage column, which is the last."""
+    reasons = batch.column(batch.num_columns - 1)
+    if reasons.null_count < batch.num_rows:
+        batch = batch.filter(pc.is_null(reasons))
+    return batch.select(range(batch.num_columns - 1))
 
 
 def metered(partition: InputPartition, meter: str | None) -> Iterator[pa.RecordBatch]:

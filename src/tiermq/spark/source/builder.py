@@ -10,36 +10,25 @@ of another frame, and they prune segments, ranges and index look-ups before anyt
 from __future__ import annotations
 
 import datetime as dt
+import inspect
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
-from tiermq.client.wire_history import open_place
-from tiermq.errors import BadOption
-from tiermq.history.losses import describe
-from tiermq.history.planning import bundle_tasks
-from tiermq.history.scan_pruning import ScanPruning
-from tiermq.history.scan_values import ScanCounters, ScanPlan
+from tiermq.history.arrow_schema import ALIASES, COLUMNS
+from tiermq.pipeline.scan.explain import ScanExplanation, explain
+from tiermq.pipeline.scan.scan_spec import Moment, Path, Texts, scan_spec
 from tiermq.spark.option_table import Use
-from tiermq.spark.option_values import read_time_ms, time_ms
 from tiermq.spark.options import SourceOptions
-from tiermq.spark.source.batch_reader import plan_batch
-from tiermq.spark.source.data_source import FORMAT, TierMQDataSource
-from tiermq.spark.source.query_tables import condition_pruning
-from tiermq.spark.source.scan_meter import METER_OPTION, ScanMeter, counted, describe_counters
-from tiermq.spark.source.scan_request import columns_of
+from tiermq.spark.source.scan_meter import METER_OPTION, ScanMeter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Texts = str | Iterable[str]
-Moment = dt.datetime | int | str
-Path = str | os.PathLike[str]
 PRUNING_OPTION = "scanPruning"
+_TYPED = frozenset(inspect.signature(scan_spec).parameters)
 
 
 def messages(
@@ -48,6 +37,7 @@ def messages(
     tier: str | None = None,
     store: Path | Iterable[Path] | None = None,
     namesrv: str | None = None,
+    broker: Texts | None = None,
     topic: Texts | re.Pattern[str] | None = None,
     keys: Texts | None = None,
     tags: Texts | None = None,
@@ -62,46 +52,41 @@ def messages(
 ) -> DataFrame:
     """Messages of a tier, of stores, of both, or of the brokers that a name server knows, with one row per message.
 
-    A store is a directory, or `DIR=broker` with its broker's name.
+    A store is a directory, or `DIR=broker` with its broker's name, unless `broker` names it.
     `since` is inclusive and `until` exclusive, by store time; times without a zone are of the session's zone.
     `offsets` is (from, to) for every queue, either of which may be None, or the same by topic and queue:
-    `{"orders": {0: (100, 200)}}`. `where` is a condition in SQL: its rows are those of `.where(…)`, and what it says of
-    topic, broker, queue, offset, store time, tags and keys prunes before anything is read. `options` are options of the
-    source by name, such as `brokerName` or `minPartitions`.
-    Raises BadOption and UnknownColumn at once; what is wrong with the history is told when the frame is used.
+    `{"orders": {0: (100, 200)}}`. `where` is a condition in SQL: its rows are those of `.where(…)`, and its
+    conditions on topic, broker, queue, offset, store time, tags and keys prune before anything is read; it may name
+    columns that are not among `columns`. `options` are options of the source by name, such as `minPartitions`.
+    Raises BadOption and UnknownColumn at once; errors of the history are raised when the frame is used.
     """
+    from tiermq.pipeline.sql.query_tables import condition_pruning
+    from tiermq.spark.source.data_source import FORMAT, TierMQDataSource
+
     spark.dataSource.register(TierMQDataSource)
     zone = session_zone(spark)
     given = option_texts(
-        tier=tier, store=store, namesrv=namesrv, topic=topic, keys=keys, tags=tags, queues=queues, since=since,
-        until=until, offsets=offsets, columns=columns, zone=zone, **options,
+        tier=tier, store=store, namesrv=namesrv, broker=broker, topic=topic, keys=keys, tags=tags, queues=queues,
+        since=since, until=until, offsets=offsets, columns=columns, zone=zone, **options,
     )  # fmt: skip
-    columns_of(SourceOptions.of(given, Use.BATCH))
+    read = SourceOptions.of(given, Use.BATCH)
+    read.column_names  # noqa: B018 - raises UnknownColumn.
     if meter is not None:
         given[METER_OPTION] = meter.option
     if where is None:
         return spark.read.format(FORMAT).options(**given).load()
-    own = SourceOptions.of(given, Use.BATCH).pruning or ScanPruning()
-    given[PRUNING_OPTION] = own.also(condition_pruning(where, zone)).as_text()
-    return spark.read.format(FORMAT).options(**given).load().where(where)
+    given[PRUNING_OPTION] = read.scan.pruning.also(condition_pruning(where, zone)).as_text()
+    if not read.columns:
+        return spark.read.format(FORMAT).options(**given).load().where(where)
+    given["columns"] = json.dumps([*read.columns, *_also_named(where, read)])
+    return spark.read.format(FORMAT).options(**given).load().where(where).select(*read.columns)
 
 
-@dataclass(frozen=True, slots=True)
-class ScanExplanation:
-    """What a scan would do. `counters` has no reads of messages in it: nothing was read but what planning needs."""
-
-    plan: ScanPlan
-    partitions: int
-
-    @property
-    def counters(self) -> ScanCounters:
-        return self.plan.counters
-
-    def __str__(self) -> str:
-        lines = [f"tasks     {len(self.plan.tasks):,} in {counted(self.partitions, 'partition')}"]
-        lines += [line for line in describe_counters(self.counters).splitlines() if not line.startswith("rows")]
-        lines += [f"lost      {describe(loss)}" for loss in self.plan.losses]
-        return "\n".join(lines)
+def _also_named(condition: str, options: SourceOptions) -> list[str]:
+    """Columns that a condition names beside those that are asked for. A word that only looks like one does no harm."""
+    words = {word.lower() for word in re.findall(r"\w+", condition)}
+    known = [name for name in (*COLUMNS, *ALIASES) if name not in options.hidden_columns]
+    return [name for name in known if name.lower() in words and name not in options.columns]
 
 
 def explain_scan(*, show: bool = True, **arguments: Any) -> ScanExplanation:
@@ -109,119 +94,29 @@ def explain_scan(*, show: bool = True, **arguments: Any) -> ScanExplanation:
 
     Losses are listed, not raised, unless `failOnDataLoss=True` is among the arguments.
     """
-    given = {"failOnDataLoss": False, **arguments}
-    options = SourceOptions.of(option_texts(**given), Use.BATCH)
-    with open_place(options.place) as history:
-        plan = plan_batch(history, options, columns_of(options))
-    bundles = bundle_tasks(plan.tasks, max_bytes=options.partition_bytes, min_bundles=options.min_partitions)
-    explanation = ScanExplanation(plan, len(bundles))
+    options = SourceOptions.of(option_texts(**{"failOnDataLoss": False, **arguments}), Use.BATCH)
+    explanation = explain(options.scan, options.column_names)
     if show:
         print(explanation)
     return explanation
 
 
-def option_texts(
-    *,
-    tier: str | None = None,
-    store: Path | Iterable[Path] | None = None,
-    namesrv: str | None = None,
-    topic: Texts | re.Pattern[str] | None = None,
-    keys: Texts | None = None,
-    tags: Texts | None = None,
-    queues: int | Iterable[int] | None = None,
-    since: Moment | None = None,
-    until: Moment | None = None,
-    offsets: Any = None,
-    columns: Texts | None = None,
-    zone: dt.tzinfo | None = None,
-    **options: Any,
-) -> dict[str, str]:
-    """The options of the source for Python values."""
-    stores = [store] if isinstance(store, str | os.PathLike) else list(store or ())
-    given = {
-        "tier": tier,
-        "namesrv": namesrv,
-        "store": _texts(os.path.abspath(os.path.expanduser(path)) for path in stores) if stores else None,
-        "subscribePattern" if isinstance(topic, re.Pattern) else "subscribe": (
-            topic.pattern if isinstance(topic, re.Pattern) else _texts(topic)
-        ),
-        "keys": _texts(keys),
-        "tags": _texts(tags),
-        "columns": _texts(columns),
-        "queueIds": None if queues is None else ",".join(map(str, [queues] if isinstance(queues, int) else queues)),
-        "startingTimestamp": None if since is None else str(_moment_ms(since, zone)),
-        "endingTimestamp": None if until is None else str(_moment_ms(until, zone)),
-        "startingOffsets": _edge(offsets, 0),
-        "endingOffsets": _edge(offsets, 1),
-        **{name: _plain(value) for name, value in options.items()},
-    }
-    return {name: value for name, value in given.items() if value is not None}
+def option_texts(*, columns: Texts | None = None, **arguments: Any) -> dict[str, str]:
+    """The options by which Spark hands arguments of `messages` to the source. Raises BadOption."""
+    spec = scan_spec(**{name: value for name, value in arguments.items() if name in _TYPED})
+    named = {name: value for name, value in arguments.items() if name not in _TYPED}
+    named["columns"] = [columns] if isinstance(columns, str) else columns and list(columns)
+    return spec.as_texts() | {name: _plain(value) for name, value in named.items() if value is not None}
 
 
-def _texts(given: Texts | None) -> str | None:
-    """A list as JSON, so that entries may hold commas; one text is one entry, whatever is in it."""
-    return None if given is None else json.dumps([given] if isinstance(given, str) else list(given))
-
-
-def _plain(value: Any) -> str | None:
+def _plain(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):
         return json.dumps(value)
     if isinstance(value, list | tuple | set | frozenset):
         return json.dumps(list(value))
-    return None if value is None else str(value)
-
-
-def _moment_ms(moment: Moment, zone: dt.tzinfo | None) -> int:
-    if isinstance(moment, str) and not moment.isdigit():
-        try:
-            moment = dt.datetime.fromisoformat(moment)
-        except ValueError:
-            return read_time_or_complain(str(moment))
-    if isinstance(moment, dt.datetime):
-        return time_ms(moment if moment.tzinfo is not None else moment.replace(tzinfo=zone or dt.UTC))
-    return int(moment)
-
-
-def read_time_or_complain(text: str) -> int:
-    """A moment from a text that is no ISO time. Raises BadOption."""
-    try:
-        return read_time_ms(text)
-    except ValueError as error:
-        raise BadOption(f"since and until: expected {error}, found {text!r}") from None
-
-
-def _edge(offsets: Any, side: int) -> str | None:
-    """One side of pairs of offsets, as the option that says it."""
-    if offsets is None:
-        return None
-    if not isinstance(offsets, Mapping):
-        number = _pair(offsets)[side]
-        return None if number is None else str(number)
-    sides = _edge_of(offsets, side)
-    return json.dumps(sides) if sides is not None else None
-
-
-def _edge_of(offsets: Any, side: int) -> Any:
-    """The same mapping with one number of each pair; what says nothing of this side is left out."""
-    if not isinstance(offsets, Mapping):
-        return _pair(offsets)[side]
-    inner = {str(name): _edge_of(each, side) for name, each in offsets.items()}
-    return {name: each for name, each in inner.items() if each is not None} or None
-
-
-def _pair(offsets: Any) -> tuple[int | None, int | None]:
-    if (
-        isinstance(offsets, tuple | list)
-        and len(offsets) == 2
-        and all(each is None or type(each) is int for each in offsets)
-    ):
-        return offsets[0], offsets[1]
-    raise BadOption(
-        f"offsets: expected (from, to), or such pairs by topic and queue as in {{'orders': {{0: (100, 200)}}}}, "
-        f"found {offsets!r}"
-    )
+    return str(value)
 
 
 def session_zone(spark: SparkSession) -> dt.tzinfo:

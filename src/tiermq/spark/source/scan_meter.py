@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from tiermq.errors import BadOption
 from tiermq.history.scan_values import ScanCounters
+from tiermq.pipeline.scan.explain import describe_counters
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,7 +92,7 @@ class _Listener:
             self._wake.send(b"x")
 
     def counters(self) -> ScanCounters:
-        """Everything that was sent before this call, also what no thread has taken in yet."""
+        """Everything that was sent before this call, also what no thread has read yet."""
         with self.lock:
             while self._take(self._selector.select(0)):
                 pass
@@ -199,7 +200,7 @@ class ScanMeter:
 def reporting(option: str | None) -> Iterator[Callable[[ScanCounters], None]]:
     """In a worker: a function that sends counters to the meter of an option; without one it does nothing.
 
-    A meter that cannot be reached is logged once, and the scan goes on.
+    A meter that cannot be reached is logged once, and the scan continues.
     """
     if option is None:
         yield lambda _counters: None
@@ -219,46 +220,3 @@ def reporting(option: str | None) -> Iterator[Callable[[ScanCounters], None]]:
 
     with connection:
         yield report
-
-
-def describe_counters(counters: ScanCounters) -> str:
-    """Counters in a few lines for people. What did not happen is not listed."""
-    segments = counters.segments_planned + counters.segments_skipped
-    stored = counters.bytes_planned + counters.bytes_skipped
-    planned = f"planned   {counted(counters.queues, 'queue')}"
-    if segments:
-        planned += f", {counters.segments_planned:,} of {counted(segments, 'segment')}"
-    if stored:
-        planned += f", {size_text(counters.bytes_planned)} of {size_text(stored)}"
-    lines = [planned]
-    if counters.segments_skipped or counters.bytes_skipped:
-        lines.append(f"skipped   {counted(counters.segments_skipped, 'segment')}, {size_text(counters.bytes_skipped)}")
-    sides = {"hot": counters.hot_bytes_read, "cold": counters.cold_bytes_read}
-    each = ", ".join(f"{side} {size_text(size)}" for side, size in sides.items() if size)
-    read = f"read      {size_text(counters.bytes_read)} in {counted(counters.requests, 'request')}"
-    lines.append(f"{read} ({each})" if each else read)
-    if counters.index_files_asked:
-        files = counted(counters.index_files_asked, "file")
-        lines.append(f"index     {files} queried, {size_text(counters.index_bytes_read)}")
-    if counters.rows_given and not counters.rows_read:
-        lines.append(f"rows      {counters.rows_given:,}, known without reading a message")
-    if counters.rows_read:
-        lines.append(f"rows      {counters.rows_given:,} of {counted(counters.rows_read, 'message')} read")
-    if counters.messages_lost:
-        lines.append(f"lost      {counted(counters.messages_lost, 'message')}; the log of the worker has the reasons")
-    return "\n".join(lines)
-
-
-def counted(number: int, noun: str) -> str:
-    """1 queue, 2,000 queues."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def size_text(count: float) -> str:
-    """1536 -> 1.5 KiB."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"

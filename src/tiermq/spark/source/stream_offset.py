@@ -1,8 +1,8 @@
-"""Where a stream stands, as it lies in a checkpoint: one flat JSON object.
+"""The offset of a stream in a checkpoint: one flat JSON object.
 
     {"source": "tier s3://bucket/prefix", "version": 1, "DefaultCluster/broker-a/orders/0": 4711, ...}
 
-`source` says of which history: offsets of one tier mean nothing in another. Queues are [.., offset): everything before
+`source` identifies the history: offsets of one tier mean nothing in another. Queues are [.., offset): everything before
 the number has been read. Names are sorted, so that equal offsets are equal texts, which is how Spark compares them.
 """
 
@@ -18,7 +18,7 @@ from tiermq.errors import ForeignCheckpoint
 from tiermq.history.scan_values import HistoryPlace
 from tiermq.tier.names import QueueKey
 
-VERSION = 1
+OFFSET_VERSION = 1
 SOURCE = "source"
 VERSION_NAME = "version"
 
@@ -26,7 +26,7 @@ VERSION_NAME = "version"
 def source_name(place: HistoryPlace) -> str:
     """Which history this is. With a tier it is the tier's: stores come and go with machines, the tier stays.
 
-    A cluster has no name that is its own, and its name servers come and go: queues are told apart by their brokers.
+    A cluster has no identity of its own, and its name servers change: queues are identified by their brokers.
     """
     if isinstance(place, WirePlace):
         return "brokers"
@@ -47,7 +47,7 @@ class StreamOffset:
             f"{key.cluster}/{key.broker}/{key.topic}/{key.queue_id}": offset
             for key, offset in sorted(self.queues.items())
         }
-        return {SOURCE: self.source, VERSION_NAME: VERSION, **named}
+        return {SOURCE: self.source, VERSION_NAME: OFFSET_VERSION, **named}
 
     @classmethod
     def of_json(cls, document: Mapping[str, Any], source: str) -> Self:
@@ -58,9 +58,9 @@ class StreamOffset:
                 f"expected a checkpoint of {source}, found one of {found or 'something else'}; "
                 "its offsets mean nothing here: use another checkpointLocation, or the history that it belongs to"
             )
-        if document.get(VERSION_NAME) != VERSION:
+        if document.get(VERSION_NAME) != OFFSET_VERSION:
             raise ForeignCheckpoint(
-                f"expected a checkpoint of version {VERSION}, found {document.get(VERSION_NAME)!r}; "
+                f"expected a checkpoint of version {OFFSET_VERSION}, found {document.get(VERSION_NAME)!r}; "
                 "it was written by a newer program: use that one, or another checkpointLocation"
             )
         queues = {name: value for name, value in document.items() if name not in (SOURCE, VERSION_NAME)}
@@ -101,7 +101,7 @@ class StreamLag:
 
 
 def stream_lag(progress: Any) -> StreamLag:
-    """How far a stream is behind: of a query (its last progress), or of one `StreamingQueryProgress`.
+    """The lag of a stream: of a query (its last progress), or of one `StreamingQueryProgress`.
 
     Spark has no metrics of Python sources in its progress, but where each batch ended and where the source ended then.
     """

@@ -3,17 +3,17 @@
 One long-lived process of Spark beside the driver asks it, one question at a time; `read` runs in workers on another
 instance, which knows nothing but the partition.
 
-* A batch is [start, end) of each queue and is planned anew when Spark repeats it, so it has the same rows.
+* A batch is [start, end) of each queue and is planned again when Spark repeats it, so it has the same rows.
 * A queue that appears while the stream runs is read from its beginning.
-* A queue that a changed `subscribe` leaves out keeps its place in the checkpoint.
+* A queue that a changed `subscribe` leaves out keeps its offset in the checkpoint.
 * What is lost (expired, a gap, a deleted topic, a queue that starts over) ends the stream with its reasons, or is
-  passed over with `failOnDataLoss=false`; a queue that starts over is then read from its new beginning.
+  skipped with `failOnDataLoss=false`; a queue that starts over is then read from its new beginning.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,17 +29,21 @@ from pyspark.sql.streaming.datasource import (
 
 from tiermq.client.wire_history import WireHistory, open_place
 from tiermq.history.catalog import Catalog, QueueHistory, queue_filter
-from tiermq.history.log_places import LogPlaces
-from tiermq.history.losses import data_loss
 from tiermq.history.open_history import OpenHistory
 from tiermq.history.planning import plan_scan
-from tiermq.history.scan_values import Loss, LossReason, OffsetBounds
-from tiermq.spark.known_options import DEFAULT_TRIGGER_DELAY_MS
+from tiermq.history.scan_values import Loss, LossReason, OffsetBounds, data_loss
+from tiermq.history.time_ranges import LogPlaces
+from tiermq.pipeline.scan.scan_request import (
+    NOTHING,
+    assigned_queues,
+    base_request,
+    open_catalog,
+    plan_with,
+    starting_offsets,
+)
+from tiermq.spark.option_table import DEFAULT_TRIGGER_DELAY_MS
 from tiermq.spark.options import SourceOptions
-from tiermq.spark.source.batch_reader import metered, plan_with
-from tiermq.spark.source.rate_limit import fair_shares, rows_within
-from tiermq.spark.source.scan_partition import partitions_of
-from tiermq.spark.source.scan_request import NOTHING, assigned_queues, base_request, open_catalog, starting_offsets
+from tiermq.spark.source.batch_reader import metered, partitions_of
 from tiermq.spark.source.stream_offset import StreamOffset, source_name
 from tiermq.tier.names import QueueKey
 
@@ -53,15 +57,16 @@ Offsets = dict[QueueKey, int]
 
 
 class TierMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc] # As elsewhere.
-    """One stream. Everything but `read` belongs to the one process that plans."""
+    """One stream. Everything but `read` belongs to the planning process."""
 
     def __init__(
         self, options: SourceOptions, columns: Sequence[str], now_s: Callable[[], float] = time.monotonic
     ) -> None:
         self.options = options
+        self.scan = options.scan
         self.columns = tuple(columns)
-        self.source = source_name(options.place)
-        self.request = base_request(options, columns)
+        self.source = source_name(options.scan.place)
+        self.request = base_request(options.scan, columns)
         self.target: Offsets | None = None
         self._now_s = now_s
         self._history: OpenHistory | None = None
@@ -72,15 +77,15 @@ class TierMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
     # What Spark asks
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a stream without a checkpoint begins: at the end, unless options say otherwise."""
+        """The start of a stream without a checkpoint: the end of the queues, unless set by options."""
         catalog = self._fresh()
         begins = {queue.key: queue.max_offset for queue in catalog.queues()}
-        if self.options.starting_ms is not None:
-            # Everything that is stored from that time on lies at or behind the first task of its queue.
+        if self.scan.starting_ms is not None:
+            # Everything stored from that time on is at or after the first task of its queue.
             plan = plan_scan(catalog, replace(self.request, keys=frozenset()), loss_is_error=False)
             for task in reversed(plan.tasks):
                 begins[task.queue] = task.from_offset
-        begins |= starting_offsets(self.options, catalog)
+        begins |= starting_offsets(self.scan, catalog)
         return self._as_json({key: begins[key] for key in self._chosen(catalog)})
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -89,7 +94,7 @@ class TierMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         return ReadAllAvailable() if self.options.max_bytes is None else ReadMaxBytes(self.options.max_bytes)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where the next batch ends; the start itself when there is nothing to do."""
+        """The end of the next batch; its start if there is nothing to do."""
         before = self._of_json(start)
         catalog = self._seen()
         begins = self._begins(before, catalog)
@@ -98,7 +103,7 @@ class TierMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         total = sum(available.values())
         if total and self._waits_for_more(total):
             return self._as_json(before)
-        # A trigger that reads everything once overrides the options' limits; Spark says so by its limit.
+        # A trigger that reads everything once overrides the options' limits; Spark signals it by its limit.
         if not isinstance(limit, ReadAllAvailable):
             rows = rows_within(self.options.max_offsets, self.options.max_bytes, total, self._bytes(begins, ends))
             if rows is not None:
@@ -112,7 +117,7 @@ class TierMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         return self._as_json({**before, **started, **skipped, **moved})
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """The end of everything, for Spark's report of how far behind the stream is."""
+        """The end of everything, for Spark's report of the stream's lag."""
         if self._catalog is None:
             return None
         return self._as_json(self._ends(self._catalog, cap=False))
@@ -135,8 +140,8 @@ class TierMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
             from_offset = begins.get(key)
             starts_over = from_offset is not None and from_offset > to_offset
             bounds[key] = OffsetBounds(None if starts_over else from_offset, to_offset)
-        plan = plan_with(catalog, self.options, replace(self.request, bounds=bounds))
-        return list(partitions_of(plan, self.columns, self.options))
+        plan = plan_with(catalog, self.scan, replace(self.request, bounds=bounds))
+        return list(partitions_of(plan, self.columns, self.scan))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return metered(partition, self.options.scan_meter)
@@ -154,9 +159,9 @@ class TierMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
     def _fresh(self) -> Catalog:
         """The catalogue as things are now."""
         if self._history is None:
-            self._history = open_place(self.options.place)
+            self._history = open_place(self.scan.place)
         if self._catalog is None:
-            self._catalog = open_catalog(self._history, self.options, self.request)
+            self._catalog = open_catalog(self._history, self.scan, self.request)
         else:
             self._catalog.refresh()
         self._looked_s = self._now_s()
@@ -180,7 +185,7 @@ class TierMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         return catalog if all(known.get(key, 0) >= end for key, end in ends.items()) else self._fresh()
 
     def _chosen(self, catalog: Catalog) -> set[QueueKey]:
-        return assigned_queues(self.options, catalog)
+        return assigned_queues(self.scan, catalog)
 
     def _ends(self, catalog: Catalog, *, cap: bool = True) -> Offsets:
         chosen = self._chosen(catalog)
@@ -190,10 +195,10 @@ class TierMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         return ends
 
     def _begins(self, before: Offsets, catalog: Catalog) -> Offsets:
-        """Where each queue goes on. Raises DataLoss for queues that are gone or start over."""
+        """The next offset of each queue. Raises DataLoss for queues that were deleted or start over."""
         queues = {queue.key: queue for queue in catalog.queues() if queue.key in self._chosen(catalog)}
         wanted = queue_filter(self.request)
-        named = {(each.topic, each.queue_id) for each in self.options.assigned or ()}
+        named = {(each.topic, each.queue_id) for each in self.scan.assigned or ()}
         losses = []
         for key, offset in before.items():
             is_named = not named or (key.topic, key.queue_id) in named
@@ -206,11 +211,11 @@ class TierMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
                 detail = f"the queue ends at {queue.max_offset}"
                 losses.append(Loss(key, begins[key], begins[key], LossReason.BEYOND_END, detail))
                 begins[key] = queue.min_offset
-        if losses and self.options.fail_on_data_loss:
+        if losses and self.scan.fail_on_data_loss:
             raise data_loss(losses)
-        if not self.options.fail_on_data_loss:
+        if not self.scan.fail_on_data_loss:
             return begins
-        # Where a loss is an error, what expired stays within the batch: planning it tells the reasons.
+        # Where a loss is an error, what expired stays within the batch: planning it reports the reasons.
         return {key: min(begin, before.get(key, begin)) for key, begin in begins.items()}
 
     def _bytes(self, begins: Offsets, ends: Offsets) -> int:
@@ -233,6 +238,40 @@ class TierMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
 
     def _of_json(self, document: dict[str, Any]) -> Offsets:
         return dict(StreamOffset.of_json(document, self.source).queues)
+
+
+def rows_within(max_rows: int | None, max_bytes: int | None, rows: int, size_bytes: int) -> int | None:
+    """Both limits as a number of messages, given how many there are and how large they are together."""
+    limits = [] if max_rows is None else [max_rows]
+    if max_bytes is not None and size_bytes > max_bytes:
+        # A message that is larger than the limit must still pass.
+        limits.append(max(1, rows * max_bytes // size_bytes))
+    return min(limits, default=None)
+
+
+def fair_shares(available: Mapping[QueueKey, int], limit: int, turn: int = 0) -> dict[QueueKey, int]:
+    """How many messages of each queue are taken; together `limit`, or all. `turn` selects the first queue.
+
+    In proportion to what each queue has, so that queues which are equally far behind in time stay so. A queue that has
+    anything gets at least one message when the limit allows one for each; otherwise the queues alternate.
+    """
+    queues = sorted(key for key, count in available.items() if count > 0)
+    total = sum(available[key] for key in queues)
+    if total <= limit:
+        return {key: available[key] for key in queues}
+    if limit <= len(queues):
+        first = turn % len(queues)
+        return dict.fromkeys((queues[first:] + queues[:first])[:limit], 1)
+    # One for each, the rest in proportion, and the remainder to the queues with the largest rounding loss.
+    rest, left = limit - len(queues), total - len(queues)
+    shares, remainders = {}, {}
+    for key in queues:
+        more, remainders[key] = divmod((available[key] - 1) * rest, left)
+        shares[key] = 1 + more
+    over = limit - sum(shares.values())
+    for key in sorted(queues, key=lambda each: -remainders[each])[:over]:
+        shares[key] += 1
+    return shares
 
 
 def _size(queue: QueueHistory, begin: int, end: int) -> int:

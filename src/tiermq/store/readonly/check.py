@@ -1,14 +1,14 @@
-"""Does a store directory agree with itself? Commit log against queues against index, every record, both ways.
+"""Consistency check of a store directory: commit log, consume queues and key index, every record, both ways.
 
-* every record is sound and lies where it says it lies; full files end with a blank record
-* every record that consumers may see has its unit at its queue offset, with its place, size and tags code
-* every unit whose record has not been deleted leads to a sound record of that queue and offset
-* every key of every record is in the index, every index entry leads to a record that has such a key, and the chains
-  of each index file are whole, so that lookups find what is there
+* every record is intact and stored at its own physical offset; full files end with a blank record
+* every record that consumers may see has its unit at its queue offset, with its physical offset, size and tags code
+* every unit whose record has not been deleted points to an intact record of that queue and offset
+* every key of every record is in the index, every index entry points to a record that has such a key, and the
+  hash chains of each index file are complete, so that lookups find every entry
 
-A *problem* is a contradiction that nothing will repair by itself. A *note* is something that the next start of the
-store repairs (a torn end, records not dispatched yet), or that is only worth knowing. After an orderly close
-there is nothing to repair, so what would be a note of a crashed or running store is then a problem.
+A *problem* is a contradiction that no later start repairs. A *note* is what the next start of the store repairs (a torn
+end, records not dispatched yet), or information. After a clean close there is nothing to repair, so a note of a crashed
+or running store is then a problem.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tiermq.consumequeue import ext_unit, unit
-from tiermq.errors import CorruptRecord, StoreDamaged, StoreError
-from tiermq.index.index_request import index_keys
-from tiermq.message.inner_batch import inner_span
+from tiermq.errors import CorruptRecord, StoreDamaged
+from tiermq.message.client_batch import inner_span
 from tiermq.message.java_hash import key_hash, tags_code
 from tiermq.message.properties import (
     INNER_MULTI_DISPATCH,
     INNER_MULTI_QUEUE_OFFSET,
     KEYS,
     get_text_property,
+    index_keys,
 )
 from tiermq.message.record_head import RecordHead
 from tiermq.message.stored_message import StoredMessage
 from tiermq.message.system_flag import TransactionType, enters_consume_queue
-from tiermq.message.topic_name import SCHEDULE_TOPIC
-from tiermq.store.index_walk import IndexEntry
-from tiermq.store.log_walk import walk_log_file
-from tiermq.store.store_files import ReadOnlyMap, StoreFile, is_store, require_no_rocksdb
-from tiermq.store.store_view import LogView, QueueKey, QueueView, StoreView
+from tiermq.message.topic_name import LIGHT_QUEUE_PREFIX, SCHEDULE_TOPIC, QueueName
+from tiermq.store.readonly.index import IndexEntry
+from tiermq.store.readonly.log import ReadOnlyLog, walk_log_file
+from tiermq.store.readonly.mapped_run import MappedRun, ReadOnlyMap, RunFile
+from tiermq.store.readonly.queue import ReadOnlyQueue
+from tiermq.store.readonly.store import ReadOnlyStore
 
 FINDINGS_KEPT_MAX = 1_000
-LIGHT_QUEUE_PREFIX = "%LMQ%"
 
 Progress = Callable[[int], None]
 Report = Callable[[str, str, str], None]
 
 
 class Finding(NamedTuple):
-    """One problem or note: what sort, where, and in words."""
+    """One problem or note: its kind, location and text."""
 
     kind: str
     where: str
@@ -89,22 +89,27 @@ def check_store(
     slot_count: int | None = None,
     progress: Progress | None = None,
 ) -> CheckReport:
-    """Walk everything. `progress` is told how many bytes of log and queues have been walked since it was last told.
+    """Check everything. `progress` is called with the bytes of log and queues that were read since its last call.
 
     Raises StoreError when `root` is no store directory.
     """
-    if not is_store(root):
-        raise StoreError(f"{root}: expected a store directory (commitlog/, consumequeue/ or checkpoint), found none")
-    require_no_rocksdb(str(root))
-    with StoreView.open(root, commit_log_paths) as view:
-        return _Check(view, slot_count, progress or (lambda _: None)).run()
+    with ReadOnlyStore.open(root, commit_log_paths=commit_log_paths) as store:
+        checking = _Check(store, slot_count, progress or (lambda _: None))
+        try:
+            return checking.run()
+        finally:
+            checking.release()
 
 
 class _Check:
-    """One run. The log and the index are walked side by side: both are in the order of physical offsets."""
+    """One check. The log and the index are read in step: both are in the order of physical offsets."""
 
-    def __init__(self, view: StoreView, slot_count: int | None, progress: Progress) -> None:
-        self._view = view
+    def __init__(self, store: ReadOnlyStore, slot_count: int | None, progress: Progress) -> None:
+        self._store = store
+        self._log = store.log_files
+        self._log_maps = self._log.maps()  # All files are mapped first: what a running store deletes stays readable.
+        self._queues = _mapped_queues(store)
+        self._ext_queues: dict[QueueName, MappedRun] = {}
         self._progress = progress
         self._slot_count = slot_count
         names = (
@@ -118,17 +123,21 @@ class _Check:
             "index_entries",
         )
         self._counts = dict.fromkeys(names, 0)
-        self._report = CheckReport(str(view.root), view.ended_cleanly, self._counts)
-        self._log_end = view.log.min_offset
+        self._report = CheckReport(str(store.root), store.ended_cleanly, self._counts)
+        self._log_end = self._log.min_offset
         self._log_damaged = False
-        self._units_end = max((_last_end(queue) for queue in view.queues.values()), default=-1)
-        self._index = _IndexCursor(self._all_index_entries(), view.log, self._problem, self._repairable)
-        self._batch_records: dict[QueueKey, set[int]] = {}
+        self._units_end = max((_last_end(queue) for queue in self._queues.values()), default=-1)
+        self._index = _IndexCursor(self._all_index_entries(), self._log, self._problem, self._repairable)
+        self._batch_records: dict[QueueName, set[int]] = {}
+
+    def release(self) -> None:
+        """Drop every map now: the cursor and this object refer to each other; the directory may be unmounted next."""
+        del self._index, self._log_maps, self._queues, self._ext_queues
 
     def run(self) -> CheckReport:
         self._check_layout()
         self._walk_log()
-        for key, queue in sorted(self._view.queues.items()):
+        for key, queue in sorted(self._queues.items()):
             self._walk_queue(key, queue)
         return self._report
 
@@ -150,22 +159,22 @@ class _Check:
             self._note(kind, where, text)
 
     def _check_layout(self) -> None:
-        self._counts["log_files"] = len(self._view.log.files)
-        self._counts["queues"] = len(self._view.queues)
-        for text in self._view.log.layout_problems():
+        self._counts["log_files"] = len(self._log_maps)
+        self._counts["queues"] = len(self._queues)
+        for text in self._log.layout_problems():
             self._problem("layout", "commitlog", text)
         self._check_reach()
-        for (topic, queue_id), queue in sorted(self._view.queues.items()):
-            for text in queue.layout_problems():
+        for (topic, queue_id), queue in sorted(self._queues.items()):
+            for text in queue.run.layout_problems():
                 self._problem("layout", f"queue {topic}/{queue_id}", text)
 
     def _check_reach(self) -> None:
-        """Units that lead into a log file which is not there. The next start would cut them off without a trace."""
-        log = self._view.log
-        if not log.files:
+        """Units that point into a missing log file. The next start would truncate them without a trace."""
+        if not self._log_maps:
             return
-        last, end = log.files[-1], log.files[-1].base_offset + len(log.maps[-1].view)
-        # A running store may have begun the file since the log was looked at.
+        last, opened = self._log_maps[-1]
+        end = last.base + len(opened.view)
+        # A running store may have created the file since the log was listed.
         if self._units_end > end and not last.path.with_name(f"{end:020d}").exists():
             self._problem(
                 "log_file_missing",
@@ -178,8 +187,8 @@ class _Check:
 
     def _walk_log(self) -> None:
         """All files in order. A file that ends before its blank record must be the last one with data."""
-        open_end: tuple[StoreFile, ReadOnlyMap, int] | None = None
-        for file, each in zip(self._view.log.files, self._view.log.maps, strict=True):
+        open_end: tuple[RunFile, ReadOnlyMap, int] | None = None
+        for file, each in self._log_maps:
             if not each.is_zero_from(0):
                 if open_end is not None and self._walk_file(*open_end) is not None:
                     # It was walked again, because a running store may have filled it up in the meantime.
@@ -190,9 +199,9 @@ class _Check:
             self._progress(len(each.view))
         self._index.finish(self._log_end)
 
-    def _walk_file(self, file: StoreFile, opened: ReadOnlyMap, position: int) -> int | None:
-        """Check what lies from `position` on; where the data ends, or None behind a blank record or damage."""
-        for item in walk_log_file(opened, file.base_offset, position):
+    def _walk_file(self, file: RunFile, opened: ReadOnlyMap, position: int) -> int | None:
+        """Check the data from `position` on; returns where it ends, or None after a blank record or damage."""
+        for item in walk_log_file(opened, file.base, position):
             position = item.position + item.size
             if item.error:
                 self._damaged_place(item.physical_offset, item.error)
@@ -208,7 +217,7 @@ class _Check:
         where = f"commit log at {physical_offset}"
         self._log_damaged = True
         if physical_offset >= self._units_end:
-            # No queue knows a record here. RocketMQ does not erase what it cuts off, so this may also be old.
+            # No queue has a unit for this. RocketMQ does not erase what it truncates, so it may also be old data.
             self._note("torn_end", where, f"bytes behind the last dispatched record are no record: {error}")
         else:
             self._problem("log", where, error)
@@ -225,18 +234,18 @@ class _Check:
         except CorruptRecord as error:
             self._problem("record", where, str(error))
             return
-        if self._view.indexes:
+        if self._store.index.names:
             self._index.expect(message.physical_offset, hashes, where)
 
     def _check_units(self, message: StoredMessage, where: str) -> None:
-        queue = self._view.queues.get((message.topic, message.queue_id))
+        queue = self._queues.get((message.topic, message.queue_id))
         place = f"queue {message.topic}/{message.queue_id} offset {message.queue_offset}"
         if queue is None:
             self._repairable("unit_missing", where, f"has no consume queue {message.topic}/{message.queue_id}")
-        elif queue.is_batch:  # It cannot be asked by offset: whether the unit exists shows in the queue's own walk.
+        elif queue.is_batch:  # It has no lookup by offset: the check of the queue finds missing units.
             self._batch_records.setdefault((message.topic, message.queue_id), set()).add(message.physical_offset)
         else:
-            found = queue.unit_at(message.queue_offset)
+            found = queue.written_unit_at(message.queue_offset)
             if found is None:
                 self._repairable("unit_missing", where, f"has no unit: {place}")
             elif (found.physical_offset, found.size) != (message.physical_offset, message.size):
@@ -250,14 +259,18 @@ class _Check:
         if message.topic == SCHEDULE_TOPIC or found.tags_code == expected:
             return
         if unit.is_ext_address(found.tags_code):
-            run = self._view.ext_queues.get((message.topic, message.queue_id))
-            place = run.find(unit.ext_offset(found.tags_code)) if run else None
+            place = self._ext_queue(message.topic, message.queue_id).find(unit.ext_offset(found.tags_code))
             if place is None:
                 self._problem("ext", where, f"its ext unit at {unit.ext_offset(found.tags_code)} is not there")
                 return
             if ext_unit.decode(*place).tags_code == expected:
                 return
         self._problem("tags", where, f"expected tags code {expected} in its unit, found {found.tags_code}")
+
+    def _ext_queue(self, topic: str, queue_id: int) -> MappedRun:
+        if (topic, queue_id) not in self._ext_queues:
+            self._ext_queues[topic, queue_id] = self._store.ext_queue(topic, queue_id)
+        return self._ext_queues[topic, queue_id]
 
     def _check_light_queues(self, message: StoredMessage, where: str) -> None:
         names = message.get_property(INNER_MULTI_DISPATCH)
@@ -266,18 +279,18 @@ class _Check:
             return
         for name, offset in zip(names.split(","), offsets.split(","), strict=False):
             if name.startswith(LIGHT_QUEUE_PREFIX) and offset.isdigit():
-                queue = self._view.queues.get((name, 0))
-                found = queue.unit_at(int(offset)) if queue else None
+                queue = self._queues.get((name, 0))
+                found = queue.written_unit_at(int(offset)) if queue else None
                 if found is None or found.physical_offset != message.physical_offset:
                     self._repairable("unit_missing", where, f"has no unit: queue {name}/0 offset {offset}")
 
     def _all_index_entries(self) -> Iterator[IndexEntry]:
-        """Entries of all index files in the order of physical offsets; what goes back is reported and left out."""
+        """Entries of all index files by physical offset; an entry out of order is reported and skipped."""
         reached = -1
-        for file in self._view.indexes:
-            name = f"index {file.path.name}"
+        for file in self._store.index.names:
+            name = f"index {file}"
             try:
-                index = self._view.open_index(file, self._slot_count)
+                index = self._store.index.view(file, self._slot_count)
             except FileNotFoundError:
                 continue  # Deleted by a running store.
             except StoreDamaged as error:
@@ -299,7 +312,7 @@ class _Check:
 
     # Queues -----------------------------------------------------------------------------------------------------
 
-    def _walk_queue(self, key: QueueKey, queue: QueueView) -> None:
+    def _walk_queue(self, key: QueueName, queue: ReadOnlyQueue) -> None:
         before = -1
         without_unit = self._batch_records.get(key, set())
         for queue_offset, physical_offset, size, count in _all_units(queue):
@@ -309,7 +322,7 @@ class _Check:
             if physical_offset < before:
                 self._problem("unit_order", place, f"physical offset {physical_offset} after {before}")
             before = physical_offset
-            if physical_offset < self._view.log.min_offset:
+            if physical_offset < self._log.min_offset:
                 self._counts["units_expired"] += 1
             elif physical_offset >= self._log_end and not self._log_damaged:
                 self._repairable("unit_beyond", place, f"leads to {physical_offset}, the log ends at {self._log_end}")
@@ -317,13 +330,13 @@ class _Check:
                 self._follow_unit(key, queue_offset, physical_offset, size, count)
         for physical_offset in sorted(without_unit):
             self._repairable("unit_missing", f"record at {physical_offset}", f"has no unit in queue {key[0]}/{key[1]}")
-        self._progress(sum(len(each.view) for each in queue.maps))
+        self._progress(sum(file.size for file in queue.run.all_files))
 
-    def _follow_unit(self, key: QueueKey, queue_offset: int, physical_offset: int, size: int, count: int) -> None:
+    def _follow_unit(self, key: QueueName, queue_offset: int, physical_offset: int, size: int, count: int) -> None:
         place = f"queue {key[0]}/{key[1]} offset {queue_offset}"
-        head = self._view.log.head_at(physical_offset)
+        head = self._log.head_at(physical_offset)
         if head is None:
-            self._problem("unit_wrong", place, f"leads to {physical_offset}, where no sound record lies")
+            self._problem("unit_wrong", place, f"points to {physical_offset}, where there is no valid record")
             return
         try:
             belongs = self._belongs(head, key, queue_offset, size, count)
@@ -335,34 +348,39 @@ class _Check:
             text = f"leads to {physical_offset}, {size} bytes; the record there is {owner}, {head.size} bytes"
             self._problem("unit_wrong", place, text)
 
-    def _belongs(self, head: RecordHead, key: QueueKey, queue_offset: int, size: int, count: int) -> bool:
+    def _belongs(self, head: RecordHead, key: QueueName, queue_offset: int, size: int, count: int) -> bool:
         if head.size != size:
             return False
         if head.topic == key[0].encode() and head.queue_id == key[1]:
             if not count:
                 return head.queue_offset == queue_offset
-            properties = self._view.log.properties_of(head.physical_offset, head)
+            properties = self._log.properties_of(head.physical_offset, head)
             return inner_span(properties, head.queue_offset) == (queue_offset, count)
-        names = get_text_property(self._view.log.properties_of(head.physical_offset, head), INNER_MULTI_DISPATCH)
+        names = get_text_property(self._log.properties_of(head.physical_offset, head), INNER_MULTI_DISPATCH)
         return names is not None and key[0] in names.split(",")
 
 
-def _all_units(queue: QueueView) -> Iterator[tuple[int, int, int, int]]:
+def _mapped_queues(store: ReadOnlyStore) -> dict[QueueName, ReadOnlyQueue]:
+    """Every queue that has a file."""
+    found = {name: store.queue(*name) for name in (*store.queues(), *store.batch_queues())}
+    return {name: queue for name, queue in found.items() if queue is not None and queue.run.maps()}
+
+
+def _all_units(queue: ReadOnlyQueue) -> Iterator[tuple[int, int, int, int]]:
     """(queue offset, physical offset, size, messages of the batch or 0) of every real unit."""
     if queue.is_batch:
-        for batch in queue.batch_units():
+        for batch in queue.written_batch_units():
             yield batch.base_offset, batch.physical_offset, batch.size, batch.batch_size
     else:
-        for queue_offset, found in queue.units():
+        for queue_offset, found in queue.written_units():
             yield queue_offset, found.physical_offset, found.size, 0
 
 
-def _last_end(queue: QueueView) -> int:
-    """The end of the newest record that a queue knows; offsets ascend, so its last unit tells."""
+def _last_end(queue: ReadOnlyQueue) -> int:
+    """The end of the newest record of a queue; offsets ascend, so it is that of the last unit."""
     if queue.is_batch:
-        return max((batch.end_physical_offset for batch in queue.batch_units()), default=-1)
-    last = queue.unit_at(queue.end_bytes() // unit.UNIT_BYTES - 1)
-    return -1 if last is None else last.physical_offset + last.size
+        return max((batch.end_physical_offset for batch in queue.written_batch_units()), default=-1)
+    return queue.max_physical_offset or -1
 
 
 def _key_hashes(message: StoredMessage) -> set[int]:
@@ -376,7 +394,7 @@ def _key_hashes(message: StoredMessage) -> set[int]:
 class _IndexCursor:
     """Index entries, consumed in step with the log."""
 
-    def __init__(self, entries: Iterator[IndexEntry], log: LogView, problem: Report, repairable: Report) -> None:
+    def __init__(self, entries: Iterator[IndexEntry], log: ReadOnlyLog, problem: Report, repairable: Report) -> None:
         self._entries = entries
         self._log = log
         self._problem = problem
@@ -415,7 +433,7 @@ class _IndexCursor:
             self._advance()
 
     def _stray(self, entry: IndexEntry, log_end: int) -> None:
-        """An entry whose record the walk did not pass: it was deleted, or lies behind damage, or never was."""
+        """An entry whose record was not read: it was deleted, is behind damage, or never existed."""
         if entry.physical_offset < self._log.min_offset or self._log.head_at(entry.physical_offset) is not None:
             return
         report = self._repairable if entry.physical_offset >= log_end else self._problem

@@ -1,4 +1,4 @@
-"""What each file of a store directory is, told from its path, and how offline tools open it.
+"""A store directory: the kind of each file, judged by its path, and whether another process has it open.
 
     commitlog/<20 digits>                             commit log; the name is the file's first physical offset
     consumequeue/<topic>/<queue>/<20 digits>          consume queue; the name is the first byte offset in that queue
@@ -7,49 +7,43 @@
     index/<17 digits>                                 key index; the name is its creation time
     checkpoint  abort  lock  config/*                 small files
 
-Offline tools only ever read: files are mapped read-only, no lock is taken, and the `lock` file is not even opened,
-because closing it would drop the lock of a store that this same process has open.
+States:
+
+    abort file   lock                          state
+    none         free                          CLOSED      closed in order, or never opened
+    none         held                          RECOVERING  being opened (or being closed: it is CLOSED in a moment)
+    there        free                          CRASHED     its process died; the files were not checked since
+    there        held by its writer            RUNNING
+    there        held by another process       RECOVERING  opened after a crash, the check is not finished
+
+A store writes its process id into its abort file once it has recovered. Where the id of the lock's holder is unknown
+(another machine, another container) or the abort file has none (old brokers), a held lock means RUNNING.
+
+The lock is queried, never taken. A store that this process has open is known from a table, and its lock file is never
+opened: closing it would drop the lock.
 """
 
 from __future__ import annotations
 
 import enum
-import errno
-import mmap
+import fcntl
 import os
 import re
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
-from tiermq.errors import StoreDamaged
+from tiermq.errors import StoreDamaged, StoreNotRecovered
 from tiermq.files.file_access import FileAccess
 from tiermq.files.os_file_access import OsFileAccess
-from tiermq.index.index_name import is_index_name
+from tiermq.files.store_lock import LOCKED_BYTES, is_held_here
+from tiermq.index.index_file import is_index_name
 from tiermq.message.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
 from tiermq.message.topic_name import ROCKSDB_HALF_TOPIC
-from tiermq.store import clean_marker
+from tiermq.store.checkpoint import CLEAN_MARKER
 
-_ZEROS = bytes(1 << 20)
 _QUEUE_FILE = re.compile(r"[0-9]{20}")
-
-
-ROCKSDB = {
-    "config/topics": "topics",
-    "config/subscriptionGroups": "groups",
-    "config/consumerOffsets": "consumer offsets",
-    "config/metadata": "topics, groups and consumer offsets",
-    "config/rdb": "topics, groups and consumer offsets",
-    "consumequeue": "queues",
-    "consumequeue_rocksdb": "queues",
-    "kvStore": "popped messages",
-}
-"""Directories in which RocketMQ keeps a RocksDB, by its settings, and what is in it. See `_is_rocksdb`."""
-ROCKSDB_TRANSACTIONS = "rocksdbstore"
-"""Of RocketMQ 5.5.0, which makes it always; open transactions are in it when there are queues of their half topic."""
-_MANIFEST_NAME = re.compile(rb"MANIFEST-[0-9]{1,20}\n?")
-_MANIFEST_NAME_BYTES_MAX = 64
 
 
 class FileKind(enum.Enum):
@@ -77,14 +71,14 @@ _BY_NAME = {
     "abort": FileKind.ABORT,
     "abort.bak": FileKind.ABORT,
     "lock": FileKind.LOCK,
-    clean_marker.NAME: FileKind.CONFIG,
+    CLEAN_MARKER: FileKind.CONFIG,
 }
-_BINARY_CONFIG = {"timercheck"}  # Lies between the JSON files of config/.
+_BINARY_CONFIG = {"timercheck"}  # Is among the JSON files of config/.
 
 
 @dataclass(frozen=True, slots=True)
 class StoreFile:
-    """One file: where it is, what it is, and what its path says about its content."""
+    """One file: its path and kind, and what the path shows of its content."""
 
     path: Path
     kind: FileKind
@@ -127,34 +121,6 @@ def is_store(root: Path) -> bool:
     return any((root / name).is_dir() for name in ("commitlog", "consumequeue")) or (root / "checkpoint").is_file()
 
 
-def require_no_rocksdb(root: str, access: FileAccess | None = None) -> None:
-    """Refuse a store of which RocketMQ keeps a part in RocksDB: that part would be missing. Raises StoreDamaged."""
-    access = access or OsFileAccess()
-    found = {name: held for name, held in ROCKSDB.items() if _is_rocksdb(access, f"{root}/{name}")}
-    if access.exists(f"{root}/consumequeue/{ROCKSDB_HALF_TOPIC}") and _is_rocksdb(
-        access, f"{root}/{ROCKSDB_TRANSACTIONS}"
-    ):
-        found[ROCKSDB_TRANSACTIONS] = "open transactions"
-    if found:
-        parts = ", ".join(f"{name} ({held})" for name, held in found.items())
-        raise StoreDamaged(
-            f"{root}: expected a store in files, found RocksDB of RocketMQ in {parts}, which would be missing. "
-            "Let RocketMQ convert it (mqadmin rocksDBConfigToJson), then move these directories away: "
-            "docs/compatibility.md says how"
-        )
-
-
-def _is_rocksdb(access: FileAccess, directory: str) -> bool:
-    """Whether a RocksDB is in a directory: its file CURRENT names a manifest. A topic may be called CURRENT as well,
-    and is a directory in `consumequeue`.
-    """
-    path = f"{directory}/CURRENT"
-    found = access.file_info(path) if access.exists(path) else None
-    if found is None or found.size > _MANIFEST_NAME_BYTES_MAX:
-        return False
-    return _MANIFEST_NAME.fullmatch(access.read_bytes(path)) is not None
-
-
 def list_store(root: Path, commit_log_paths: Sequence[Path] = ()) -> list[StoreFile]:
     """Every file under `root` and under further commit-log folders, in the order that data flows.
 
@@ -174,57 +140,116 @@ def _files_under(top: Path) -> Iterator[Path]:
             yield Path(folder) / name
 
 
-class ReadOnlyMap:
-    """The bytes of a file, read-only, and seen to change while somebody else writes them.
+_FLOCK = struct.Struct("hhqqi")  # l_type, l_whence, l_start, l_len, l_pid, as Linux has it on 64 bits.
+_NO_HOLDER = 0
+_UNKNOWN_HOLDER = -1
 
-    Holds no descriptor, so that thousands of files can be mapped at a time. Close it from the thread that reads.
+
+ROCKSDB = {
+    "config/topics": "topics",
+    "config/subscriptionGroups": "groups",
+    "config/consumerOffsets": "consumer offsets",
+    "config/metadata": "topics, groups and consumer offsets",
+    "config/rdb": "topics, groups and consumer offsets",
+    "consumequeue": "queues",
+    "consumequeue_rocksdb": "queues",
+    "kvStore": "popped messages",
+}
+"""Directories in which RocketMQ keeps a RocksDB, by its settings, and what is in it. See `_is_rocksdb`."""
+ROCKSDB_TRANSACTIONS = "rocksdbstore"
+"""Of RocketMQ 5.5.0, which makes it always; open transactions are in it when there are queues of their half topic."""
+_MANIFEST_NAME = re.compile(rb"MANIFEST-[0-9]{1,20}\n?")
+_MANIFEST_NAME_BYTES_MAX = 64
+
+
+class StoreState(enum.Enum):
+    """See the module."""
+
+    RUNNING = "running"
+    CLOSED = "closed"
+    CRASHED = "crashed"
+    RECOVERING = "recovering"
+
+
+def store_state(root: Path) -> StoreState:
+    """The state by the directory's files at this moment."""
+    holder = _lock_holder(root / "lock")
+    owner = _abort_owner(root / "abort")
+    if owner is None:
+        return StoreState.CLOSED if holder == _NO_HOLDER else StoreState.RECOVERING
+    if holder == _NO_HOLDER:
+        return StoreState.CRASHED
+    return StoreState.RUNNING if holder == _UNKNOWN_HOLDER or owner in (0, holder) else StoreState.RECOVERING
+
+
+def require_recovered(root: Path) -> StoreState:
+    """The state, if the files can be trusted. Raises StoreNotRecovered."""
+    state = store_state(root)
+    if state is StoreState.CRASHED:
+        raise StoreNotRecovered(
+            f"{root}: expected a store that runs or was closed, found one whose process died: the ends of its files "
+            "were not checked since. Open it once (start its broker, or use --recover), then try again"
+        )
+    if state is StoreState.RECOVERING:
+        raise StoreNotRecovered(
+            f"{root}: expected a store that runs or was closed, found one that is being opened; try again when it runs"
+        )
+    return state
+
+
+def _abort_owner(path: Path) -> int | None:
+    """The process that the abort file names, 0 when it names none, None when there is no such file."""
+    try:
+        text = path.read_bytes()[:20].strip()
+    except FileNotFoundError:
+        return None
+    return int(text) if text.isdigit() else 0
+
+
+def _lock_holder(path: Path) -> int:
+    """The process that holds the lock, or one of the two constants."""
+    if is_held_here(str(path)):
+        return os.getpid()
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return _NO_HOLDER
+    except PermissionError:
+        return _UNKNOWN_HOLDER  # No permission to read the file.
+    try:
+        # A query for a shared lock is enough: it collides with the exclusive one, and needs no right to write.
+        question = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, LOCKED_BYTES, 0)
+        kind, _, _, _, process = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, question))
+    finally:
+        os.close(descriptor)
+    if kind == fcntl.F_UNLCK:
+        return _NO_HOLDER
+    return process if process > 0 else _UNKNOWN_HOLDER
+
+
+def require_no_rocksdb(root: str, access: FileAccess | None = None) -> None:
+    """Refuse a store of which RocketMQ keeps a part in RocksDB: that part would be missing. Raises StoreDamaged."""
+    access = access or OsFileAccess()
+    found = {name: held for name, held in ROCKSDB.items() if _is_rocksdb(access, f"{root}/{name}")}
+    if access.exists(f"{root}/consumequeue/{ROCKSDB_HALF_TOPIC}") and _is_rocksdb(
+        access, f"{root}/{ROCKSDB_TRANSACTIONS}"
+    ):
+        found[ROCKSDB_TRANSACTIONS] = "open transactions"
+    if found:
+        parts = ", ".join(f"{name} ({held})" for name, held in found.items())
+        raise StoreDamaged(
+            f"{root}: expected a store in files, found RocksDB of RocketMQ in {parts}, which would be missing. "
+            "Let RocketMQ convert it (mqadmin rocksDBConfigToJson), then move these directories away: "
+            "see docs/compatibility.md"
+        )
+
+
+def _is_rocksdb(access: FileAccess, directory: str) -> bool:
+    """Whether a RocksDB is in a directory: its file CURRENT names a manifest. A topic may be called CURRENT as well,
+    and is a directory in `consumequeue`.
     """
-
-    __slots__ = ("_map", "_path", "view")
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._map: mmap.mmap | None = None
-        self.view = memoryview(b"")
-        with path.open("rb") as stream:
-            if os.fstat(stream.fileno()).st_size:  # A file without bytes cannot be mapped.
-                self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-                self.view = memoryview(self._map)
-
-    def is_zero_from(self, position: int) -> bool:
-        """Whether there are only zeros from `position` on.
-
-        Blocks that were never written are not read: a log file is made at full size, and touching all of its empty
-        rest would fill the machine's memory with zeros.
-        """
-        with self._path.open("rb") as stream:
-            while position < len(self.view):
-                try:
-                    position = os.lseek(stream.fileno(), position, os.SEEK_DATA)
-                except OSError as error:
-                    if error.errno == errno.ENXIO:  # No data from here to the end of the file.
-                        return True
-                    raise
-                end = min(position + len(_ZEROS), len(self.view))
-                if not is_zero(self.view, position, end):
-                    return False
-                position = end
-        return True
-
-    def close(self) -> None:
-        self.view.release()
-        if self._map is not None:
-            self._map.close()
-            self._map = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def is_zero(view: memoryview, start: int, end: int) -> bool:
-    """Whether every byte of a range is zero."""
-    step = len(_ZEROS)
-    return all(view[at : min(at + step, end)] == _ZEROS[: min(step, end - at)] for at in range(start, end, step))
+    path = f"{directory}/CURRENT"
+    found = access.file_info(path) if access.exists(path) else None
+    if found is None or found.size > _MANIFEST_NAME_BYTES_MAX:
+        return False
+    return _MANIFEST_NAME.fullmatch(access.read_bytes(path)) is not None

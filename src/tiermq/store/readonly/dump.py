@@ -1,7 +1,7 @@
-"""Any file of a store directory as plain rows, for `tiermq dump` and for eyes.
+"""Any file of a store directory as plain rows, for `tiermq dump`.
 
-Each row is a dict that JSON can hold, with `kind` and `file`. A damaged place is a row of kind `damage` with an
-`error`; the walk goes on behind it where that is possible. Nothing is written, no lock is taken, and a file that is
+Each row is a dict that JSON can hold, with `kind` and `file`. Damage is a row of kind `damage` with an `error`; the
+scan continues behind it where that is possible. Nothing is written, no lock is taken, and a file that is
 being written is read up to where it has grown.
 """
 
@@ -13,11 +13,12 @@ from typing import Any
 
 from tiermq.consumequeue import batch_unit, ext_unit, unit
 from tiermq.errors import CorruptRecord, StoreDamaged
+from tiermq.files.config_file import decode_lenient_json
 from tiermq.store.checkpoint import CHECKPOINT
-from tiermq.store.index_walk import IndexView
-from tiermq.store.lenient_json import decode_lenient_json
-from tiermq.store.log_walk import walk_log_file
-from tiermq.store.store_files import FileKind, ReadOnlyMap, StoreFile, classify, is_zero, list_store
+from tiermq.store.readonly.directory import FileKind, StoreFile, classify, list_store
+from tiermq.store.readonly.index import IndexView
+from tiermq.store.readonly.log import walk_log_file
+from tiermq.store.readonly.mapped_run import ReadOnlyMap, is_zero
 
 Row = dict[str, Any]
 
@@ -35,7 +36,7 @@ CHECKPOINT_FIELDS = (
 
 
 def dump(path: Path, *, slot_count: int | None = None) -> Iterator[Row]:
-    """Rows of one file, or of every file under a directory. `slot_count` is needed for index files of unusual shape."""
+    """Rows of one file, or of every file under a directory. `slot_count` is needed for index files of unusual size."""
     if path.is_dir():
         root = path.absolute()
         for file in list_store(root):
@@ -124,7 +125,7 @@ def _ext_rows(view: memoryview, file: StoreFile) -> Iterator[Row]:
         try:
             size = ext_unit.size_at(view, position)
         except CorruptRecord as error:
-            yield _damage(position, str(error))  # Nothing says where the next unit begins.
+            yield _damage(position, str(error))  # The start of the next unit is unknown.
             return
         if size <= 0:
             return

@@ -1,7 +1,10 @@
-"""An index file as offline tools read it: all entries in order, and whether lookups will find them.
+"""ReadOnlyIndex: the key index of a store that another process may be writing; IndexView: one of its files.
 
-An index file does not say how many slots it has; that is a setting (`maxHashSlotNum`). It is taken from the caller, or
-from the file's size when that has the usual proportion of four entries to a slot, or else found out: only the right
+A lookup returns candidates: a hash may belong to another key, and an entry has a time in whole seconds. The caller
+checks the records. Not safe to share between threads.
+
+An index file does not store its number of slots; that is a setting (`maxHashSlotNum`). It is given by the caller, or
+derived from the file's size if it has the usual four entries for a slot, or else searched for: only the right
 number makes the first and the last entry agree with the header and with their slots.
 """
 
@@ -9,13 +12,27 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from tiermq.errors import StoreDamaged
-from tiermq.index.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT, SLOT_BYTES, IndexHeader
+from tiermq.index.index_file import (
+    ENTRY,
+    ENTRY_BYTES,
+    HEADER,
+    HEADER_BYTES,
+    SLOT,
+    SLOT_BYTES,
+    IndexHeader,
+    is_index_name,
+)
+from tiermq.kernel.index_reader import TIME_TOLERANCE_MS
+from tiermq.message.java_hash import key_hash
+from tiermq.store.readonly.mapped_run import Listing, ReadOnlyMap
 
 _USUAL_ENTRIES_PER_SLOT = 4
 _PROBLEMS_SHOWN_MAX = 100
+_FOREVER_MS = (1 << 63) - 1
 
 
 class IndexEntry(NamedTuple):
@@ -29,7 +46,7 @@ class IndexEntry(NamedTuple):
 
 
 class IndexView:
-    """A read-only look at the bytes of one index file."""
+    """A read-only view of one index file."""
 
     def __init__(self, view: memoryview, slot_count_max: int | None = None) -> None:
         """Raises StoreDamaged when the bytes cannot be those of an index file."""
@@ -59,12 +76,12 @@ class IndexView:
             if self._fits(slots):
                 return slots
         raise StoreDamaged(
-            "the number of slots of this index file cannot be told from its bytes; "
+            "the number of slots of this index file cannot be derived from its bytes; "
             "give it (maxHashSlotNum of the broker that wrote it)"
         )
 
     def _fits(self, slots: int) -> bool:
-        """Whether the first and the newest entry are where they must be if there are so many slots."""
+        """Whether the first and the newest entry are where they must be with this number of slots."""
         newest = self.header.entry_count - 1
         entries_at = HEADER_BYTES + slots * SLOT_BYTES
         if newest < 1:
@@ -85,6 +102,24 @@ class IndexView:
             at = self._entries_at + number * ENTRY_BYTES
             key_hash, physical_offset, time_diff_s, previous = ENTRY.unpack_from(self._view, at)
             yield IndexEntry(number, key_hash, physical_offset, begin_ms + time_diff_s * 1000, previous)
+
+    def find(self, value: int, begin_ms: int, end_ms: int) -> list[int]:
+        """Physical offsets of records that may have a key of this hash and be of that time, newest first."""
+        from_ms, to_ms, _, _, _, count = HEADER.unpack_from(self._view)
+        if count <= 1 or from_ms > end_ms or to_ms + TIME_TOLERANCE_MS < begin_ms:
+            return []
+        number = int(SLOT.unpack_from(self._view, HEADER_BYTES + value % self.slot_count_max * SLOT_BYTES)[0])
+        found = []
+        # A put under way has set its slot and not yet the count: its entry is complete.
+        most = min(count, self.entry_count_max - 1)
+        while 0 < number <= most:
+            at = self._entries_at + number * ENTRY_BYTES
+            entry_hash, physical, seconds, previous = ENTRY.unpack_from(self._view, at)
+            stored_ms = from_ms + seconds * 1000
+            if entry_hash == value and stored_ms <= end_ms and stored_ms + TIME_TOLERANCE_MS >= begin_ms:
+                found.append(int(physical))
+            most, number = number - 1, previous  # A valid chain only leads to older entries.
+        return found
 
     def problems(self) -> list[str]:
         """What would keep a lookup from finding an entry: broken chains, wrong slots, offsets out of order."""
@@ -113,3 +148,98 @@ class IndexView:
                 if stored not in (entry.number, self.header.entry_count):
                     found.append(f"slot {slot}: expected its newest entry {entry.number}, found {stored}")
         return found[:_PROBLEMS_SHOWN_MAX]
+
+
+class ReadOnlyIndex:
+    """See the module. Files are mapped on first use, and stay readable when their owner deletes them."""
+
+    def __init__(self, directory: Path) -> None:
+        self._listing = Listing([directory])
+        self._paths: dict[str, Path] = {}
+        self._maps: dict[str, ReadOnlyMap] = {}
+        self._views: dict[str, IndexView] = {}
+
+    def refresh(self) -> None:
+        """Notice files that came or went."""
+        entries = self._listing.changed()
+        if entries is None:
+            return
+        self._paths = {e.name: Path(e.path) for e in sorted(entries, key=lambda e: e.name) if is_index_name(e.name)}
+        self._maps = {name: opened for name, opened in self._maps.items() if name in self._paths}
+        self._views = {name: view for name, view in self._views.items() if name in self._paths}
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the files, oldest first."""
+        return list(self._paths)
+
+    def find(self, topic: str, key: str, begin_ms: int = 0, end_ms: int = _FOREVER_MS) -> list[int]:
+        """Physical offsets of records of a topic that may have the key and be of that time, newest first."""
+        return self.find_hash(key_hash(f"{topic}#{key}"), begin_ms, end_ms)
+
+    def find_hash(self, value: int, begin_ms: int = 0, end_ms: int = _FOREVER_MS) -> list[int]:
+        """The same by the hash of `topic#key`. Raises StoreDamaged for a file that is no index file."""
+        found: list[int] = []
+        for name in reversed(self._paths):
+            header = self.header(name)
+            if header is None or header.entry_count <= 1 or header.begin_timestamp_ms > end_ms:
+                continue
+            if header.end_timestamp_ms + TIME_TOLERANCE_MS >= begin_ms:
+                found.extend(self.view(name).find(value, begin_ms, end_ms))
+        return found
+
+    def header(self, name: str) -> IndexHeader | None:
+        """The present header of a file; None when the file was deleted, or is being created. Raises StoreDamaged."""
+        opened = self._map(name)
+        if opened is None or len(opened.view) == 0:
+            self._maps.pop(name, None)
+            return None
+        if len(opened.view) < HEADER_BYTES:
+            raise StoreDamaged(f"{self._paths[name]}: expected an index file, found {len(opened.view)} bytes")
+        return IndexHeader._make(HEADER.unpack_from(opened.view))
+
+    def view(self, name: str, slot_count: int | None = None) -> IndexView:
+        """A file with its entries; `slot_count` if it cannot be derived. Raises StoreDamaged, FileNotFoundError."""
+        found = self._views.get(name)
+        if found is None:
+            opened = self._map(name)
+            if opened is None:
+                raise FileNotFoundError(self._paths[name])
+            found = IndexView(opened.view, slot_count)
+            if found.header.entry_count > 1:  # Without entries the number of slots is a guess.
+                self._views[name] = found
+        return found
+
+    def physical_range(self) -> tuple[int, int, int]:
+        """Physical offsets [begin, end) that the files cover, and how many files there are; (0, 0, 0) without entries.
+
+        Keys are indexed in the order of the log, so everything from the oldest file's first record to before the newest
+        file's last one is indexed; of the last one some keys may still be on their way.
+        """
+        headers = [header for name in self._paths if (header := self._sound_header(name)) is not None]
+        if not headers:
+            return 0, 0, 0
+        begin = min(header.begin_physical_offset for header in headers)
+        return begin, max(header.end_physical_offset for header in headers), len(headers)
+
+    def _sound_header(self, name: str) -> IndexHeader | None:
+        try:
+            header = self.header(name)
+        except StoreDamaged:
+            return None
+        return header if header is not None and header.entry_count > 1 else None
+
+    def close(self) -> None:
+        """Drop the maps."""
+        self._paths.clear()
+        self._views.clear()
+        self._maps.clear()
+
+    def _map(self, name: str) -> ReadOnlyMap | None:
+        opened = self._maps.get(name)
+        if opened is None:
+            try:
+                opened = self._maps[name] = ReadOnlyMap(self._paths[name])
+            except FileNotFoundError:
+                return None  # Deleted since the directory was listed.
+        return opened

@@ -1,6 +1,6 @@
-"""What a store directory holds, in numbers: quick, because almost everything is known from the ends of files.
+"""Totals of a store directory. Fast, since almost everything is known from the ends of files.
 
-Reads only. The numbers of a running store are those of one moment for each file, not of one moment for all.
+Reads only. The numbers of a running store are not taken at the same moment for all files.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tiermq.errors import StoreDamaged, StoreError
-from tiermq.store.inspect import decode_checkpoint
-from tiermq.store.store_files import FileKind, StoreFile, is_store, require_no_rocksdb
-from tiermq.store.store_view import StoreView
+from tiermq.errors import StoreDamaged
+from tiermq.store.readonly.directory import FileKind, StoreFile, list_store
+from tiermq.store.readonly.dump import decode_checkpoint
+from tiermq.store.readonly.store import ReadOnlyStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class QueueStat:
 
 @dataclass(frozen=True, slots=True)
 class StoreStat:
-    """One store directory. Sizes of files are what they span; `disk_bytes` is what they take."""
+    """One store directory. File sizes are logical; `disk_bytes` is the allocated space."""
 
     directory: str
     ended_cleanly: bool
@@ -61,39 +61,39 @@ class StoreStat:
 
 def stat_store(root: Path, *, commit_log_paths: Sequence[Path] = (), slot_count: int | None = None) -> StoreStat:
     """Raises StoreError when `root` is no store. A damaged small file counts as absent here: `check` reports it."""
-    if not is_store(root):
-        raise StoreError(f"{root}: expected a store directory (commitlog/, consumequeue/ or checkpoint), found none")
-    require_no_rocksdb(str(root))
-    with StoreView.open(root, commit_log_paths) as view:
-        log_min = view.log.min_offset
+    with ReadOnlyStore.open(root, commit_log_paths=commit_log_paths) as store:
         queues = []
-        for (topic, queue_id), queue in sorted(view.queues.items()):
-            low, high = queue.bounds(log_min)
-            queues.append(QueueStat(topic, queue_id, "batch" if queue.is_batch else "simple", low, high))
-        entries, begin_ms, end_ms = _index_numbers(view, slot_count)
+        for topic, queue_id in sorted((*store.queues(), *store.batch_queues())):
+            queue = store.queue(topic, queue_id)
+            if queue is not None and queue.run.files:
+                low, high = store.bounds(topic, queue_id)
+                queues.append(QueueStat(topic, queue_id, "batch" if queue.is_batch else "simple", low, high))
+        entries, begin_ms, end_ms = _index_numbers(store, slot_count)
+        files = list_store(root, commit_log_paths)
+        log = store.log_files
         return StoreStat(
             directory=str(root),
-            ended_cleanly=view.ended_cleanly,
-            log_files=len(view.log.files),
-            log_file_bytes=len(view.log.maps[0].view) if view.log.maps else 0,
-            log_min_offset=log_min,
-            log_max_offset=view.log.end_offset(),
+            ended_cleanly=store.ended_cleanly,
+            log_files=len(log.all_files),
+            log_file_bytes=log.file_size if log.files else 0,
+            log_min_offset=log.min_offset,
+            log_max_offset=log.end_offset(),
             queues=tuple(queues),
-            index_files=len(view.indexes),
+            index_files=len(store.index.names),
             index_entries=entries,
             index_begin_ms=begin_ms,
             index_end_ms=end_ms,
-            checkpoint=_checkpoint(view.files),
-            disk_bytes=_disk_bytes(view.files),
+            checkpoint=_checkpoint(files),
+            disk_bytes=_disk_bytes(files),
         )
 
 
-def _index_numbers(view: StoreView, slot_count: int | None) -> tuple[int, int, int]:
+def _index_numbers(store: ReadOnlyStore, slot_count: int | None) -> tuple[int, int, int]:
     """Entries, and the store times of the oldest and the newest."""
     entries, begins, ends = 0, [], []
-    for file in view.indexes:
+    for name in store.index.names:
         try:
-            header = view.open_index(file, slot_count).header
+            header = store.index.view(name, slot_count).header
         except (StoreDamaged, FileNotFoundError):
             continue
         if header.entry_count > 1:
@@ -114,7 +114,7 @@ def _checkpoint(files: Sequence[StoreFile]) -> dict[str, int]:
 
 
 def _disk_bytes(files: Sequence[StoreFile]) -> dict[str, int]:
-    """Bytes that the files really take, by kind: files are made at full size, but have blocks only where data is."""
+    """Allocated bytes of the files, by kind: files are created at full size, but have blocks only where data is."""
     taken: dict[str, int] = {}
     for file in files:
         try:

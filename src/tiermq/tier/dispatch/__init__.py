@@ -1,6 +1,6 @@
-"""Dispatch: what is to be copied from the local store into the tier now, and the engine that does it.
+"""Dispatch: which messages are copied from the local store into the tier now, and the engine that copies them.
 
-    topic filter ─► plan (pure) ─► execute (records, units, index) ─► engine (threads, fairness, outages) ─► proof
+    topic filter ─► plan (pure) ─► step (records, units, index) ─► engine (threads, fairness, outages) ─► proof
 
-May import everything below it in the tier and the local store's public surface. Must never know readers or retention.
+May import the packages below it in the tier and the local store's public API. Must not depend on readers or retention.
 """

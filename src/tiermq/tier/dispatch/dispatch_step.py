@@ -1,10 +1,10 @@
-"""QueueTurn: one turn of one queue, from looking at it to knowing what became of it.
+"""DispatchStep: one step of one queue: read its state, plan, execute, and handle the result.
 
     look ─► own and recover, once ─► plan ─► execute ─► manifest, when it is due
               └──────── under the circuit breaker's eyes ────────┘
 
-Whatever fails is settled here: the queue rests, longer each time, and says why; a writer that was fenced stops for
-good. Nothing that goes wrong with one queue reaches another one.
+Failures are handled here: the queue backs off, longer each time, and logs why; a fenced writer stops for good. A
+failure of one queue does not affect another.
 Threads: any, but one at a time for each queue.
 """
 
@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tiermq.clock import Clock
 from tiermq.errors import ForkedHistory, StaleWriter, StoreClosed, TierError, TierMQError, TierUnavailable
-from tiermq.tier.dispatch.dispatch_metrics import DispatchMetrics
-from tiermq.tier.dispatch.execute import IndexSink, Outcome, execute
-from tiermq.tier.dispatch.local_source import LocalSource
+from tiermq.tier.dispatch.local_source import LocalSource, RecordReader, require_same_history
 from tiermq.tier.dispatch.plan import (
     DispatchConfig,
+    Gap,
     Hold,
     Init,
     LocalState,
@@ -29,45 +28,153 @@ from tiermq.tier.dispatch.plan import (
     Plan,
     QueueState,
     Reason,
+    RetryCommit,
+    Roll,
+    TopicFilter,
     Upload,
     plan,
 )
-from tiermq.tier.dispatch.queue_run import BackOff, MemoryBudget, QueueRun
-from tiermq.tier.dispatch.same_history import require_same_history
-from tiermq.tier.dispatch.topic_filter import TopicFilter
-from tiermq.tier.dispatch.turns import QueueName
+from tiermq.tier.dispatch.ready_queue import BackOff, MemoryBudget, QueueDispatchState
 from tiermq.tier.dispatch.writer import QueueWriter
-from tiermq.tier.driver.circuit_breaker import CircuitBreaker
+from tiermq.tier.driver.retry import CircuitBreaker
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
-from tiermq.tier.metadata.manifest_policy import ManifestCause
+from tiermq.tier.index.index_request import PutOutcome
+from tiermq.tier.metadata.manifest import ManifestCause
+from tiermq.tier.metadata.metadata_values import Gap as RecordedGap
+from tiermq.tier.names import QueueName
+from tiermq.tier.queue.records import RecordBatch
+from tiermq.tier.tier_metrics import DispatchMetrics
+
+# execute: carry out a plan for one queue. The same code for the embedded engine and for jobs.
+#
+#     Upload       collect ── commit log ── consume queue ── metadata ── index
+#     RetryCommit            commit log ── consume queue ── metadata ── index      (the missing steps)
+#
+# The index comes last and gets every committed record, in order, once: a batch leaves `file.committed` only when the
+# index has all of it. After a crash the index reads the records that it missed.
+# The caller owns the queue (its epoch), holds no locks, and calls from one thread at a time per queue.
+
+
+class IndexSink(Protocol):
+    """Where keys go: `tiermq.tier.index.index_store.IndexStore`."""
+
+    def put_batch(self, batch: RecordBatch, topic: str, topic_id: int, queue_id: int) -> PutOutcome: ...
+
+
+class NoIndex:
+    """For a tier without a key index (messageIndexEnable = false)."""
+
+    def put_batch(self, _batch: RecordBatch, _topic: str, _topic_id: int, _queue_id: int) -> PutOutcome:
+        return PutOutcome.SUCCESS
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a plan. Not `done`: the back end was out of reach, and the same can be tried again."""
+
+    done: bool = True
+    messages: int = 0  # Committed by this, retried ones included.
+    bytes: int = 0
+    rolled: int = 0  # Segments that were begun.
+    gap: RecordedGap | None = None
+    empty: bool = False  # There was nothing to collect after all.
+    error: TierUnavailable | None = None
+
+
+def execute(plan: Plan, file: FlatMessageFile, source: RecordReader, index: IndexSink) -> Outcome:
+    """Raises TierError when repeating would not help, and the errors of the local store and of the index."""
+    with file.lock:
+        before, segments, log_end = file.commit_offset, _segment_count(file), file.log.commit_offset
+        gap, empty = None, False
+        if isinstance(plan, Nothing | Hold):
+            return Outcome()
+        if isinstance(plan, Init):
+            file.init(plan.offset)
+            return Outcome()
+        file.recover()
+        if isinstance(plan, Upload):
+            done, empty = _upload(plan, file, source)
+        elif isinstance(plan, Gap):
+            gap = file.skip_to(plan.to_offset, plan.reason)
+            done = gap is not None
+        elif isinstance(plan, Roll):
+            done = file.roll_log()
+        else:
+            assert isinstance(plan, RetryCommit)
+            done = file.commit()
+        feed_index(file, index)
+        return Outcome(
+            done=done,
+            messages=0 if gap is not None else file.commit_offset - before,
+            bytes=file.log.commit_offset - log_end,
+            rolled=_segment_count(file) - segments,
+            gap=gap,
+            empty=empty,
+            error=None if done else _last_error(file),
+        )
+
+
+def _upload(plan: Upload, file: FlatMessageFile, source: RecordReader) -> tuple[bool, bool]:
+    """Whether it is done, and whether there was nothing to do."""
+    if file.append_offset != plan.offset:
+        return file.commit(), False  # Recovery found messages that the plan lacks; plan again.
+    queue = file.queue
+    found = source.collect(
+        queue.topic, queue.queue_id, plan.offset, plan.max_count, plan.max_bytes, file.log.append_offset
+    )
+    return file.write(found), found.count == 0
+
+
+def feed_index(file: FlatMessageFile, index: IndexSink) -> bool:
+    """Give the index every committed record that it has not got; False when it takes no more. Raises DiskFull."""
+    with file.lock:
+        while file.committed:
+            if not _feed_batch(file.committed[0], file, index):
+                return False
+            file.committed.popleft()
+    return True
+
+
+def _feed_batch(batch: RecordBatch, file: FlatMessageFile, index: IndexSink) -> bool:
+    outcome = index.put_batch(batch, file.queue.topic, file.topic.id, file.queue.queue_id)
+    return outcome is not PutOutcome.SHUTDOWN
+
+
+def _segment_count(file: FlatMessageFile) -> int:
+    return len(file.log.segments) + len(file.units.segments)
+
+
+def _last_error(file: FlatMessageFile) -> TierUnavailable | None:
+    return file.log.last.last_error or file.units.last.last_error
+
 
 _log = logging.getLogger(__name__)
 
 
-class Agenda(Protocol):
-    """Where a turn leaves word for later, and hears how large it may be."""
+class StepSchedule(Protocol):
+    """The engine as a step uses it: notes for later, and limits."""
 
     @property
     def batch_factor(self) -> int:
-        """How many times larger than usual the batch of a turn may be."""
+        """How many times larger than usual the batch of a step may be."""
         ...
 
-    def look_again(self, run: QueueRun, at_ms: int) -> None:
-        """Give the queue another turn at that time."""
+    def look_again(self, run: QueueDispatchState, at_ms: int) -> None:
+        """Schedule another step of the queue at that time."""
 
     def push(self, names: Iterable[QueueName]) -> None:
-        """Give those queues a turn as soon as it is theirs."""
+        """Make those queues ready for a step."""
 
     def uploaded(self, name: QueueName, commit_offset: int) -> None:
-        """Hear that the tier now has the queue up to that offset."""
+        """The tier now has the queue up to that offset."""
 
 
 class _NotTried(Exception):
-    """The circuit breaker let nobody through."""
+    """The circuit breaker refused the request."""
 
 
-class QueueTurn:
+class DispatchStep:
     """See the module."""
 
     def __init__(
@@ -84,7 +191,7 @@ class QueueTurn:
         metrics: DispatchMetrics,
         clock: Clock,
         chance: Callable[[], float],
-        agenda: Agenda,
+        agenda: StepSchedule,
     ) -> None:
         self._files = files
         self._source = source
@@ -99,10 +206,10 @@ class QueueTurn:
         self._clock = clock
         self._chance = chance
         self._agenda = agenda
-        self.asked = 0  # How often the circuit breaker was asked, with whatever answer.
+        self.asked = 0  # How often the circuit breaker was asked.
 
-    def take(self, run: QueueRun) -> bool:
-        """One turn; True when the queue should stand in line again."""
+    def take(self, run: QueueDispatchState) -> bool:
+        """Run one step; True when the queue is ready for another."""
         run.woken = False
         now_ms = self._clock.now_ms()
         if run.fenced or self._filter.is_filtered(run.name[0]):
@@ -131,13 +238,13 @@ class QueueTurn:
             self._fail(run, "refused", error)
         except TierMQError as error:
             self._fail(run, "local", error)
-        except Exception as error:  # noqa: BLE001 - a worker's outermost edge; one queue must not end the others' turns
-            _log.exception("queue %s-%d: a turn failed in a way that nobody thought of", *run.name)
+        except Exception as error:  # noqa: BLE001 - a worker's outermost edge; one queue must not stop the rest
+            _log.exception("queue %s-%d: a dispatch step failed with an unexpected error", *run.name)
             self._give_up_pending(run)
             self._fail(run, "unexpected", error)
         return False
 
-    def _visit(self, run: QueueRun, now_ms: int) -> bool:
+    def _visit(self, run: QueueDispatchState, now_ms: int) -> bool:
         file = self._files.find(*run.name)
         local = self._source.state(*run.name, -1 if file is None else file.append_offset)
         if file is None:
@@ -150,7 +257,7 @@ class QueueTurn:
             if file.append_offset != known_end:
                 local = self._source.state(*run.name, file.append_offset)
         decided = self._plan(run, file, local, now_ms)
-        if isinstance(decided, Init):  # Only rows: the queue's first batch goes in the same turn.
+        if isinstance(decided, Init):  # Only rows: the queue's first batch follows in the same step.
             begin = decided
             self._asking(lambda: execute(begin, file, self._source, self._index))
             decided = self._plan(run, file, local, now_ms)
@@ -158,7 +265,7 @@ class QueueTurn:
             self._rest(run, file, decided)
             return self._write_due_manifest(run, file, now_ms)
         if isinstance(decided, Upload) and not self._budget.take(run.name, decided.max_bytes):
-            return False  # Whoever gives memory back brings this queue into the line again.
+            return False  # The release of memory makes this queue ready again.
         try:
             outcome = self._asking(lambda: execute(decided, file, self._source, self._index))
         finally:
@@ -173,8 +280,8 @@ class QueueTurn:
             self._agenda.look_again(run, now_ms + self._back_off.first_ms)
         return not outcome.empty
 
-    def _prepare(self, run: QueueRun, file: FlatMessageFile) -> None:
-        """Own the queue, then know where it ends: the other way round somebody could still move the end."""
+    def _prepare(self, run: QueueDispatchState, file: FlatMessageFile) -> None:
+        """Own the queue, then read its end: in the reverse order another writer could still move the end."""
         epoch = self._writer.own(file)
         if epoch:
             file.recover()
@@ -182,9 +289,9 @@ class QueueTurn:
             require_same_history(file, self._source)
             if self._writer.is_manifest_wrong(file):
                 run.causes.add(ManifestCause.START)
-        run.epoch = epoch  # Last: what could not be compared is compared at the next turn.
+        run.epoch = epoch  # Last: after a failed comparison the next step compares again.
 
-    def _plan(self, run: QueueRun, file: FlatMessageFile, local: LocalState | None, now_ms: int) -> Plan:
+    def _plan(self, run: QueueDispatchState, file: FlatMessageFile, local: LocalState | None, now_ms: int) -> Plan:
         last = None if file.log.is_empty else file.log.last
         state = QueueState(
             initialised=file.initialised,
@@ -202,19 +309,19 @@ class QueueTurn:
             decided = replace(decided, max_count=most, max_bytes=factor * decided.max_bytes)
         return decided
 
-    def _rest(self, run: QueueRun, file: FlatMessageFile, decided: Nothing | Hold) -> None:
+    def _rest(self, run: QueueDispatchState, file: FlatMessageFile, decided: Nothing | Hold) -> None:
         run.commit_offset = file.commit_offset
         before, run.trouble = run.trouble, ""
         if isinstance(decided, Hold):
             self._agenda.look_again(run, decided.until_ms)
         elif decided.reason is Reason.AHEAD_OF_LOCAL:
             run.trouble = decided.reason.value
-            if before != run.trouble:  # Every put looks at the queue again.
+            if before != run.trouble:  # Every put triggers a step of the queue.
                 self._metrics.failed("ahead")
                 _log.warning("queue %s-%d: %s; nothing is copied", *run.name, decided.reason.value)
 
     def _asking(self, ask: Callable[[], Outcome | None]) -> Outcome:
-        """Ask something of the tier under the circuit breaker's eyes."""
+        """Send a request to the tier through the circuit breaker."""
         self.asked += 1
         permission = self._breaker.admit()
         if permission is None:
@@ -233,7 +340,7 @@ class QueueTurn:
             self._breaker.failed(permission)
         return outcome
 
-    def _note(self, run: QueueRun, file: FlatMessageFile, outcome: Outcome) -> None:
+    def _note(self, run: QueueDispatchState, file: FlatMessageFile, outcome: Outcome) -> None:
         if outcome.messages:
             self._metrics.dispatched(*run.name, outcome.messages, outcome.bytes)
             run.average_bytes = outcome.bytes / outcome.messages
@@ -248,7 +355,7 @@ class QueueTurn:
             self._metrics.gap_messages.add(outcome.gap.to_offset - outcome.gap.from_offset)
             _log.error("queue %s-%d has a gap in the tier: %r", *run.name, outcome.gap)
 
-    def _write_due_manifest(self, run: QueueRun, file: FlatMessageFile, now_ms: int) -> bool:
+    def _write_due_manifest(self, run: QueueDispatchState, file: FlatMessageFile, now_ms: int) -> bool:
         due_ms = self._writer.manifest_due_ms(run)
         if due_ms is None or not run.epoch:
             return False
@@ -261,7 +368,7 @@ class QueueTurn:
 
     # Failing
 
-    def _fail(self, run: QueueRun, kind: str, error: BaseException) -> None:
+    def _fail(self, run: QueueDispatchState, kind: str, error: BaseException) -> None:
         run.failures += 1
         run.trouble = str(error)
         rest_ms = self._back_off.rest_ms(run.failures, self._chance())
@@ -271,8 +378,8 @@ class QueueTurn:
         _log.log(level, "queue %s-%d rests for %d ms after failure %d: %s", *run.name, rest_ms, run.failures, error)
         self._agenda.look_again(run, run.retry_at_ms)
 
-    def _settle_memory(self, run: QueueRun, file: FlatMessageFile) -> None:
-        """Keep what a failed commit left in memory only while there is plenty of room."""
+    def _settle_memory(self, run: QueueDispatchState, file: FlatMessageFile) -> None:
+        """Keep what a failed commit left in memory only while there is plenty of memory."""
         if file.pending_bytes and self._budget.used_bytes * 2 > self._budget.limit_bytes:
             file.discard_pending()
         held = file.pending_bytes + sum(len(batch.data) for batch in file.committed)
@@ -280,7 +387,7 @@ class QueueTurn:
         if freed:
             self._agenda.push(freed)
 
-    def _give_up_pending(self, run: QueueRun) -> None:
+    def _give_up_pending(self, run: QueueDispatchState) -> None:
         file = self._files.find(*run.name)
         if file is not None:
             file.discard_pending()

@@ -1,18 +1,18 @@
-"""DispatchEngine: copies what is put into the tier, all the time, fairly, and without anybody waiting for it.
+"""DispatchEngine: copies messages into the tier in the background, fairly; puts never wait for it.
 
     arrivals ─┐
-    sweep ────┼─► Turns (one line, each queue once) ─► workers: plan ─► execute ─► manifest
+    sweep ────┼─► ReadyQueue (one line, each queue once) ─► workers: plan ─► execute ─► manifest
     due times ┘                                                 └─ outage: back off; many: circuit breaker
 
-* The thread that brings arrivals only notes the queue: no request, no file, no lock that a worker holds for long.
-* One turn is one plan: one batch at most. So among thousands of queues a busy one cannot starve the others.
-* Batches in memory are bounded in all (`MemoryBudget`); after a failure a batch may be given up, because it can be
-  collected again and the tier is asked what of it has landed.
-* A back end that is down costs each queue one failure and then nobody anything: the circuit breaker holds all turns
-  back and lets one through as a probe.
+* The thread that reports arrivals only notes the queue: no request, no file, no lock that a worker holds for long.
+* One step is one plan: one batch at most. So among thousands of queues a busy one cannot starve the rest.
+* Batches in memory are bounded in all (`MemoryBudget`); after a failure a batch may be dropped, because it can be
+  collected again after the tier was asked which part of it is stored.
+* A back end that is down costs each queue one failure: then the circuit breaker holds all steps back, except one as a
+  probe.
 * Nothing is written to a queue whose epoch this writer does not own, nor while the broker's lease is in doubt.
 
-Threads: `tick` belongs to the scheduler (or to whoever drives an engine without threads), `step` to the workers; all
+Threads: `tick` belongs to the scheduler (or to the caller of an engine without threads), `step` to the workers; all
 else may be called by any thread. Without `start`, `tick` and `step` by hand do the same work, step by step.
 """
 
@@ -32,21 +32,18 @@ from tiermq.clock import Clock, SystemClock
 from tiermq.errors import StoreClosed, TierMQError
 from tiermq.metrics import Registry
 from tiermq.service import Service
-from tiermq.tier.dispatch.dispatch_metrics import DispatchMetrics
-from tiermq.tier.dispatch.execute import IndexSink, NoIndex
+from tiermq.tier.dispatch.dispatch_step import DispatchStep, IndexSink, NoIndex
 from tiermq.tier.dispatch.local_source import LocalSource
-from tiermq.tier.dispatch.pace import Pace, PaceSettings
-from tiermq.tier.dispatch.plan import DispatchConfig
+from tiermq.tier.dispatch.plan import DispatchConfig, TopicFilter
 from tiermq.tier.dispatch.proof import EvictionProof
-from tiermq.tier.dispatch.queue_run import BackOff, MemoryBudget, QueueRun
-from tiermq.tier.dispatch.queue_turn import QueueTurn
-from tiermq.tier.dispatch.topic_filter import TopicFilter
-from tiermq.tier.dispatch.turns import QueueName, Turns
+from tiermq.tier.dispatch.ready_queue import BackOff, MemoryBudget, Pace, PaceSettings, QueueDispatchState, ReadyQueue
 from tiermq.tier.dispatch.writer import QueueWriter
-from tiermq.tier.driver.circuit_breaker import BreakerState, CircuitBreaker
+from tiermq.tier.driver.retry import BreakerState, CircuitBreaker
 from tiermq.tier.flat.flat_file_store import FlatFileStore
-from tiermq.tier.metadata.manifest_policy import ManifestCause
+from tiermq.tier.metadata.manifest import ManifestCause
+from tiermq.tier.names import QueueName
 from tiermq.tier.tier_config import CHECKSUM
+from tiermq.tier.tier_metrics import DispatchMetrics
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +85,7 @@ class DispatchEngine:
         chance: Callable[[], float] = random.random,
         put_count: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`put_count` tells how many messages were put so far: while many come, the threads hold back (see `pace`)."""
+        """`put_count` returns the number of puts so far: at a high rate the threads are throttled (see `Pace`)."""
         self.files = files
         self.filter = topic_filter or TopicFilter(files.broker, files.cluster)
         self.config = config or DispatchConfig()
@@ -100,9 +97,9 @@ class DispatchEngine:
         self._source = source
         self._writer = writer
         self._clock = clock or SystemClock()
-        self._turns = Turns()
+        self._turns = ReadyQueue()
         self._pace = Pace(put_count, self.settings.pace)
-        self._runs: dict[QueueName, QueueRun] = {}
+        self._runs: dict[QueueName, QueueDispatchState] = {}
         self._runs_lock = threading.Lock()
         self._budget = MemoryBudget(self.settings.memory_bytes_max)
         self._breaker = CircuitBreaker(self.settings.breaker_failures_max, self.settings.breaker_rest_ms, self._clock)
@@ -117,7 +114,7 @@ class DispatchEngine:
         self._paused = False
         self._stopping = False
         self._stop_asked = threading.Event()  # For threads that rest.
-        self._turn = QueueTurn(
+        self._turn = DispatchStep(
             files,
             source,
             writer,
@@ -140,7 +137,7 @@ class DispatchEngine:
     # Living
 
     def start(self) -> None:
-        """Begin the work in threads of its own. Asks the tier nothing on this one."""
+        """Start the threads. Sends no request on this one."""
         self._scheduler.start()
         for number in range(self.settings.worker_count):
             worker = threading.Thread(target=self._work, name=f"tier-dispatch-{number}", daemon=True)
@@ -148,7 +145,7 @@ class DispatchEngine:
             worker.start()
 
     def stop(self, timeout_s: float = 10.0) -> bool:
-        """End the turns under way, write the manifests that are due, give the lease back; False when time ran out.
+        """End the running steps, write the manifests that are due, release the lease; False when time ran out.
 
         A request that hangs in the back end is not waited for any longer than that: its thread ends with the process,
         and what it was writing is found by the next start.
@@ -162,14 +159,14 @@ class DispatchEngine:
             thread.join(max(0.0, deadline - time.monotonic()))
         if any(thread.is_alive() for thread in [*self._workers, *self._scheduler.threads()]):
             return False
-        # In a thread of its own, because a request that hangs must not keep anybody from going home.
+        # In a separate thread, because a request that hangs must not delay the stop.
         closing = threading.Thread(target=self._finish, args=(deadline,), name="tier-dispatch-close", daemon=True)
         closing.start()
         closing.join(max(0.0, deadline - time.monotonic()))
         return not closing.is_alive()
 
     def _finish(self, deadline: float) -> None:
-        """Say in the tier what is there, as far as the back end is reachable, and let go of the broker."""
+        """Write the manifests that are due, as far as the back end is reachable, and release the lease."""
         for run in list(self._runs.values()):
             file = self.files.find(*run.name)
             if file is None or not (run.causes and run.epoch):
@@ -181,12 +178,12 @@ class DispatchEngine:
         self._quietly(None, self._writer.release)
 
     def pause(self, timeout_s: float = 10.0) -> bool:
-        """Begin nothing more; False when a turn under way takes longer than `timeout_s`."""
+        """Begin nothing more; False when a running step takes longer than `timeout_s`."""
         self._paused = True
         return self._turns.wait_idle(timeout_s)
 
     def resume(self) -> None:
-        """Go on where everything stopped: what was put meanwhile is found like any backlog."""
+        """Continue after a pause: messages put meanwhile are found like any backlog."""
         self._paused = False
         self._next_sweep_ms = 0
         self._scheduler.wake()
@@ -199,18 +196,18 @@ class DispatchEngine:
     def hold(self, topics: Iterable[str], timeout_s: float = 10.0) -> bool:
         """Let only these topics rest, because they are being deleted: nothing of them is copied, nor proven.
 
-        False when a turn of one of them takes longer than `timeout_s`.
+        False when a step of one of them takes longer than `timeout_s`.
         """
         self.held_topics = self.proof.held_topics = held = frozenset(topics)
         return not held or self._turns.wait_free(held, timeout_s)
 
     def changed(self, topic: str, queue_id: int, cause: ManifestCause) -> None:
-        """What the tier's manifest says of the queue is out of date: write it again."""
+        """The queue's manifest is out of date: write it again."""
         self._run((topic, queue_id)).causes.add(cause)
         self._turns.push([(topic, queue_id)])
 
     def forget(self, topic: str, queue_id: int) -> None:
-        """The queue was deleted: it begins anew if it comes back."""
+        """The queue was deleted: it starts over if it is created again."""
         with self._runs_lock:
             self._runs.pop((topic, queue_id), None)
 
@@ -231,7 +228,7 @@ class DispatchEngine:
                 run.retry_at_ms = 0
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._turns.push(targets)
-        left = list(targets.items())  # Looked at from its end, and each queue until it is done.
+        left = list(targets.items())  # From its end, and each queue until it is done.
         stuck = False
         while left:
             run, target = self._run(left[-1][0]), left[-1][1]
@@ -286,7 +283,7 @@ class DispatchEngine:
         return targets
 
     def _is_idle(self) -> bool:
-        """Whether no queue has a turn, waits for one, or will be given one at a time that is known."""
+        """Whether no queue is in a step, ready for one, or scheduled."""
         with self._due_lock:
             return not self._due and self._turns.is_empty()
 
@@ -297,7 +294,7 @@ class DispatchEngine:
     # Scheduling
 
     def _arrived(self, topic: str, queue_id: int, next_offset: int) -> None:
-        """On the local dispatch thread: note the queue when its turn would change something. Nothing else."""
+        """On the local dispatch thread: make the queue ready when a step would change something."""
         name = (topic, queue_id)
         run = self._runs.get(name)
         if run is not None:
@@ -313,7 +310,7 @@ class DispatchEngine:
         self._scheduler.wake()
 
     def tick(self) -> float:
-        """Bring into the line whoever is to have a turn; how long to rest, in seconds, unless woken."""
+        """Push the queues that are due; returns how long to rest, in seconds, unless woken."""
         now_ms = self._clock.now_ms()
         if self._paused or self._stopping:
             return IDLE_WAIT_S
@@ -332,8 +329,8 @@ class DispatchEngine:
                 self._turns.push(names)  # Under the lock: a queue is nowhere for a moment otherwise, see `_is_idle`.
         return max(0.001, (min(soonest_ms, self._next_sweep_ms) - now_ms) / 1000)
 
-    def look_again(self, run: QueueRun, at_ms: int) -> None:
-        """Give the queue another turn at that time."""
+    def look_again(self, run: QueueDispatchState, at_ms: int) -> None:
+        """Schedule another step of the queue at that time."""
         run.due_ms = at_ms
         with self._due_lock:
             heapq.heappush(self._due, (at_ms, run.name))
@@ -342,7 +339,7 @@ class DispatchEngine:
             self._scheduler.wake()
 
     def push(self, names: Iterable[QueueName]) -> None:
-        """Give those queues a turn as soon as it is theirs."""
+        """Make those queues ready for a step."""
         self._turns.push(names)
 
     def uploaded(self, name: QueueName, commit_offset: int) -> None:
@@ -352,7 +349,7 @@ class DispatchEngine:
 
     @property
     def batch_factor(self) -> int:
-        """How many times larger than usual the batch of a turn may be."""
+        """How many times larger than usual the batch of a step may be."""
         return self._pace.batch_factor
 
     def _work(self) -> None:
@@ -373,7 +370,7 @@ class DispatchEngine:
     # Working
 
     def step(self) -> bool:
-        """One turn of one queue, or the sealing of one segment; False when there is nothing to do now."""
+        """One step of one queue, or the sealing of one segment; False when there is nothing to do now."""
         if self._paused or self._stopping:
             return False
         if not self._may_ask():
@@ -393,12 +390,12 @@ class DispatchEngine:
             again = self._turn.take(self._run(name))
         finally:
             if self._turn.asked != asked:
-                self._opened_at_s = None  # If the breaker is open now, that was the probe: it rests anew.
+                self._opened_at_s = None  # If the breaker is open now, that was the probe: it rests again.
             self._turns.done(name, again)
         return True
 
     def _may_ask(self) -> bool:
-        """Whether the circuit breaker would let a turn's request through."""
+        """Whether the circuit breaker would admit a request."""
         state = self._breaker.state
         if state is BreakerState.CLOSED:
             self._opened_at_s = None
@@ -419,11 +416,11 @@ class DispatchEngine:
         self._turns.push([name])
         return True
 
-    def _run(self, name: QueueName) -> QueueRun:
+    def _run(self, name: QueueName) -> QueueDispatchState:
         with self._runs_lock:
             run = self._runs.get(name)
             if run is None:
-                run = self._runs[name] = QueueRun(name)
+                run = self._runs[name] = QueueDispatchState(name)
                 self._watch(run)
             return run
 
@@ -432,8 +429,8 @@ class DispatchEngine:
         run = self._runs.get((topic, queue_id))
         return run is not None and run.epoch > 0 and not run.fenced and self._writer.may_write()
 
-    def _quietly(self, run: QueueRun | None, act: Callable[[], object]) -> None:
-        """For what is repeated anyway: note the failure and go on."""
+    def _quietly(self, run: QueueDispatchState | None, act: Callable[[], object]) -> None:
+        """Run something that is repeated anyway: a failure is only noted."""
         try:
             act()
         except TierMQError as error:
@@ -445,7 +442,7 @@ class DispatchEngine:
     # Showing
 
     def status(self) -> dict[str, object]:
-        """What an operator asks first."""
+        """The main figures for operators."""
         runs = list(self._runs.values())
         lag = self.proof.lag()
         return {
@@ -463,10 +460,10 @@ class DispatchEngine:
             "troubles": {f"{run.name[0]}-{run.name[1]}": run.trouble for run in runs if run.trouble},
         }
 
-    def _watch(self, run: QueueRun) -> None:
+    def _watch(self, run: QueueDispatchState) -> None:
         self.metrics.watch_queue(*run.name, lambda: self._behind(run)[0], lambda: self._behind(run)[1])
 
-    def _behind(self, run: QueueRun) -> tuple[float, float]:
+    def _behind(self, run: QueueDispatchState) -> tuple[float, float]:
         """Messages that wait, and the age of the oldest in seconds; zeros once the local store is closed."""
         file = self.files.find(*run.name)
         at = -1 if file is None else file.commit_offset
@@ -497,20 +494,20 @@ class DispatchEngine:
             ),
             "tiermq_dispatch_backlog_messages": ("Messages that wait, over all queues.", lambda: self._backlog()[0]),
             "tiermq_dispatch_pending_bytes": ("Bytes of batches in memory.", lambda: float(self._budget.used_bytes)),
-            "tiermq_dispatch_waiting_queues": ("Queues in line for a turn.", lambda: float(len(self._turns))),
+            "tiermq_dispatch_waiting_queues": ("Queues that wait for an upload step.", lambda: float(len(self._turns))),
             "tiermq_dispatch_paced": (
-                "1 while turns are held back because many messages are put.",
+                "1 while uploads are throttled because many messages are put.",
                 lambda: float(self._pace.is_paced),
             ),
             "tiermq_dispatch_breaker_open": (
-                "1 while turns are held back because the back end is down.",
+                "1 while uploads are paused because the back end is down.",
                 lambda: float(self._breaker.state is not BreakerState.CLOSED),
             ),
         }
 
 
 class _Scheduler(Service):
-    """The engine's one thread that decides who is to have a turn."""
+    """The engine's scheduler thread."""
 
     def __init__(self, engine: DispatchEngine) -> None:
         super().__init__("tier-dispatch")

@@ -2,9 +2,6 @@
 
 Evaluated in this order, the first that fits decides (the numbers are those of RocketMQ's procedure):
 
-    1   paused                                        Nothing
-    2   somebody else works on the queue              Nothing
-    3   the topic is filtered                         Nothing: what the tier holds of it stays
     -   no epoch: another writer may own the queue    Nothing
     4   no place in the tier yet                      Init at the oldest local message, or Nothing without one
     5   appended and not committed, or not indexed    RetryCommit
@@ -12,28 +9,66 @@ Evaluated in this order, the first that fits decides (the numbers are those of R
     8   the tier is ahead of the local queue          Nothing, loudly
     9   the commit log is old and large enough        Roll
     10  everything is there                           Nothing
-    11  no record at the next place                   Gap up to the next message, or Nothing if there is none yet
+    11  no record at the next offset                  Gap up to the next message, or Nothing if there is none yet
     12  few messages, small and young                 Hold until the oldest is old enough
     13  otherwise                                     Upload
 
-Row 6 (index what a failed batch left) is part of RetryCommit. Offsets are queue offsets.
+Rows 1 to 3 (paused, busy, filtered) are decided by the engine before it reads the queue's state; row 6 (index what a
+failed batch left) is part of RetryCommit. Offsets are queue offsets.
+
+Which topics never enter the tier and are always read locally.
+
+Blank names, the system's own topics and light queues. Retry and dead-letter topics do enter it. With a whitelist, only
+its topics do (and those of the rules above still do not). System topics that are named (`also`) enter it all the same:
+those of transactions, when a broker is configured to keep their outcomes.
+What the tier has of a filtered topic from earlier stays until it expires.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-HOUR_MS = 3_600_000
+from tiermq.clock import HOUR_MS
+from tiermq.message.topic_name import is_light_queue, is_system_topic
+
+
+class TopicFilter:
+    """Any thread may call. Results are cached: a call is one lookup."""
+
+    def __init__(
+        self,
+        broker: str = "",
+        cluster: str = "",
+        *,
+        whitelist: Iterable[str] | None = None,
+        also: Iterable[str] = (),
+    ) -> None:
+        self._own_names = {broker, cluster} - {""}
+        self._also = frozenset(also)
+        self._whitelist = None if whitelist is None else frozenset(whitelist)
+        self._answers: dict[str, bool] = {}
+
+    def is_filtered(self, topic: str) -> bool:
+        """True: never tiered."""
+        answer = self._answers.get(topic)
+        if answer is None:
+            answer = self._answers[topic] = self._decide(topic)
+        return answer
+
+    def _decide(self, topic: str) -> bool:
+        if topic in self._also:
+            return False
+        if not topic or topic.isspace() or is_system_topic(topic) or is_light_queue(topic):
+            return True
+        return topic in self._own_names or (self._whitelist is not None and topic not in self._whitelist)
 
 
 class Reason(enum.Enum):
     """Why nothing is to be done."""
 
-    PAUSED = "dispatch is paused"
-    BUSY = "somebody else works on the queue"
-    FILTERED = "the topic is not tiered"
     NO_EPOCH = "this writer does not own the queue"
     NO_LOCAL_QUEUE = "the local store has no such queue"
     NO_MESSAGES = "the queue has had no message yet"
@@ -61,7 +96,7 @@ class RetryCommit:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Messages [from_offset, to_offset) are nowhere any more: record that, and go on behind them."""
+    """Messages [from_offset, to_offset) are lost: record a gap, and continue behind it."""
 
     from_offset: int
     to_offset: int
@@ -117,16 +152,13 @@ class QueueState:
     unindexed: bool = False
     log_bytes: int = 0
     log_created_ms: int = 0
-    filtered: bool = False
-    paused: bool = False
-    busy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LocalState:
     """The queue in the local store: messages [min_offset, max_offset) may be copied, as they are durable there.
 
-    `next_offset` is the first of them, at or behind the place where the tier goes on, whose record can be read, and
+    `next_offset` is the first of them, at or behind the next offset of the tier, whose record can be read, and
     `next_ms` when it was stored; None: there is none. `backlog_bytes` is an estimate of what waits.
     """
 
@@ -141,9 +173,8 @@ def plan(
     queue: QueueState, local: LocalState | None, config: DispatchConfig, now_ms: int, *, force: bool = False
 ) -> Plan:
     """See the module. `force`: do not hold anything back."""
-    idle = _not_ours(queue)
-    if idle is not None:
-        return Nothing(idle)
+    if queue.epoch <= 0:
+        return Nothing(Reason.NO_EPOCH)
     unfinished = queue.commit_offset < queue.append_offset or queue.unindexed
     if queue.initialised and unfinished:
         return RetryCommit()
@@ -167,16 +198,6 @@ def plan(
     if local.next_offset > at:
         return Gap(at, local.next_offset, "the local queue has no message at these places")
     return _batch(at, local, config, now_ms, force or not config.group_commit)
-
-
-def _not_ours(queue: QueueState) -> Reason | None:
-    if queue.paused:
-        return Reason.PAUSED
-    if queue.busy:
-        return Reason.BUSY
-    if queue.filtered:
-        return Reason.FILTERED
-    return Reason.NO_EPOCH if queue.epoch <= 0 else None
 
 
 def _batch(at: int, local: LocalState, config: DispatchConfig, now_ms: int, force: bool) -> Plan:

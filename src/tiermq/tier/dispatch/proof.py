@@ -1,27 +1,27 @@
 """EvictionProof: which part of the local log is in the tier, byte for byte, so that its files may go.
 
 A commit-log file may be deleted only when every record of a tiered topic in it is proven in the tier. That has two
-halves. *Copied*: the queue's commit reaches beyond the record; the first message of a queue that is not copied lies at
+halves. *Copied*: the queue's commit reaches beyond the record; the first message of a queue that is not copied is at
 some physical offset, and the smallest of these, over all queues, is where copying ends:
 
     0                              copied_to                         end of the log
     |  every tiered record is cold  |  something here is not           |
 
-*Proven*: an acknowledgement says nothing about the bytes that were stored. Either the back end returned a checksum of
+*Proven*: an acknowledgement does not prove the bytes that were stored. Either the back end returned a checksum of
 its own with the upload that equals ours (mode `checksum`, where it has one), or the stored bytes are read back and
 compared with the local ones, which are still there (mode `readback`: always). That is done for what is about to go,
 and for nothing else: bytes that stay local need no proof. What a process before this one uploaded is read back.
 
-Where the bytes differ, the checksums of the segment's blocks say which side is right. When it is the local one, the
-range is written to the tier again and compared again; when it is the tier's, that is the proof. Otherwise, and when
-this process may not write the queue, the file stays, and `trouble` says why.
+Where the bytes differ, the checksums of the segment's blocks decide which side is correct. When it is the local one,
+the range is written to the tier again and compared again; when it is the tier's, that is the proof. Otherwise, and when
+this process may not write the queue, the file stays, and `trouble` has the reason.
 
-A queue that has not been compared with the tier since the start proves nothing: its metadata may say more than the
-bucket holds. Records that have no unit yet prove nothing either. Filtered topics and batch topics do not count.
+A queue that has not been compared with the tier since the start proves nothing: its metadata may record more than
+the bucket holds. Records that have no unit yet prove nothing either. Filtered topics and batch topics do not count.
 
 The store's cleaner never waits for the tier: `must_stay` answers from what is proven, and notes what is to be proven
 next. That is read on the thread of `start`, which calls `on_proven` so that the cleaner comes again at once; without
-that thread, `prove` does it. What could not be proven is tried again when the cleaner asks again.
+that thread, `prove` does it. What could not be proven is tried again when the cleaner needs it again.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tiermq.consumequeue.unit import UNIT, UNIT_BYTES
+from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import StoreClosed, TierError
 from tiermq.kernel import check_window
 from tiermq.service import Service
-from tiermq.tier.dispatch.dispatch_metrics import DispatchMetrics
 from tiermq.tier.dispatch.local_source import LocalSource
-from tiermq.tier.dispatch.topic_filter import TopicFilter
-from tiermq.tier.flat.flat_append_file import FlatAppendFile
+from tiermq.tier.dispatch.plan import TopicFilter
+from tiermq.tier.flat.flat_file import FlatAppendFile
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
-from tiermq.tier.flat.record_batch import CollectedRecords
-from tiermq.tier.flat.segment_recovery import SCAN_BYTES, runs_of_records
+from tiermq.tier.queue.records import CollectedRecords
+from tiermq.tier.queue.units import RUN_BYTES, log_range, runs_of_records, unit_at
 from tiermq.tier.tier_config import CHECKSUM, READBACK
+from tiermq.tier.tier_metrics import DispatchMetrics
 
 _log = logging.getLogger(__name__)
 
 UNITS_AT_ONCE = 8_192
-REST_S = 60.0  # Whoever wants something proven wakes the thread.
+REST_S = 60.0  # A request for proof wakes the thread.
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far the tier is behind: where copying ends, how many bytes of log lie behind it, whose queue it is."""
+    """How far the tier is behind: where copying ends, how many bytes of log are behind it, and of which queue."""
 
     copied_to: int
     bytes: int
@@ -64,9 +64,9 @@ class Lag:
 class EvictionProof:
     """Give `must_stay` to `LocalStore.add_eviction_veto`. Any thread may call anything; one at a time proves.
 
-    `must_stay`, `lag` and `state` take no lock and ask the local store alone.
+    `must_stay`, `lag` and `state` take no lock and read the local store only.
 
-    `may_write` says whether this process owns a queue's tier, and so may repair it.
+    `may_write` returns whether this process owns a queue's tier, and so may repair it.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class EvictionProof:
         self._may_write = may_write
         self._lock = threading.Lock()
         self._proven: dict[FlatMessageFile, int] = {}  # Every local message below that queue offset is proven.
-        self._log_proven: dict[FlatMessageFile, int] = {}  # So is the tier's log below that: the others come after it.
+        self._log_proven: dict[FlatMessageFile, int] = {}  # So is the tier's log below that.
         self._wanted = 0  # Up to where the cleaner would delete, if that were proven.
         self._trouble = ""
         self._on_proven: Callable[[], None] = lambda: None
@@ -97,7 +97,7 @@ class EvictionProof:
     # Living
 
     def start(self, on_proven: Callable[[], None]) -> None:
-        """Prove what `must_stay` is asked about in a thread, and call `on_proven` there whenever it is."""
+        """Start a thread that proves what `must_stay` noted, and calls `on_proven` after that."""
         self._on_proven = on_proven
         self._thread.start()
 
@@ -114,7 +114,7 @@ class EvictionProof:
     def must_stay(self, first_offset: int, end_offset: int) -> bool:
         """Whether a local log file [first_offset, end_offset) holds a record that is not proven, as far as is known.
 
-        What is copied and not proven is noted for `prove`. Asks the tier nothing.
+        What is copied and not proven is noted for `prove`. Sends no request.
         """
         if first_offset >= end_offset:
             return False
@@ -129,7 +129,7 @@ class EvictionProof:
 
     @property
     def state(self) -> str:
-        """Why files that are copied and due stay, in words; empty when none does."""
+        """Why files that are copied and due stay, as text; empty when none does."""
         wanted = self._wanted
         if self._trouble or next(self._unproven(wanted), None) is None:
             return self._trouble
@@ -187,7 +187,7 @@ class EvictionProof:
         return not trouble
 
     def _trouble_before(self, physical_end: int) -> str:
-        """Prove every queue's messages before a place in the local log; what could not be proven, in words."""
+        """Prove every queue's messages before a place in the local log; what could not be proven, as text."""
         for file, offset in self._unproven(physical_end):
             if self._thread.stopping:
                 return "the store is being closed"
@@ -201,7 +201,7 @@ class EvictionProof:
         return ""
 
     def _prove(self, file: FlatMessageFile, offset: int) -> int:
-        """Prove the messages from `offset` on, one read of the log at most; where to go on, `offset` when they are not.
+        """Prove the messages from `offset` on, one read of the log at most; the next offset, or `offset` if not proven.
 
         Raises TierError.
         """
@@ -209,11 +209,11 @@ class EvictionProof:
             return confirmed
         count = min(UNITS_AT_ONCE, file.commit_offset - offset)
         if count <= 0:
-            return offset  # The queue was deleted since the cleaner asked.
+            return offset  # The queue was deleted meanwhile.
         position, length = offset * UNIT_BYTES, count * UNIT_BYTES
         is_confirmed = self._mode == CHECKSUM and file.units.is_confirmed(position, position + length)
         if not is_confirmed and _agrees(file.units, position, length) is False:
-            start, end = self._place_behind(file, offset - 1), -1  # The units cannot say where the records are.
+            start, end = self._place_behind(file, offset - 1), -1  # Damaged units do not locate the records.
         else:
             run = next(runs_of_records(file.units.reread(position, length), offset), None)
             if run is None:
@@ -222,16 +222,15 @@ class EvictionProof:
             if first > offset:
                 return first
             count = len(units) // UNIT_BYTES
-            place, size, _ = UNIT.unpack_from(units, len(units) - UNIT_BYTES)
-            start, end = UNIT.unpack_from(units)[0], place + size
+            start, end = log_range(units)
             if not file.log.min_offset <= start < end <= file.log.commit_offset:
                 return offset
             if is_confirmed and file.log.is_confirmed(start, end):
                 self._metrics.proven(CHECKSUM, end - start)
                 self._log_proven[file] = end
                 return offset + count
-        most = SCAN_BYTES if end < 0 else end - start
-        local = self._source.collect(file.queue.topic, file.queue.queue_id, offset, count, most, start)
+        most = RUN_BYTES if end < 0 else end - start
+        local = self._source.collect(*file.queue.name, offset, count, most, start)
         if local.count == 0:
             return self._prove_alone(file, offset)
         self._metrics.proven(READBACK, len(local.data))
@@ -259,9 +258,9 @@ class EvictionProof:
     def _place_behind(file: FlatMessageFile, offset: int) -> int:
         """Where the record behind the one of `offset` is: its own unit is damaged. Raises TierError."""
         if offset >= max(0, file.min_offset):
-            place, size, _ = UNIT.unpack(file.units.reread(offset * UNIT_BYTES, UNIT_BYTES))
-            if file.log.min_offset <= place < place + size < file.log.commit_offset:
-                return int(place + size)
+            unit = unit_at(file.units.reread(offset * UNIT_BYTES, UNIT_BYTES), 0)
+            if file.log.min_offset <= unit.log_offset < unit.end < file.log.commit_offset:
+                return unit.end
         return max(0, file.log.min_offset)
 
     @staticmethod
@@ -273,10 +272,10 @@ class EvictionProof:
 
     @staticmethod
     def _prove_alone(file: FlatMessageFile, offset: int) -> int:
-        """Of a message that the local store cannot read any more, the tier's copy must be sound by itself."""
+        """Of a message that the local store cannot read any more, the tier's copy must be valid on its own."""
         unit = file.units.reread(offset * UNIT_BYTES, UNIT_BYTES)
-        place, size, _ = UNIT.unpack(unit)
-        topic, queue_id = _name(file)
+        _, place, size, _ = unit_at(unit, 0)
+        topic, queue_id = file.queue.name
         whole = check_window(unit, file.log.reread(place, size), place, offset, True, topic.encode(), queue_id)
         is_sound = whole and _agrees(file.log, place, size) is not False
         return offset + 1 if is_sound else offset
@@ -290,7 +289,7 @@ class EvictionProof:
             return True
         self._metrics.proof_failures.add()
         is_local_whole = all(_agrees(part, at, len(data), data) for part, at, data in sides)
-        if not (is_local_whole and _is_sound(file, offset, start, local) and self._may_write(*_name(file))):
+        if not (is_local_whole and _is_sound(file, offset, start, local) and self._may_write(*file.queue.name)):
             text = "the tier's copy of messages %d to %d is not what is stored here; the local files stay"
             _log.error(f"%s: {text}. Run `tiermq tier verify`, then `tier repair --store`", name, offset, last)
             return False
@@ -310,7 +309,7 @@ class EvictionProof:
 
 
 class _ProofThread(Service):
-    """Reads back what is about to go: a request that hangs holds up nobody but the files that wait for it."""
+    """Reads back copies before eviction: a request that hangs delays only the files that wait for it."""
 
     def __init__(self, proof: EvictionProof) -> None:
         super().__init__("tier-proof")
@@ -321,13 +320,9 @@ class _ProofThread(Service):
         return REST_S
 
 
-def _name(file: FlatMessageFile) -> tuple[str, int]:
-    return file.queue.topic, file.queue.queue_id
-
-
 def _is_sound(file: FlatMessageFile, offset: int, start: int, local: CollectedRecords) -> bool:
     """Whether the local records are whole by their own checksums: damage must not be copied over what is right."""
-    topic, queue_id = _name(file)
+    topic, queue_id = file.queue.name
     return check_window(local.units, local.data, start, offset, True, topic.encode(), queue_id) == local.count
 
 

@@ -1,35 +1,41 @@
 """QueueWriter: the right to write a broker's queues, and what it writes besides records: manifests and seals.
 
-The lease says that this process may write the broker at all; an epoch, taken from the queue's manifest, says that it
-may write the queue. Whoever takes either over is the owner from then on, and this writer is told StaleWriter.
-A manifest with a newer epoch than a lease that is ours all the same tells of a lease that came back from a backup: it
-is acquired again, above that epoch. If it is somebody else's by then, that is refused.
+The lease allows this process to write the broker at all; an epoch, acquired in the queue's manifest, to write the
+queue. When another process takes over either, this writer gets StaleWriter.
+A manifest with a newer epoch than our valid lease means that the lease object was restored from a backup: the lease is
+acquired again, above that epoch. If another process holds it by then, that is refused.
 """
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 from tiermq.clock import Clock, SystemClock
-from tiermq.errors import SegmentMissing, StaleWriter, TierError
-from tiermq.tier.dispatch.queue_run import QueueRun
-from tiermq.tier.flat.flat_append_file import FlatAppendFile
+from tiermq.errors import SegmentMissing, StaleWriter, StoreLocked, TierError
+from tiermq.files.os_errors import translated
+from tiermq.tier.dispatch.ready_queue import QueueDispatchState
+from tiermq.tier.flat.flat_file import FlatAppendFile
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
 from tiermq.tier.flat.flat_segment import FlatSegment
-from tiermq.tier.metadata.broker_lease import DEFAULT_TERM_MS, BrokerLease, LeaseDamaged, LeaseHeld
-from tiermq.tier.metadata.manifest_policy import ManifestPolicy
-from tiermq.tier.metadata.manifest_snapshot import snapshot_manifest
-from tiermq.tier.metadata.manifest_store import EpochBehind, ManifestStore
+from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseDamaged, LeaseHeld
+from tiermq.tier.metadata.broker_state import BrokerState, BrokerStateWriter
+from tiermq.tier.metadata.manifest import ManifestPolicy
+from tiermq.tier.metadata.manifest_store import EpochBehind, ManifestStore, snapshot_manifest
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.metadata.metadata_values import SegmentStatus
+from tiermq.tier.metadata.metadata_values import LEASE_TERM_MS, SegmentStatus
 from tiermq.tier.names import QueueKey, SegmentType
 
 _log = logging.getLogger(__name__)
 
 SEAL_REST_MS = 10_000  # After a seal that failed.
+HELD_LOG_MS = 60_000  # Between two lines about a lease that another process holds.
 
 
 class QueueWriter:
@@ -43,7 +49,7 @@ class QueueWriter:
         lease: BrokerLease | None = None,
         policy: ManifestPolicy | None = None,
         clock: Clock | None = None,
-        renew_ms: int = DEFAULT_TERM_MS // 3,
+        renew_ms: int = LEASE_TERM_MS // 3,
         epoch_min: int = 1,
     ) -> None:
         """`epoch_min`: behind every epoch that this broker's metadata knows, for a tier whose lease was lost."""
@@ -58,10 +64,11 @@ class QueueWriter:
         self._next_renewal_ms = 0
         self._held_until_ms = 0
         self._lost = ""
+        self._log_held_ms = 0
         self.on_held: Callable[[TierError], None] = lambda _error: None
-        """Called when another process has the broker, each time that this is found. A damaged lease names nobody."""
+        """Called when another process has the broker, each time that this is found. A damaged lease names no holder."""
         self.check_tier: Callable[[], str] | None = None
-        """Asked once before the lease is acquired: why the tier is not the broker's, empty when it is."""
+        """Called once before a lease is acquired: why the tier is not the broker's, empty when it is."""
         self.unknown_tier = ""
         self._seals: deque[tuple[FlatAppendFile, FlatSegment]] = deque()
         self._seals_lock = threading.Lock()
@@ -82,7 +89,7 @@ class QueueWriter:
         return self._lost
 
     def may_write(self) -> bool:
-        """Whether the broker is ours for certain: a lease that ran out may be somebody else's by now."""
+        """Whether the broker is ours for certain: another process may hold a lease that expired."""
         return self._lease is None or (not self._lost and self._clock.now_ms() < self._held_until_ms)
 
     def claim(self) -> None:
@@ -102,14 +109,9 @@ class QueueWriter:
         if self._lease is None or now_ms < self._next_renewal_ms or self._lease.has_twin():
             return
         self._next_renewal_ms = now_ms + self._renew_ms
-        if self.check_tier is not None:
-            known, self.unknown_tier = self.unknown_tier, self.check_tier()
-            if self.unknown_tier:
-                self._lost = f"another tier: {self.unknown_tier}"
-                if known != self.unknown_tier:
-                    _log.error("nothing is written to the tier by this process: %s", self.unknown_tier)
-                return
-            self.check_tier = None
+        if not self._is_tier_known():
+            self._lost = f"another tier: {self.unknown_tier}"
+            return
         try:
             if self._held_until_ms and not self._lost:
                 self._held_until_ms = self._lease.renew()
@@ -118,8 +120,10 @@ class QueueWriter:
                 self._held_until_ms = self._lease.expires_ms
             self._lost = ""
         except LeaseHeld as error:
+            if not self._lost or now_ms >= self._log_held_ms:
+                _log.warning("nothing is copied into the tier by this process: %s", error)
+                self._log_held_ms = now_ms + HELD_LOG_MS
             self._lost = f"standing by: {error}"
-            _log.warning("nothing is copied into the tier by this process: %s", error)
             if not isinstance(error, LeaseDamaged):
                 self.on_held(error)
         except StaleWriter as error:
@@ -127,6 +131,22 @@ class QueueWriter:
             _log.error("this process stops writing the tier: %s", error)
             if self._lease.has_twin():
                 self.on_held(error)
+
+    def require_known_tier(self) -> None:
+        """Raises StaleWriter when the tier is not the broker's, and TierError when it cannot be asked yet."""
+        with self._lease_lock:
+            if not self._is_tier_known():
+                raise StaleWriter(self.unknown_tier)
+
+    def _is_tier_known(self) -> bool:
+        if self.check_tier is None:
+            return True
+        known, self.unknown_tier = self.unknown_tier, self.check_tier()
+        if not self.unknown_tier:
+            self.check_tier = None
+        elif known != self.unknown_tier:
+            _log.error("nothing is written to the tier by this process: %s", self.unknown_tier)
+        return not self.unknown_tier
 
     def own(self, file: FlatMessageFile) -> int:
         """Become the queue's writer; its epoch, or 0 while the broker is not ours. Raises StaleWriter, TierError."""
@@ -160,21 +180,34 @@ class QueueWriter:
                 raise StaleWriter(
                     f"{row.key}: expected no segment behind {end}, where this broker's metadata end, found one in the "
                     "tier's manifest: the store's disk is older than its tier. Nothing is written here. Start it again "
-                    "with its tier within reach: it takes the tier's history over, or says why it cannot"
+                    "while the tier is reachable: it takes over the tier's history, or reports why it cannot"
                 )
 
     def _acquire(self, queue: QueueKey) -> int:
         try:
             return self._manifests.acquire(queue)
         except EpochBehind as error:
-            if self._lease is None:
-                raise
-            with self._lease_lock:  # Another queue's turn may have done it meanwhile.
-                if self._lease.epoch <= error.epoch:
-                    _log.warning("the lease is acquired again, above an epoch that it does not know: %s", error)
-                    self._lease.acquire(epoch_min=error.epoch + 1)
-                    self._held_until_ms = self._lease.expires_ms
+            self._acquire_above(error)
         return self._manifests.acquire(queue)
+
+    def _acquire_above(self, error: EpochBehind) -> None:
+        if self._lease is None:
+            raise error
+        with self._lease_lock:  # The step of another queue may have done it meanwhile.
+            if self._lease.epoch <= error.epoch:
+                _log.warning("the lease is acquired again, above an epoch that it does not know: %s", error)
+                self._lease.acquire(epoch_min=error.epoch + 1)
+                self._held_until_ms = self._lease.expires_ms
+
+    def write_state(self, tables: BrokerStateWriter, state: BrokerState, *, is_last: bool = False) -> list[str]:
+        """Write the broker's own tables that are due; the names of those that were written. Raises TierError."""
+        if not self.may_write():
+            return []
+        try:
+            return tables.write(state, is_last=is_last)
+        except EpochBehind as error:
+            self._acquire_above(error)
+        return tables.write(state, is_last=is_last)
 
     def release(self) -> None:
         """Let another process have the broker at once."""
@@ -184,14 +217,14 @@ class QueueWriter:
 
     # Manifests
 
-    def manifest_due_ms(self, run: QueueRun) -> int | None:
+    def manifest_due_ms(self, run: QueueDispatchState) -> int | None:
         """When the queue's manifest is to be written: 0 for now, None for not at all."""
         return self._policy.due_at_ms(run.causes, run.manifest_written_ms)
 
     def is_manifest_wrong(self, file: FlatMessageFile) -> bool:
-        """Whether the manifest that a life before this one left says what is not true any more.
+        """Whether the manifest that an earlier process left is outdated.
 
-        That it lacks what was committed last does not count: whoever reads it looks behind its end.
+        Missing the last commits does not count: its readers look behind its end.
         """
         known = self._manifests.held(file.queue)
         if known is None or not known.segments:
@@ -204,7 +237,7 @@ class QueueWriter:
             topic is not None and told != (topic.reserve_time_hours, topic.max_bytes)
         )
 
-    def write_manifest(self, run: QueueRun, file: FlatMessageFile) -> None:
+    def write_manifest(self, run: QueueDispatchState, file: FlatMessageFile) -> None:
         causes = frozenset(run.causes)
         self._manifests.write(snapshot_manifest(self._metadata, file.queue))
         run.causes -= causes
@@ -241,3 +274,60 @@ class QueueWriter:
         with self._seals_lock:
             self._sealing.discard(segment)
         return file.queue
+
+
+# TierLock: who, of all processes on this machine, writes what a store directory knows of its tier.
+#
+# The embedded dispatcher and a job exclude each other; both would write the tier's index files, which are in the
+# store's directory and have no lease. The lease settles the same between machines, by time; this settles it at
+# once, and is released by the kernel however a process ends.
+#
+# The file `config/tier.lock` has one line that names its holder. It is never removed.
+
+#
+# A broker that follows a job locks it for the moment in which it stores what it has read from the bucket; others wait.
+
+NAME = "tier.lock"
+FOLLOWS = "(follows)"
+FOLLOWER_WAIT_S = 5.0
+_FOLLOWER_POLL_S = 0.01
+
+
+class TierLock:
+    """A held lock. `release` may be called any number of times."""
+
+    def __init__(self, root: Path, owner: str) -> None:
+        """Raises StoreLocked, naming the owner, when another one has it, in this process or elsewhere."""
+        path = root / "config" / NAME
+        with translated("lock the tier", str(path)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                self._lock()
+            except BlockingIOError as error:
+                holder = self._holder()
+                self.release()
+                raise StoreLocked(
+                    f"{path}: {owner} wants to copy this store into its tier, but {holder or 'another process'} does "
+                    "that; stop it first, or let it go on"
+                ) from error
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{owner} (process {os.getpid()})\n".encode(), 0)
+
+    def _lock(self) -> None:
+        deadline = time.monotonic() + FOLLOWER_WAIT_S
+        while True:
+            try:
+                return fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if FOLLOWS not in self._holder() or time.monotonic() > deadline:
+                    raise
+            time.sleep(_FOLLOWER_POLL_S)
+
+    def _holder(self) -> str:
+        return os.pread(self._descriptor, 1_000, 0).decode("utf-8", "replace").strip()
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

@@ -1,40 +1,40 @@
 """The contract of a tier driver: position-addressed, append-only segments, and small named objects with versions.
 
 Segments. A segment is a run of bytes 0..size. A write lands whole or not at all, and what it has acknowledged is
-durable. Every write says where it begins, so repeating one is harmless:
+durable. Every write carries its position, so repeating one is harmless:
 
     position == end                          the bytes are appended
     position <  end, same bytes are there    nothing happens; bytes beyond the end are appended (resuming a torn write)
-    position <  end, other bytes are there   SegmentConflict: someone else writes this segment
+    position <  end, other bytes are there   SegmentConflict: another process writes this segment
     position >  end                          IllegalRange: no holes
     segment is sealed                        SegmentSealed
 
 Small objects. `put_object` replaces only what it expects: `expected=None` means absent, a version means exactly that
-one, ANY means whatever. A put that finds its own bytes already there counts as done, since that is what the answer to
-a repeated put after a lost answer looks like; so content that takes part in a race must name its writer.
+one, ANY means any. A put that finds its own bytes already stored succeeds: it may be the repetition of a put whose
+response was lost. So content that several writers may put must name its writer.
 
 Invariants every driver keeps, and `tests/tier/driver/conformance.py` checks: a refused or failed call changes nothing
-that a later call can see, except that a write, seal, delete or put whose answer was lost may have happened as a whole;
-every method may be called from any thread; nothing is retried inside (that is `RetryingDriver`'s work).
+that a later call can see, except that a write, seal, delete or put whose response was lost may have been applied as a
+whole; every method may be called from any thread; a driver retries nothing (`RetryingDriver` does).
 Every method may raise TierUnavailable and TierCredentials.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, TypeVar
 
-from tiermq.errors import BadTierName, IllegalRange
+from tiermq.errors import BadTierName, IllegalRange, SegmentConflict, SegmentSealed
 from tiermq.tier.names import SegmentKey
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class Anything(Enum):
-    """The type of ANY, so that a type checker tells it from a version."""
+    """The type of ANY, so that a type checker distinguishes it from a version."""
 
     ANY = "any"
 
@@ -45,14 +45,15 @@ Expected: TypeAlias = str | Anything | None
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """What a listing says about a segment."""
+    """A segment in a listing."""
 
     key: SegmentKey
     size: int
-    sealed: bool  # No write will ever be accepted again.
-    part_count: int  # Objects that still wait to be merged; sealed with parts left means: call `seal` again.
+    sealed: bool  # No more writes are accepted.
+    part_count: int  # Objects that are not the canonical one; a sealed segment with parts needs another `seal`.
     modified_ms: int
-    damage: str | None = None  # Why `size` stops where it stops, when objects lie beyond that do not fit.
+    damage: str | None = None  # Why objects behind `size` do not count.
+    merge_count: int = 0  # Of an open segment: parts that `merge` would put into fewer objects, or would delete.
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +65,20 @@ class StoredObject:
 
 
 class TierDriver(Protocol):
-    """One back end. Implementations say in their docstrings how they keep each promise."""
+    """One back end. The docstrings of implementations explain how they keep each promise."""
 
     @property
     def url(self) -> str:
-        """Where this is, without anything secret in it."""
+        """The location, without secrets."""
         ...
 
     def write(self, key: SegmentKey, position: int, data: Sequence[Buffer]) -> bool:
-        """Append the buffers, joined, at `position`; durable when it returns. No bytes at all is no request.
+        """Append the buffers, joined, at `position`; durable when it returns. Without bytes no request is sent.
 
-        Returns whether the back end confirmed the bytes by a checksum of its own that equals ours. False says nothing
-        against them: it has no such checksum, or not in this answer; `reread` compares then.
-        Raises SegmentConflict, IllegalRange, SegmentSealed as the table above says; CorruptSegment when the segment
-        is found damaged.
+        Returns whether the back end's checksum of the bytes equals ours. False is no error: the back end has no such
+        checksum, or not in this response; the caller compares with `reread`.
+        Raises SegmentConflict, IllegalRange, SegmentSealed as in the table above; CorruptSegment when the segment is
+        damaged.
         """
         ...
 
@@ -86,60 +87,68 @@ class TierDriver(Protocol):
         ...
 
     def reread(self, key: SegmentKey, position: int, length: int) -> memoryview:
-        """As `read`, from where the bytes are stored and not from a cache that this process can drop."""
+        """As `read`, but from the disk or server, bypassing caches that this process can drop."""
         ...
 
     def rewrite(self, key: SegmentKey, position: int, data: Buffer) -> None:
-        """Store bytes again that the segment has already, open or sealed: the repair of a damaged range.
+        """Overwrite a damaged range of a segment, open or sealed, with the bytes that it should have.
 
-        The caller must be the segment's one writer. The bytes outside of the range, the size and the seal stay as they
-        are. Raises SegmentMissing, and IllegalRange when the range is not within the segment.
+        The caller must be the segment's only writer. The bytes outside the range, the size and the seal do not change.
+        Raises SegmentMissing, and IllegalRange when the range is not within the segment.
         """
         ...
 
     def size(self, key: SegmentKey) -> int:
-        """The true end, asked from the back end and not from memory; 0 when absent. What it counts is durable."""
+        """The size according to the back end, not to memory; 0 when absent. These bytes are durable."""
         ...
 
     def trim(self, key: SegmentKey, size: int) -> None:
         """Drop the bytes from `size` on: the torn tail that a crash left behind a record boundary.
 
-        The only way in which bytes of a living segment disappear; the caller must be the segment's one writer.
-        Raises SegmentSealed, and IllegalRange when `size` lies beyond the end or (object stores, whose parts are
-        never torn) inside of a part.
+        Nothing else removes bytes of a live segment; the caller must be the segment's only writer. Raises
+        SegmentSealed, and IllegalRange when `size` is beyond the end or (object stores, whose parts are never torn)
+        inside a part that was never merged.
         """
         ...
 
     def seal(self, key: SegmentKey, *, crc32: int | None = None) -> None:
-        """End the segment for ever: no more writes, one canonical object. Idempotent; again after a crash: goes on.
+        """Close the segment for writes and store it as one canonical object. Idempotent; resumes after a crash.
 
-        Where sealing copies bytes, the copy is compared (with `crc32`, the checksum of all bytes, where the caller
-        knows it) before the original goes. Raises SegmentMissing when there are no bytes, CorruptSegment when the
-        copy is not equal; the original is untouched then.
+        Where sealing copies bytes, the copy is compared (with `crc32`, the checksum of all bytes, if given) before the
+        original is deleted. Raises SegmentMissing when there are no bytes, CorruptSegment when the copy differs; then
+        the original stays.
+        """
+        ...
+
+    def merge(self, key: SegmentKey) -> int:
+        """Store small parts of an open segment in fewer objects; how many there are no more. Idempotent.
+
+        Bytes, size and seal do not change; writers and readers may continue meanwhile. Nothing happens where a segment
+        has no parts, is sealed or absent. Raises CorruptSegment when a copy differs; then the parts stay.
         """
         ...
 
     def is_sealed(self, key: SegmentKey) -> bool:
-        """Whether writes are refused for ever; false when absent."""
+        """Whether the segment is sealed; false when absent."""
         ...
 
     def delete(self, key: SegmentKey) -> None:
-        """Remove everything under the segment's name. Idempotent."""
+        """Delete all objects of the segment. Idempotent."""
         ...
 
     def replace(self, key: SegmentKey, pieces: Iterable[Buffer], aside: str) -> str | None:
-        """Give a damaged segment other bytes; what it had is kept as `<path>.<aside>`, which no listing shows.
+        """Replace the bytes of a damaged segment; the old ones are kept as `<path>.<aside>`, which no listing shows.
 
-        The new bytes are staged whole before anything changes, so `pieces` may read the segment itself; it may be gone
-        through more than once. A sealed segment stays sealed, an open one open, one that is not there is made. A sealed
-        one, and any one in a directory, has the old bytes or the new ones at every moment; an open one in an object
-        store loses its parts before it gets its new one. The caller must be the segment's one writer. Returns the path
-        of what was kept; None when there was nothing. Raises IllegalRange when there are no bytes.
+        All new bytes are staged before anything changes, so `pieces` may read the same segment; it may be iterated
+        more than once. A sealed segment stays sealed, an open one open, a missing one is created. The replacement is
+        atomic for a sealed segment, and for any segment in a directory; an open one in an object store loses its parts
+        before it gets the new one. The caller must be the segment's only writer. Returns the path of the old bytes, or
+        None if there were none. Raises IllegalRange when `pieces` is empty.
         """
         ...
 
     def list_segments(self, prefix: str = "") -> Iterator[SegmentInfo]:
-        """Segments whose path begins with `prefix`, sorted by path. Foreign files are passed over in silence."""
+        """Segments whose path begins with `prefix`, sorted by path. Foreign files are skipped."""
         ...
 
     def get_object(self, name: str) -> StoredObject | None:
@@ -147,7 +156,7 @@ class TierDriver(Protocol):
         ...
 
     def put_object(self, name: str, data: bytes, *, expected: Expected = ANY) -> str:
-        """Store it and return its version; durable when it returns. Raises ManifestConflict."""
+        """Store the object and return its version; durable when it returns. Raises ManifestConflict."""
         ...
 
     def delete_object(self, name: str) -> None:
@@ -155,29 +164,29 @@ class TierDriver(Protocol):
         ...
 
     def list_objects(self, prefix: str = "") -> list[str]:
-        """Names of small objects that begin with `prefix`, sorted; none where no name can begin so (`..`, NUL)."""
+        """Names of small objects that begin with `prefix`, sorted; none for an impossible prefix (`..`, NUL)."""
         ...
 
     def close(self) -> None:
-        """Give back threads and connections; calls that wait give up. Idempotent."""
+        """Release threads and connections; waiting calls fail. Idempotent."""
         ...
 
 
 def joined(data: Sequence[Buffer]) -> bytes:
-    """The buffers as one; a single `bytes` is passed on as it is."""
+    """The buffers as one; a single `bytes` is returned unchanged."""
     if len(data) == 1 and isinstance(data[0], bytes):
         return data[0]
     return b"".join(data)
 
 
 def check_read(key: SegmentKey, position: int, length: int) -> None:
-    """Refuse what cannot be a range before anyone is asked for it."""
+    """Refuse an invalid range before a request is sent."""
     if position < 0 or length <= 0:
         raise IllegalRange(f"{key}: expected a position >= 0 and a length > 0, found {position} and {length}")
 
 
 def check_aside(aside: str) -> str:
-    """What is kept aside must not look like a segment, a part, a mark or a small object."""
+    """Refuse a name that could be that of a segment, a part, a mark or a small object."""
     if not re.fullmatch(r"damaged-[0-9]+", aside):
         raise BadTierName(f"expected a name such as damaged-1700000000000 to keep a segment under, found {aside!r}")
     return aside
@@ -192,3 +201,110 @@ def past_the_end(key: SegmentKey, position: int, length: int, size: int) -> Ille
         f"{key}: expected a range within its {size} bytes, found {position}..{position + length}. "
         "Read only what has been committed."
     )
+
+
+# The append rule of the module docstring, for all drivers. Pure.
+
+
+def missing_suffix(
+    key: SegmentKey, position: int, data: bytes, end: int, read: Callable[[int, int], Buffer]
+) -> memoryview:
+    """The part of `data` that is not stored yet and belongs at `end`; empty when all of it is stored.
+
+    `read(position, length)` returns stored bytes; it is called only for ranges below `end`.
+    """
+    if position < 0:
+        raise IllegalRange(f"{key}: expected a position >= 0, found {position}")
+    if position > end:
+        raise IllegalRange(
+            f"{key}: expected a write at its end {end}, found position {position}. "
+            "Bytes in between are missing: ask for the size and send from there."
+        )
+    overlap = min(end - position, len(data))
+    if overlap and memoryview(read(position, overlap)) != memoryview(data)[:overlap]:
+        raise conflict(key, position)
+    return memoryview(data)[overlap:]
+
+
+def conflict(key: SegmentKey, position: int) -> SegmentConflict:
+    return SegmentConflict(
+        f"{key}: expected nothing or the same bytes at position {position}, found other bytes. "
+        "Another writer owns this segment: check the epoch in its manifest before writing on."
+    )
+
+
+def sealed(key: SegmentKey) -> SegmentSealed:
+    return SegmentSealed(f"{key}: expected an open segment, found a sealed one. Roll, and write to the next segment.")
+
+
+Result = TypeVar("Result")
+
+
+class ForwardingDriver:
+    """Base of a driver that wraps another one. Every call of the contract goes through `forward`.
+
+    A wrapper overrides `forward`, and the methods that need more. Listings are read completely within the call, so
+    that `forward` covers all of their requests. Used from any thread.
+    """
+
+    def __init__(self, inner: TierDriver) -> None:
+        self.inner = inner
+
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
+    def forward(self, _operation: str, _key: SegmentKey | None, call: Callable[[], Result]) -> Result:
+        """Make one call; `key` is None for calls that concern no segment."""
+        return call()
+
+    def write(self, key: SegmentKey, position: int, data: Sequence[Buffer]) -> bool:
+        return self.forward("write", key, lambda: self.inner.write(key, position, data))
+
+    def read(self, key: SegmentKey, position: int, length: int) -> memoryview:
+        return self.forward("read", key, lambda: self.inner.read(key, position, length))
+
+    def reread(self, key: SegmentKey, position: int, length: int) -> memoryview:
+        return self.forward("reread", key, lambda: self.inner.reread(key, position, length))
+
+    def rewrite(self, key: SegmentKey, position: int, data: Buffer) -> None:
+        self.forward("rewrite", key, lambda: self.inner.rewrite(key, position, data))
+
+    def size(self, key: SegmentKey) -> int:
+        return self.forward("size", key, lambda: self.inner.size(key))
+
+    def trim(self, key: SegmentKey, size: int) -> None:
+        self.forward("trim", key, lambda: self.inner.trim(key, size))
+
+    def seal(self, key: SegmentKey, *, crc32: int | None = None) -> None:
+        self.forward("seal", key, lambda: self.inner.seal(key, crc32=crc32))
+
+    def merge(self, key: SegmentKey) -> int:
+        return self.forward("merge", key, lambda: self.inner.merge(key))
+
+    def is_sealed(self, key: SegmentKey) -> bool:
+        return self.forward("is_sealed", key, lambda: self.inner.is_sealed(key))
+
+    def delete(self, key: SegmentKey) -> None:
+        self.forward("delete", key, lambda: self.inner.delete(key))
+
+    def replace(self, key: SegmentKey, pieces: Iterable[Buffer], aside: str) -> str | None:
+        return self.forward("replace", key, lambda: self.inner.replace(key, pieces, aside))
+
+    def list_segments(self, prefix: str = "") -> Iterator[SegmentInfo]:
+        return iter(self.forward("list_segments", None, lambda: list(self.inner.list_segments(prefix))))
+
+    def get_object(self, name: str) -> StoredObject | None:
+        return self.forward("get_object", None, lambda: self.inner.get_object(name))
+
+    def put_object(self, name: str, data: bytes, *, expected: Expected = ANY) -> str:
+        return self.forward("put_object", None, lambda: self.inner.put_object(name, data, expected=expected))
+
+    def delete_object(self, name: str) -> None:
+        self.forward("delete_object", None, lambda: self.inner.delete_object(name))
+
+    def list_objects(self, prefix: str = "") -> list[str]:
+        return self.forward("list_objects", None, lambda: self.inner.list_objects(prefix))
+
+    def close(self) -> None:
+        self.inner.close()

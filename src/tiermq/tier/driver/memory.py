@@ -1,4 +1,4 @@
-"""MemoryDriver: the contract at its plainest. For tests, and for trying things out; it forgets with the process.
+"""MemoryDriver: a tier in the memory of the process. For tests and trials.
 
 Two drivers of the same name share their bytes, as two processes share a bucket.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import IllegalRange, ManifestConflict, SegmentMissing
-from tiermq.tier.driver import append_rule
+from tiermq.tier.driver import contract
 from tiermq.tier.driver.contract import (
     ANY,
     Buffer,
@@ -50,7 +50,7 @@ _places_lock = threading.Lock()
 
 
 class MemoryDriver:
-    """`name=""` is a place of its own; any other name is shared within the process until `forget(name)`."""
+    """`name=""` shares nothing; any other name is shared within the process until `forget(name)`."""
 
     def __init__(self, name: str = "", *, clock: Clock | None = None) -> None:
         self.url = f"memory://{name}"
@@ -68,10 +68,10 @@ class MemoryDriver:
         with self._place.lock:
             segment = self._place.segments.get(key)
             if segment is not None and segment.sealed:
-                raise append_rule.sealed(key)
+                raise contract.sealed(key)
             stored = segment.data if segment is not None else bytearray()
             # Slices, not views: a view would forbid the bytearray to grow.
-            missing = append_rule.missing_suffix(key, position, body, len(stored), lambda at, n: stored[at : at + n])
+            missing = contract.missing_suffix(key, position, body, len(stored), lambda at, n: stored[at : at + n])
             if segment is None:
                 segment = self._place.segments[key] = _Segment(stored)
             segment.data += missing
@@ -92,7 +92,7 @@ class MemoryDriver:
         return self.read(key, position, length)
 
     def rewrite(self, key: SegmentKey, position: int, data: Buffer) -> None:
-        self.read(key, position, len(data))  # Raises where there is nothing to write over.
+        self.read(key, position, len(data))  # Raises if the range does not exist.
         with self._place.lock:
             self._place.segments[key].data[position : position + len(data)] = data
 
@@ -110,7 +110,7 @@ class MemoryDriver:
             if segment is None:
                 return
             if segment.sealed:
-                raise append_rule.sealed(key)
+                raise contract.sealed(key)
             del segment.data[size:]
 
     def seal(self, key: SegmentKey, *, crc32: int | None = None) -> None:  # noqa: ARG002 - nothing is copied
@@ -119,6 +119,9 @@ class MemoryDriver:
             if segment is None or not segment.data:
                 raise SegmentMissing(f"{self.url}/{key}: expected bytes to seal, found none")
             segment.sealed = True
+
+    def merge(self, key: SegmentKey) -> int:  # noqa: ARG002 - a segment has no parts here
+        return 0
 
     def is_sealed(self, key: SegmentKey) -> bool:
         with self._place.lock:
@@ -165,7 +168,7 @@ class MemoryDriver:
                     return current.version
                 raise ManifestConflict(
                     f"{self.url}/{name}: expected version {expected}, found {current.version if current else None}. "
-                    "Read it again and decide anew."
+                    "Read it again and retry."
                 )
             self._place.version += 1
             self._place.objects[name] = StoredObject(bytes(data), str(self._place.version))
@@ -181,7 +184,7 @@ class MemoryDriver:
             return sorted(name for name in self._place.objects if name.startswith(prefix))
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to release."""
 
 
 def forget(name: str) -> None:

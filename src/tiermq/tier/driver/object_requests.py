@@ -1,9 +1,13 @@
-"""ObjectRequests: every request that goes to an object store, each counted, each failure in our own words.
+"""ObjectRequests: every request to an object store, counted, with the client's errors translated to ours.
 
-The traps of the client are handled here and nowhere else: a missing object is a builtin FileNotFoundError; a range
-that is too long is shortened in silence, one that begins past the end is an error; deleting nothing is an error on a
-local directory only; versions hold None values that must not be sent back; a Python iterator that is uploaded may not
-itself send requests, so a merge goes through a writer.
+The client's peculiarities are handled here only: a missing object is a builtin FileNotFoundError; a range that is too
+long is shortened without an error, one that begins past the end is an error; deleting nothing is an error on a local
+directory only; versions hold None values that must not be sent back; an iterator that is uploaded may not send requests
+of its own, so a merge goes through a writer.
+
+Errors contain no secrets: the client's text may hold signed addresses and whole responses of the server, so it is never
+passed on unchanged, nor chained (a traceback would print it). Query strings and the values of secret environment
+variables are removed; of an XML response only the code and the message are kept.
 """
 
 from __future__ import annotations
@@ -20,15 +24,106 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 
 from tiermq.errors import TierUnavailable
-from tiermq.tier.driver.object_errors import PastTheEnd, no_bucket, translated
 
 if TYPE_CHECKING:
     from obstore import PutMode, UpdateVersion
     from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store
 
     Store: TypeAlias = AzureStore | GCSStore | LocalStore | MemoryStore | S3Store
+import os
+import re
 
-LIST_PAGE = 1_000  # Objects in one answer of every cloud; each page is a request.
+from obstore.exceptions import (
+    BaseError,
+    InvalidPathError,
+    NotSupportedError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnknownConfigurationKeyError,
+)
+
+from tiermq.errors import BadTierName, BadTierUrl, TierCredentials, TierError
+
+SHOWN_CHARACTERS_MAX = 300
+_QUERY = re.compile(r"\?[^\s\"'<>)]*")
+_USER_INFO = re.compile(r"//[^/\s@]+@")
+_XML = re.compile(r"<\?xml.*", re.DOTALL)
+_CODE = re.compile(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", re.DOTALL)
+_SECRET_NAME = re.compile(r"^(AWS|GOOGLE|AZURE)_.*(KEY|SECRET|TOKEN|PASSWORD|SAS|CREDENTIAL)", re.IGNORECASE)
+_PUBLIC_NAME = re.compile(r"_(ACCESS_KEY_ID|URI|URL|FILE|PATH)$", re.IGNORECASE)
+_REFUSED = re.compile(r"\b40[13] (?:Forbidden|Unauthorized)|SignatureDoesNotMatch|InvalidAccessKeyId|AccessDenied")
+_NO_CREDENTIALS = re.compile(r"169\.254\.169\.254|instance ?metadata|credential", re.IGNORECASE)
+_NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist", re.IGNORECASE)
+_PAST_END = re.compile(r"\b416 (?:Requested )?Range Not|InvalidRange|StartTooLarge|range was invalid", re.IGNORECASE)
+_SHORT_SECRET = 4  # Shorter values ("1", "true") are not secrets, and occur everywhere.
+
+
+class PastTheEnd(Exception):
+    """A range began beyond the end of its object. Used only within this package."""
+
+
+@contextmanager
+def translated(action: str, url: str, path: str) -> Iterator[None]:
+    """Translate failures. Responses (object missing, already there, another version) pass unchanged."""
+    try:
+        yield
+    except (AlreadyExistsError, PreconditionError):
+        raise
+    except FileNotFoundError as error:
+        if _NO_BUCKET.search(str(error)):
+            raise no_bucket(url) from None
+        raise
+    except (BaseError, OSError, NotImplementedError) as error:
+        raise our_error(error, action, url, path) from None
+    except TierError:
+        raise
+    except ValueError as error:  # The client refuses the path without a request.
+        raise BadTierName(f"{url}: expected a name that an object may have: {cleaned(str(error))}") from None
+
+
+def our_error(error: Exception, action: str, url: str, path: str) -> Exception:
+    text = str(error)
+    where = f"{url}/{path}" if path else url
+    if _PAST_END.search(text):
+        return PastTheEnd(where)
+    if _NO_BUCKET.search(text):
+        return no_bucket(url)
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError) or _REFUSED.search(text):
+        return TierCredentials(
+            f"{where}: expected permission to {action}, found a refusal: {cleaned(text)}. Check the credentials in the "
+            "environment (AWS_*, GOOGLE_*, AZURE_*) and what they may do in this bucket."
+        )
+    if isinstance(error, InvalidPathError):
+        return BadTierName(f"{where}: expected a name that an object may have: {cleaned(text)}")
+    if isinstance(error, NotSupportedError | NotImplementedError | UnknownConfigurationKeyError):
+        return TierError(f"{where}: this object store cannot {action}: {cleaned(text)}")
+    if _NO_CREDENTIALS.search(text):
+        return TierCredentials(
+            f"{where}: expected credentials in the environment to {action}, found none that work: {cleaned(text)}. "
+            "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the variables of your cloud."
+        )
+    return TierUnavailable(f"{where}: could not {action}: {cleaned(text)}. The object store may be down; try again.")
+
+
+def no_bucket(url: str) -> BadTierUrl:
+    return BadTierUrl(f"{url}: expected this bucket to exist, found none. Create it, or correct the tier's URL.")
+
+
+def cleaned(text: str) -> str:
+    """One line: the server's code and message, or else the client's text, without query strings."""
+    text = text.split("Debug source")[0]
+    code = _CODE.search(text)
+    if code is not None:
+        text = f"{code[1]}: {code[2]}" if code[2] else code[1]
+    text = _USER_INFO.sub("//", _QUERY.sub("", _XML.sub("", text)))
+    for name, value in os.environ.items():
+        if len(value) >= _SHORT_SECRET and _SECRET_NAME.search(name) and not _PUBLIC_NAME.search(name):
+            text = text.replace(value, "***")
+    text = " ".join(text.split()).rstrip(".: ")
+    return text if len(text) <= SHOWN_CHARACTERS_MAX else text[:SHOWN_CHARACTERS_MAX] + "…"
+
+
+LIST_PAGE = 1_000  # Objects per response in every cloud; each page is a request.
 UPLOAD_CHUNK_BYTES = 8 << 20
 UPLOADS_AT_ONCE = 4
 MD5_DIGITS = 32
@@ -53,7 +148,7 @@ class Fetched:
 
 
 class ObjectRequests:
-    """Used from any thread. `exclusive` is given for stores that cannot compare and set: a lock over all writers."""
+    """Used from any thread. `exclusive` is a lock over all writers, for stores without compare-and-set."""
 
     def __init__(
         self, store: Store, url: str, *, exclusive: Callable[[], AbstractContextManager[object]] | None = None
@@ -71,7 +166,7 @@ class ObjectRequests:
             return dict(self._counts)
 
     def create(self, path: str, data: bytes) -> str | None:
-        """Only where nothing is; the new object's entity tag, None when something is there."""
+        """Create an object; its entity tag, or None when one exists."""
         try:
             with self._request("put", "create an object", path):
                 result = self._store.put(path, data, mode="create", use_multipart=False)
@@ -82,7 +177,7 @@ class ObjectRequests:
             raise no_bucket(self._url) from None
 
     def put(self, path: str, data: bytes, expected: str | None, *, check: bool) -> str | None:
-        """A small object; the new version, or None when what is there is not what was expected."""
+        """Put a small object; the new version, or None when the current one is not the expected one."""
         if not check:
             return self._put(path, data, "overwrite")
         if expected is None:
@@ -100,7 +195,7 @@ class ObjectRequests:
         except (AlreadyExistsError, PreconditionError):
             return None
         except FileNotFoundError:
-            # To update what is not there is a conflict; to create in a bucket that is not there is another matter.
+            # Updating a missing object is a conflict; creating one in a missing bucket is an error.
             if isinstance(mode, dict):
                 return None
             raise no_bucket(self._url) from None
@@ -118,14 +213,14 @@ class ObjectRequests:
         expected = (meta["size"] if length is None else min(meta["size"], start + length)) - start
         if len(data) != expected:
             raise TierUnavailable(
-                f"{self._url}/{path}: expected {expected} bytes, found {len(data)}: the answer was cut"
+                f"{self._url}/{path}: expected {expected} bytes, found {len(data)}: the response was cut"
             )
         return Fetched(data, meta["size"], _version(meta["e_tag"], meta["version"]))
 
     def fetch_range(self, path: str, start: int, length: int) -> memoryview | None:
-        """Exactly that range; None when there is no object; PastTheEnd when it does not reach that far.
+        """Exactly that range; None when there is no object; PastTheEnd when the object is shorter.
 
-        In one call of the client: `fetch` takes two, between which the answer waits for the interpreter.
+        One call of the client: `fetch` takes two, with a wait for the interpreter in between.
         """
         try:
             with self._request("get", "read an object", path):
@@ -169,7 +264,7 @@ class ObjectRequests:
         return found
 
     def delete(self, paths: Sequence[str]) -> None:
-        """All of them, in no order; those that are gone already are no error."""
+        """Delete all, in any order; missing ones are no error."""
         if not paths:
             return
         try:
@@ -189,7 +284,7 @@ class ObjectRequests:
             return False
 
     def upload(self, path: str, chunks: Iterable[memoryview]) -> None:
-        """One object of all chunks, visible only when complete; nothing when an error ends the chunks early."""
+        """Upload all chunks as one object, visible only when complete; nothing when an error ends the chunks early."""
         with (
             self._request("upload", "merge parts into an object", path),
             obstore.open_writer(
@@ -213,7 +308,7 @@ class ObjectRequests:
 def is_md5_of(e_tag: str, data: bytes | memoryview) -> bool:
     """Whether an entity tag is the MD5 of these bytes, as S3's and GCS's are for one plain PUT.
 
-    A tag of another form (encryption by a key of the store's, Azure) or of other bytes is no checksum: false.
+    A tag of another form (encryption with a key of the store, Azure) is no checksum: false.
     """
     digits = e_tag.strip('"')
     if len(digits) != MD5_DIGITS or not set(digits) <= HEX_DIGITS:
@@ -222,7 +317,7 @@ def is_md5_of(e_tag: str, data: bytes | memoryview) -> bool:
 
 
 class MultipartTag:
-    """The entity tag that S3 gives an object of several parts: the MD5 of the parts' MD5s, and how many there are."""
+    """S3's entity tag of a multipart object: the MD5 of the parts' MD5s, and the number of parts."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []

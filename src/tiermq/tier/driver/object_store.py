@@ -1,36 +1,45 @@
-"""ObjectStoreDriver: segments where nothing can be appended to. S3, GCS, Azure, and a directory or memory for tests.
+"""ObjectStoreDriver: segments in stores without append: S3, GCS, Azure, and a directory or memory for tests.
 
     <path>                  the canonical object: a sealed segment, whole
-    <path>.parts/<position> the parts of an open one (see `part_log`), and the seal mark, which stays
+    <path>.parts/<position> the parts of an open segment (see `part_log`), and the seal mark, which stays
+    <path>.parts/<position>-<end>   merged parts: the bytes of many small parts in one object
     <path>.damaged-N        what a repair has replaced, or `<path>.damaged-N.parts/<position>`
 
-One write is one object, created only where none is: the name is the fence. The listing is the truth about the tail; a
-writer lists once and then knows its own writes, and forgets what it knows whenever a request fails. An answer that was
-lost is settled by reading what is there and comparing.
+One write is one object, created only where none exists: the name is the fence. The listing defines the tail; a writer
+lists once, then keeps track of its own writes, and lists again after a failed request. After a lost response the object
+is read and compared.
 
-Sealing, each step safe to die after:
-    1. create the mark at the end: from here on every writer loses, also one that has slept for a day
+Sealing; a crash after any step is safe:
+    1. create the mark at the end: from here on every writer fails, also one that was suspended for a day
     2. merge the parts into the canonical object, which appears only when it is complete
-    3. delete the parts; as soon as the canonical object exists, they are garbage, and `<path>` is what counts
-The mark stays until the segment is deleted. Without it a stale writer could create a part behind a sealed segment and
-believe in it.
+    3. delete the parts; as soon as the canonical object exists, they are garbage
+The mark stays until the segment is deleted. Without it a stale writer could append a part to a sealed segment.
 
-A reader that finds a part gone looks again: another process has sealed. It asks for the canonical object first, so a
-range of a sealed segment costs one request even when nothing is known about it.
+Merging parts of an open segment; a crash after any step is safe, and a repetition makes the same objects:
+    1. create the merged part and compare it with its parts; from here on they are superseded
+    2. list, and delete what is superseded: merged parts at once, parts when they are SUPERSEDED_KEPT_MS old
+A part's name is what stops a stale writer. So a name stays for twice as long as a writer relies on what it knows about
+the end of a segment (VIEW_TRUSTED_MS): later it lists first, and also after a request that took so long. `write` merges
+when a segment ends with PARTS_RUN_MAX small parts, `merge` on demand.
+
+A reader that misses a part lists again: another process has sealed or merged. Reads try the canonical object first, so
+a range of a sealed segment costs one request even when nothing is known about it.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tiermq.errors import CorruptSegment, IllegalRange, ManifestConflict, SegmentMissing, TierUnavailable
+from tiermq.clock import HOUR_MS, Clock, SystemClock
+from tiermq.errors import CorruptSegment, IllegalRange, ManifestConflict, SegmentMissing, TierError, TierUnavailable
 from tiermq.message.crc import crc32
-from tiermq.tier.driver import append_rule, part_log
+from tiermq.tier.driver import contract, part_log
 from tiermq.tier.driver.contract import (
     ANY,
     Buffer,
@@ -43,17 +52,82 @@ from tiermq.tier.driver.contract import (
     no_bytes,
     past_the_end,
 )
-from tiermq.tier.driver.object_errors import PastTheEnd
-from tiermq.tier.driver.object_listing import segments_of
-from tiermq.tier.driver.object_requests import Fetched, MultipartTag, ObjectRequests, ObjectStat, is_md5_of
-from tiermq.tier.driver.part_log import PartLog, part_path, part_position, parts_directory
-from tiermq.tier.names import OBJECT_SUFFIXES, SegmentKey, check_object_name, may_begin_a_name
+from tiermq.tier.driver.object_requests import Fetched, MultipartTag, ObjectRequests, ObjectStat, PastTheEnd, is_md5_of
+from tiermq.tier.driver.part_log import (
+    PARTS_SUFFIX,
+    PartLog,
+    PartObject,
+    merge_groups,
+    part_object,
+    part_path,
+    parts_directory,
+    sound_prefix,
+    with_merged,
+)
+from tiermq.tier.names import OBJECT_SUFFIXES, SegmentKey, check_object_name, may_begin_a_name, segment_at
 
-READ_CHUNK_BYTES = 8 << 20  # Ranges of more than one and a half of this are asked for in pieces, at the same time.
-VIEWS_MAX = 16_384  # Segments whose shape is remembered; forgetting one costs a listing.
+_log = logging.getLogger(__name__)
+
+# From a listing of objects to segments. Pure: rows in, `SegmentInfo`s out; foreign objects are skipped.
+
+
+@dataclass(slots=True)
+class _Found:
+    key: SegmentKey
+    canonical: ObjectStat | None = None
+    parts: list[PartObject] = field(default_factory=list)  # The mark included.
+    modified_ms: int = 0
+
+
+def segments_of(objects: Iterable[ObjectStat], prefix: str = "") -> list[SegmentInfo]:
+    """Sorted by path; `prefix` is compared with the segment's path."""
+    found: dict[str, _Found] = {}
+    for stat in objects:
+        path, separator, _ = stat.path.partition(PARTS_SUFFIX + "/")
+        if not path.startswith(prefix):
+            continue
+        segment = found.get(path)
+        if segment is None:
+            key = segment_at(path)
+            if key is None:
+                continue
+            segment = found[path] = _Found(key)
+        if not separator:
+            segment.canonical = stat
+        else:
+            part = part_object(path, stat.path, stat.size)
+            if part is None:
+                continue
+            segment.parts.append(part)
+        segment.modified_ms = max(segment.modified_ms, stat.modified_ms)
+    return [_info(segment) for _, segment in sorted(found.items()) if segment.canonical or segment.parts]
+
+
+def _info(segment: _Found) -> SegmentInfo:
+    part_count = sum(1 for part in segment.parts if part.length)
+    if segment.canonical is not None:
+        return SegmentInfo(segment.key, segment.canonical.size, True, part_count, segment.modified_ms)
+    sound = sound_prefix(segment.parts)
+    merge_count = part_count - len(sound.log) + sum(map(len, merge_groups(sound.log.objects)))
+    return SegmentInfo(
+        segment.key,
+        sound.log.end,
+        sound.log.marked,
+        part_count,
+        segment.modified_ms,
+        sound.damage,
+        0 if sound.log.marked or sound.damage else merge_count,
+    )
+
+
+READ_CHUNK_BYTES = 8 << 20  # Ranges of more than 1.5 times this are read in parallel chunks.
+VIEWS_MAX = 16_384  # Cached views of segments; a miss costs a listing.
 STAGED_SUFFIX = ".replacing"
+PARTS_RUN_MAX = 32  # Small parts at the end of a segment that `write` merges.
+VIEW_TRUSTED_MS = 3 * HOUR_MS
+SUPERSEDED_KEPT_MS = 2 * VIEW_TRUSTED_MS
 _LOCKS = 512
-_LOOKS_MAX = 3
+_TRIES_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +142,26 @@ View: TypeAlias = Sealed | PartLog
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What the store says now: the view (None: nothing there), and the paths of parts, without the mark."""
+    """The store's current state: the view (None: no objects), and all parts, superseded ones too, without the mark."""
 
     view: View | None
-    part_paths: list[str]
+    parts: dict[PartObject, int]  # When each was created, in ms.
+
+    def part_paths(self, key: SegmentKey) -> list[str]:
+        return [part.path(key.path) for part in self.parts]
 
 
 class ObjectStoreDriver:
     """Used from any thread. A segment's lock, one of a fixed number, is held while it changes, not while it is read.
 
-    What is remembered about segments is only ever a hint: a view that is behind costs another look, never a wrong byte.
+    Cached views are hints: an outdated one costs another listing, never a wrong byte.
     """
 
-    def __init__(self, requests: ObjectRequests, url: str, *, workers: int = 8) -> None:
+    def __init__(self, requests: ObjectRequests, url: str, *, workers: int = 8, clock: Clock | None = None) -> None:
         self.url = url
         self.requests = requests
         self._closed = False
+        self._clock = clock or SystemClock()
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="tier-get")
         self._views: OrderedDict[SegmentKey, View] = OrderedDict()
         self._views_lock = threading.Lock()
@@ -97,21 +175,26 @@ class ObjectStoreDriver:
             return False
         with self._lock(key):
             log = self._known(key)
-            if log is None or (isinstance(log, PartLog) and position > log.end):
-                log = self._look(key).view  # Unknown, or someone else has appended since.
+            if log is None or (isinstance(log, PartLog) and (position > log.end or self._is_outdated(log))):
+                log = self._look(key).view  # Unknown, or another process may have appended since.
             if isinstance(log, Sealed) or (log is not None and log.marked):
-                raise append_rule.sealed(key)
-            log = PartLog() if log is None else log
-            missing = append_rule.missing_suffix(
+                raise contract.sealed(key)
+            if log is None:
+                log = PartLog()
+                log.checked_ms = self._clock.now_ms()
+            missing = contract.missing_suffix(
                 key, position, body, log.end, lambda at, length: self.read(key, at, length)
             )
-            return self._create_part(key, log, missing) and len(missing) == len(body)
+            is_confirmed = self._create_part(key, log, missing) and len(missing) == len(body)
+            if missing and log.small_run and log.small_run % PARTS_RUN_MAX == 0:
+                self._merge_in_passing(key, log)
+            return is_confirmed
 
     def _create_part(self, key: SegmentKey, log: PartLog, body: memoryview) -> bool:
-        """Whether the store's checksum of all of it, which comes with the answer, is ours."""
+        """Whether the checksum in the store's response equals ours."""
         is_confirmed = True
         while body:
-            # Whatever goes wrong from here on, what we know may be wrong as well.
+            # After any error from here on the cached view may be wrong.
             self._forget(key)
             path = part_path(key.path, log.end)
             length = len(body)
@@ -119,26 +202,41 @@ class ObjectStoreDriver:
             is_confirmed = is_confirmed and e_tag is not None and is_md5_of(e_tag, body)
             if e_tag is None:
                 length = self._settle(key, log.end, path, body)
+            if self._is_outdated(log):
+                self._check_created(key, PartObject(log.end, length))
             log.append(length)
+            log.checked_ms = self._clock.now_ms()
             self._remember(key, log)
             body = body[length:]
         return is_confirmed
 
+    def _is_outdated(self, log: PartLog) -> bool:
+        return self._clock.now_ms() - log.checked_ms > VIEW_TRUSTED_MS
+
+    def _check_created(self, key: SegmentKey, part: PartObject) -> None:
+        """The request took hours: the name may have been free only because the part of another writer was merged."""
+        view = self._look(key).view
+        self._forget(key)
+        if isinstance(view, Sealed):
+            raise contract.sealed(key)
+        if view is None or part not in view.objects:
+            raise contract.conflict(key, part.position)
+
     def _settle(self, key: SegmentKey, position: int, path: str, body: memoryview) -> int:
-        """There is a part already: ours, if an answer was lost or the listing was behind. Returns its length."""
+        """The part exists: ours, if a response was lost or the listing was outdated. Returns its length."""
         present = self.requests.fetch(path)
         if present is None:
             raise TierUnavailable(f"{self.url}/{path}: another write is under way at this position. Try again.")
         if not present.data:
-            raise append_rule.sealed(key)
+            raise contract.sealed(key)
         common = min(len(present.data), len(body))
         if present.data[:common] != body[:common]:
-            raise append_rule.conflict(key, position)
+            raise contract.conflict(key, position)
         return len(present.data)
 
     def rewrite(self, key: SegmentKey, position: int, data: Buffer) -> None:
-        """A part is put again as a whole, over the old one. A sealed segment is staged with the new bytes in it, and
-        copied over the old object: it has all of the old bytes or all of the new ones at every moment.
+        """A part is overwritten as a whole. A sealed segment is staged with the new bytes, and copied over the old
+        object atomically.
         """
         check_read(key, position, len(data))
         with self._lock(key):
@@ -153,11 +251,11 @@ class ObjectStoreDriver:
                 self._rewrite_canonical(key, end, position, memoryview(data))
                 return
             for piece in view.pieces(position, len(data)):
-                path = part_path(key.path, piece.part)
+                path = piece.part.path(key.path)
                 answer = self.requests.fetch(path)
                 if answer is None:
-                    raise TierUnavailable(f"{self.url}/{path}: it went away while it was written again. Try again.")
-                at = piece.part + piece.start - position
+                    raise TierUnavailable(f"{self.url}/{path}: it was deleted while it was rewritten. Try again.")
+                at = piece.part.position + piece.start - position
                 body = bytearray(answer.data)
                 body[piece.start : piece.start + piece.length] = memoryview(data)[at : at + piece.length]
                 self.requests.put(path, bytes(body), None, check=False)
@@ -172,7 +270,7 @@ class ObjectStoreDriver:
                 for at in range(low, high, READ_CHUNK_BYTES):
                     chunk = self._read_canonical(key, at, min(READ_CHUNK_BYTES, high - at))
                     if chunk is None:
-                        raise TierUnavailable(f"{self.url}/{path}: it went away while it was written again.")
+                        raise TierUnavailable(f"{self.url}/{path}: it was deleted while it was rewritten.")
                     yield chunk
 
         staged = path + STAGED_SUFFIX
@@ -186,18 +284,26 @@ class ObjectStoreDriver:
         with self._lock(key):
             look = self._look(key)
             if isinstance(look.view, Sealed) or (look.view is not None and look.view.marked):
-                raise append_rule.sealed(key)
+                raise contract.sealed(key)
             log = look.view or PartLog()
-            if not 0 <= size <= log.end or not log.boundary(size):
+            cut_part = log.pieces(size, 1)[0].part if 0 <= size < log.end and not log.boundary(size) else None
+            if not 0 <= size <= log.end or (cut_part is not None and not cut_part.is_merged):
                 raise IllegalRange(
                     f"{key}: expected the beginning of one of its {len(log)} parts to trim to, or its end {log.end}; "
                     f"found {size}. Parts are never torn, so there is no tail to cut inside of one."
                 )
+            if cut_part is not None:
+                # What is left of a merged part gets its own name, which counts as soon as the longer one is gone.
+                left = PartObject(cut_part.position, size - cut_part.position, is_merged=True)
+                self.requests.create(left.path(key.path), bytes(self.read(key, left.position, left.length)))
             self._forget(key)
-            # The last one first: dying in between leaves a shorter segment, not one with a hole.
-            for position in reversed(log.positions):
-                if position >= size:
-                    self.requests.delete([part_path(key.path, position)])
+            cut = sorted((part for part in look.parts if part.end > size), reverse=True)
+            live = set(log.objects)
+            self.requests.delete([part.path(key.path) for part in cut if part not in live])
+            # The last one first: a crash in between leaves a shorter segment, not one with a hole.
+            for part in cut:
+                if part in live:
+                    self.requests.delete([part.path(key.path)])
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -205,7 +311,7 @@ class ObjectStoreDriver:
         check_read(key, position, length)
         view = self._known(key)
         if view is None:
-            # Most of what is read is sealed, so that is tried before anything is asked about the segment.
+            # Most reads are of sealed segments, so the canonical object is tried first.
             data = self._read_canonical(key, position, length)
             if data is not None:
                 return data
@@ -213,7 +319,7 @@ class ObjectStoreDriver:
             data = self._read_view(key, view, position, length)
             if data is not None:
                 return data
-        for _ in range(_LOOKS_MAX):
+        for _ in range(_TRIES_MAX):
             view = self._look(key).view
             if view is None:
                 raise SegmentMissing(f"{self.url}/{key}: expected a segment, found neither object nor parts")
@@ -224,16 +330,16 @@ class ObjectStoreDriver:
             if data is not None:
                 return data
         raise TierUnavailable(
-            f"{self.url}/{key}: its objects went away {_LOOKS_MAX} times while it was read. Try again."
+            f"{self.url}/{key}: its objects were replaced {_TRIES_MAX} times while it was read. Try again."
         )
 
     def _read_view(self, key: SegmentKey, view: View, position: int, length: int) -> memoryview | None:
-        """None when what the view names is not there any more."""
+        """None when the objects of the view no longer exist."""
         if isinstance(view, Sealed):
             return self._read_canonical(key, position, length)
         path = key.path
         pieces = view.pieces(position, length)
-        ranges = [(part_path(path, piece.part), piece.start, piece.length) for piece in pieces]
+        ranges = [(piece.part.path(path), piece.start, piece.length) for piece in pieces]
         return self._gather(ranges)
 
     def _read_canonical(self, key: SegmentKey, position: int, length: int) -> memoryview | None:
@@ -251,12 +357,12 @@ class ObjectStoreDriver:
             if position + length <= found.size:
                 raise TierUnavailable(
                     f"{self.url}/{path}: expected {length} bytes at {position} of {found.size}, found fewer: "
-                    "the answer was cut. Try again."
+                    "the response was cut. Try again."
                 ) from None
             raise past_the_end(key, position, length, found.size) from None
 
     def _gather(self, ranges: list[tuple[str, int, int]]) -> memoryview | None:
-        """All ranges, joined; at the same time when there are several. None when an object is missing."""
+        """All ranges, joined; several are read in parallel. None when an object is missing."""
         answers = [self.requests.fetch(*ranges[0])] if len(ranges) == 1 else self._fetch_at_once(ranges)
         datas: list[memoryview] = []
         for (path, start, length), answer in zip(ranges, answers, strict=True):
@@ -293,33 +399,33 @@ class ObjectStoreDriver:
 
     def seal(self, key: SegmentKey, *, crc32: int | None = None) -> None:
         with self._lock(key):
-            for _ in range(_LOOKS_MAX):
+            for _ in range(_TRIES_MAX):
                 look = self._look(key)
                 if look.view is None or (isinstance(look.view, PartLog) and look.view.end == 0):
                     raise SegmentMissing(f"{self.url}/{key}: expected bytes to seal, found none")
                 if isinstance(look.view, Sealed):
-                    if look.part_paths:
+                    if look.parts:
                         self._check_left(key, look.view.size, crc32)
-                        self.requests.delete(look.part_paths)
+                        self.requests.delete(look.part_paths(key))
                     return
-                if self._mark(key, look.view) and self._merge(key, look.view, crc32):
+                if self._mark(key, look.view) and self._merge_all(key, look.view, crc32):
                     self._remember(key, Sealed(look.view.end))
-                    self.requests.delete(look.part_paths)
+                    self.requests.delete(look.part_paths(key))
                     return
             raise TierUnavailable(
-                f"{self.url}/{key}: others changed it {_LOOKS_MAX} times while it was sealed. Try again."
+                f"{self.url}/{key}: other writers changed it {_TRIES_MAX} times while it was sealed. Try again."
             )
 
     def _mark(self, key: SegmentKey, log: PartLog) -> bool:
-        """Fence the end. False when someone else has written there, data or a mark of their own: look again."""
+        """Create the mark. False when another process has written data or a mark there: list again."""
         if log.marked:
             return True
         self._forget(key)
         log.marked = self.requests.create(part_path(key.path, log.end), b"") is not None
         return log.marked
 
-    def _merge(self, key: SegmentKey, log: PartLog, known_crc: int | None) -> bool:
-        """Make the canonical object, and compare it. False when parts went away: another sealer was faster."""
+    def _merge_all(self, key: SegmentKey, log: PartLog, known_crc: int | None) -> bool:
+        """Create the canonical object, and compare it. False when parts are missing: another sealer was faster."""
         path = key.path
         tag, crc = MultipartTag(), 0
 
@@ -334,7 +440,7 @@ class ObjectStoreDriver:
             if len(log) == 1:
                 part = next(self._all_parts(key, log))
                 crc = crc32(part)
-                if not self.requests.copy(part_path(path, 0), path):
+                if not self.requests.copy(log.objects[0].path(path), path):
                     return False
             else:
                 self.requests.upload(path, passed_on())
@@ -358,12 +464,12 @@ class ObjectStoreDriver:
         return True
 
     def _check_left(self, key: SegmentKey, size: int, known_crc: int | None) -> None:
-        """A seal that died may have died before it compared: its parts go only when the object is right."""
+        """An interrupted seal may not have compared: its parts are deleted only when the object is correct."""
         found = None if known_crc is None else self._crc_of(key, size)
         if known_crc is not None and found is not None and found != known_crc:
             if part_log.sound_prefix(self._rows(key)).log.end == size:
                 self._forget(key)
-                self.requests.delete([key.path])  # All parts are there: it can be made from them again.
+                self.requests.delete([key.path])  # All parts exist: the object can be created again.
             raise _unlike(f"{self.url}/{key.path}", known_crc, found)
 
     def _crc_of(self, key: SegmentKey, size: int) -> int:
@@ -372,27 +478,82 @@ class ObjectStoreDriver:
         for at in range(0, size, READ_CHUNK_BYTES):
             chunk = self._read_canonical(key, at, min(READ_CHUNK_BYTES, size - at))
             if chunk is None:
-                raise TierUnavailable(f"{self.url}/{key}: it went away while it was compared. Try again.")
+                raise TierUnavailable(f"{self.url}/{key}: it was deleted while it was compared. Try again.")
             crc = crc32(chunk, crc)
         return crc
 
     def _all_parts(self, key: SegmentKey, log: PartLog) -> Iterator[memoryview]:
         path = key.path
         for piece in log.pieces(0, log.end):
-            name = part_path(path, piece.part)
+            name = piece.part.path(path)
             answer = self.requests.fetch(name)
             if answer is None:
                 raise _PartGone
-            yield _exactly(f"{self.url}/{name}", answer, 0, piece.length)
+            yield _exactly(f"{self.url}/{name}", answer, 0, piece.part.length)[piece.start :]
+
+    # -- merging parts of an open segment ------------------------------------------------------------------------------
+
+    def merge(self, key: SegmentKey) -> int:
+        with self._lock(key):
+            view = self._look(key).view
+            if not isinstance(view, PartLog) or view.marked:
+                return 0
+            merged_count = self._merge_parts(key, view)
+            if merged_count or view.superseded_ms is not None:
+                self._delete_superseded(key)
+            return merged_count
+
+    def _merge_in_passing(self, key: SegmentKey, log: PartLog) -> None:
+        """The write is acknowledged whether this succeeds or not; it is tried again after as many parts."""
+        since_ms = log.superseded_ms
+        try:
+            self._merge_parts(key, log)
+            if since_ms is not None and self._clock.now_ms() - since_ms > SUPERSEDED_KEPT_MS:
+                self._delete_superseded(key)
+        except TierError as error:
+            _log.warning("%s/%s: its small parts are merged later: %s", self.url, key, error)
+
+    def _merge_parts(self, key: SegmentKey, log: PartLog) -> int:
+        """Merge small parts; the number of objects that are superseded now."""
+        done = [group for group in merge_groups(log.objects) if self._merge_group(key, group)]
+        if done:
+            self._remember(key, with_merged(log, map(_merged, done), self._clock.now_ms()))
+        return sum(map(len, done))
+
+    def _delete_superseded(self, key: SegmentKey) -> None:
+        look = self._look(key)
+        log = look.view
+        if not isinstance(log, PartLog) or log.marked:
+            return
+        live, kept_from_ms = set(log.objects), self._clock.now_ms() - SUPERSEDED_KEPT_MS
+        superseded = {part: created_ms for part, created_ms in look.parts.items() if part not in live}
+        kept = {part: ms for part, ms in superseded.items() if not part.is_merged and ms >= kept_from_ms}
+        self.requests.delete([part.path(key.path) for part in superseded if part not in kept])
+        log.superseded_ms = min(kept.values(), default=None)
+
+    def _merge_group(self, key: SegmentKey, group: Sequence[PartObject]) -> bool:
+        """Create the merged part of a run of parts, and compare it. False when one of them is gone."""
+        path = _merged(group).path(key.path)
+        data = self._gather([(part.path(key.path), 0, part.length) for part in group])
+        if data is None:
+            return False
+        e_tag = self.requests.create(path, bytes(data))
+        if e_tag is None or not is_md5_of(e_tag, data):
+            stored = self.requests.fetch(path)
+            if stored is None or stored.data != data:
+                if e_tag is not None:
+                    self.requests.delete([path])
+                raise _unlike(f"{self.url}/{path}", crc32(data), 0 if stored is None else crc32(stored.data))
+        return True
 
     def delete(self, key: SegmentKey) -> None:
         with self._lock(key):
             self._forget(key)
             path = key.path
             parts = sorted(self._rows(key), reverse=True)
-            data = [part_path(path, position) for position, length in parts if length]
-            marks = [part_path(path, position) for position, length in parts if not length]
-            # Parts before the mark, the mark before the object: dying in between never brings old parts to life.
+            data = [part.path(path) for part in parts if part.length]
+            marks = [part.path(path) for part in parts if not part.length]
+            # Parts before the mark, the mark before the object: a crash in between never makes old parts live again.
             self.requests.delete(data)
             self.requests.delete(marks)
             self.requests.delete([path])
@@ -405,17 +566,17 @@ class ObjectStoreDriver:
             self._forget(key)
             rows = sorted(self._rows(key), reverse=True)
             canonical = self.requests.head(path)
-            if canonical is not None or any(length == 0 for _, length in rows):
+            if canonical is not None or any(part.length == 0 for part in rows):
                 found = canonical is not None and (
                     self.requests.head(kept) is not None or self.requests.copy(path, kept)
                 )
                 self._keep_parts(path, kept, rows)
                 self.requests.copy(staged, path)
-                self.requests.delete([part_path(path, position) for position, length in rows if length])
+                self.requests.delete([part.path(path) for part in rows if part.length])
             else:
                 found = False
                 self._keep_parts(path, kept, rows)
-                self.requests.delete([part_path(path, position) for position, _ in rows])
+                self.requests.delete([part.path(path) for part in rows])
                 self.requests.copy(staged, part_path(path, 0))
             self._forget(key)
             self.requests.delete([staged])
@@ -428,11 +589,11 @@ class ObjectStoreDriver:
             self.requests.delete([staged])
             raise no_bytes(key)
 
-    def _keep_parts(self, path: str, kept: str, rows: Sequence[tuple[int, int]]) -> None:
-        """Each part by itself: they may not fit together any more, and nothing of them shall be lost."""
-        for position, length in rows:
-            if length and self.requests.head(part_path(kept, position)) is None:
-                self.requests.copy(part_path(path, position), part_path(kept, position))
+    def _keep_parts(self, path: str, kept: str, rows: Sequence[PartObject]) -> None:
+        """Copy each part separately: they may be inconsistent, and none may be lost."""
+        for part in rows:
+            if part.length and self.requests.head(part.path(kept)) is None:
+                self.requests.copy(part.path(path), part.path(kept))
 
     # -- small objects -------------------------------------------------------------------------------------------------
 
@@ -450,10 +611,10 @@ class ObjectStoreDriver:
             return version
         current = self.get_object(name)
         if current is not None and current.data == data:
-            return current.version  # Ours: the answer to an earlier try was lost on its way.
+            return current.version  # Ours: the response to an earlier try was lost.
         raise ManifestConflict(
             f"{self.url}/{name}: expected version {expected!r}, found {current.version if current else None!r}. "
-            "Read it again and decide anew."
+            "Read it again and retry."
         )
 
     def delete_object(self, name: str) -> None:
@@ -467,7 +628,7 @@ class ObjectStoreDriver:
         )
 
     def _below(self, prefix: str) -> list[ObjectStat]:
-        """Everything of the directory in which names begin with `prefix`; the client would follow '..', or refuse."""
+        """All objects of the directory of `prefix`; none for a prefix with '..', which the client would follow."""
         return self.requests.list(prefix.rpartition("/")[0]) if may_begin_a_name(prefix) else []
 
     def close(self) -> None:
@@ -476,31 +637,39 @@ class ObjectStoreDriver:
 
     # -- what is known -------------------------------------------------------------------------------------------------
 
-    def _rows(self, key: SegmentKey) -> list[tuple[int, int]]:
-        """(position, length) of every part, the mark included."""
-        path = key.path
-        rows = [(part_position(path, stat.path), stat.size) for stat in self.requests.list(parts_directory(path))]
-        return [(position, size) for position, size in rows if position is not None]
+    def _stats(self, key: SegmentKey) -> dict[PartObject, int]:
+        """Every part, the mark included, and when it was created, in ms."""
+        found = {}
+        for stat in self.requests.list(parts_directory(key.path)):
+            part = part_object(key.path, stat.path, stat.size)
+            if part is not None:
+                found[part] = stat.modified_ms
+        return found
+
+    def _rows(self, key: SegmentKey) -> list[PartObject]:
+        return list(self._stats(key))
 
     def _look(self, key: SegmentKey) -> _Look:
-        """Ask the store. A damaged listing is asked for twice before it is believed."""
+        """List the segment's objects. A damaged listing is read twice before it counts."""
         for last in (False, True):
-            rows = self._rows(key)
-            paths = [part_path(key.path, position) for position, length in rows if length]
-            marked = any(length == 0 for _, length in rows)
+            rows = self._stats(key)
+            parts = {part: created_ms for part, created_ms in rows.items() if part.length}
             canonical: ObjectStat | None = None
-            if marked or not rows:
-                # Parts that are being deleted leave holes in the listing, so the object is looked for first.
+            if len(parts) < len(rows) or not rows:
+                # Parts that are being deleted leave holes in the listing, so the object is checked first.
                 canonical = self.requests.head(key.path)
             sound = part_log.sound_prefix(rows)
             if canonical is not None or sound.damage is None or last:
                 break
         if canonical is not None:
-            return _Look(self._remember(key, Sealed(canonical.size)), paths)
+            return _Look(self._remember(key, Sealed(canonical.size)), parts)
         if not rows:
             self._forget(key)
-            return _Look(None, [])
-        return _Look(self._remember(key, part_log.from_listing(f"{self.url}/{key}", rows)), paths)
+            return _Look(None, {})
+        log = part_log.from_listing(f"{self.url}/{key}", rows)
+        log.checked_ms = self._clock.now_ms()
+        log.superseded_ms = min((parts[part] for part in parts.keys() - set(log.objects)), default=None)
+        return _Look(self._remember(key, log), parts)
 
     def _known(self, key: SegmentKey) -> View | None:
         with self._views_lock:
@@ -528,18 +697,22 @@ class ObjectStoreDriver:
 def _unlike(where: str, expected: int, found: int) -> CorruptSegment:
     return CorruptSegment(
         f"{where}: expected one object with the bytes that were written, checksum {expected:#010x}, found "
-        f"{found:#010x}. No part was deleted; `tiermq tier verify` tells what is damaged."
+        f"{found:#010x}. No part was deleted; `tiermq tier verify` lists what is damaged."
     )
 
 
+def _merged(group: Sequence[PartObject]) -> PartObject:
+    return PartObject(group[0].position, group[-1].end - group[0].position, is_merged=True)
+
+
 class _PartGone(Exception):
-    """A part that the log names is not there any more."""
+    """A part of the log no longer exists."""
 
 
 def _exactly(where: str, answer: Fetched, start: int, length: int) -> memoryview:
     if len(answer.data) != length:
         raise CorruptSegment(
             f"{where}: expected {length} bytes at {start}, found an object of {answer.object_size} bytes. "
-            "It was cut or replaced since it was listed; 'tiermq tier verify' tells what is lost."
+            "It was cut or replaced since it was listed; 'tiermq tier verify' lists what is lost."
         )
     return answer.data

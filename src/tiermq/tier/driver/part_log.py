@@ -2,19 +2,23 @@
 
     <path>.parts/00000000000000000000     bytes    0 ..  100
     <path>.parts/00000000000000000100     bytes  100 ..  250
+    <path>.parts/00000000000000000000-00000000000000000250     a merged part: bytes 0 .. 250 again, in one object
     <path>.parts/00000000000000000250     no bytes: the seal mark; the segment ends at 250 for ever
 
-The name is the position and nothing else, and objects are only created where none is: so of all writers that believe
-the segment ends at 250, one wins, and a sealer is one of them. The length comes from the listing.
+The name of a part is its position and nothing else, and objects are only created where none exists: of all writers that
+append at 250, a sealer included, one succeeds. The length comes from the listing.
+A merged part has the bytes of several parts. It supersedes every object that begins inside of it; those are garbage,
+and stay for a while only because a name that exists stops a stale writer. Writers never append at a merged name.
 
-Invariants: part n + 1 begins where part n ends, the first one at 0; no part but the mark is empty; the mark is last.
+Invariants: part n + 1 begins where part n ends, the first one at 0; only the mark is empty; the mark is last.
 A listing that breaks them raises CorruptSegment (`from_listing`) or is cut where it still holds (`sound_prefix`).
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,13 +26,33 @@ from tiermq.errors import CorruptSegment
 from tiermq.tier.names import BASE_DIGITS
 
 PARTS_SUFFIX = ".parts"
+PART_NAME = re.compile(rf"([0-9]{{{BASE_DIGITS}}})(?:-([0-9]{{{BASE_DIGITS}}}))?", re.ASCII)
+SMALL_PART_BYTES = 1 << 20  # A part of this size or more is never merged again before the seal.
+MERGED_BYTES_MAX = 8 << 20  # One PUT writes it, and one GET reads it.
+MERGED_RATIO = 4  # A merged part is rewritten only with a quarter of its bytes or more: few times in its life.
+
+
+class PartObject(NamedTuple):
+    """One object of an open segment: a part, a merged part, or (length 0) the seal mark."""
+
+    position: int
+    length: int
+    is_merged: bool = False
+
+    @property
+    def end(self) -> int:
+        return self.position + self.length
+
+    def path(self, segment: str) -> str:
+        name = part_path(segment, self.position)
+        return f"{name}-{self.end:0{BASE_DIGITS}d}" if self.is_merged else name
 
 
 class Piece(NamedTuple):
-    """A range within one part."""
+    """A range within one object."""
 
-    part: int  # Position of the part in the segment, which is also its name.
-    start: int  # Where the range begins inside of the part.
+    part: PartObject
+    start: int  # Where the range begins inside the object.
     length: int
 
 
@@ -40,41 +64,58 @@ def part_path(path: str, position: int) -> str:
     return f"{path}{PARTS_SUFFIX}/{position:0{BASE_DIGITS}d}"
 
 
-def part_position(path: str, name: str) -> int | None:
-    """The position in the name of a part of this segment; None when it is not the name of a part."""
-    digits = name.removeprefix(parts_directory(path) + "/")
-    if len(digits) != BASE_DIGITS or not digits.isascii() or not digits.isdigit():
+def part_object(path: str, name: str, length: int) -> PartObject | None:
+    """The object of this name and length; None when it is not a part of this segment.
+
+    A merged part that is shorter or longer than its name promises is none.
+    """
+    found = PART_NAME.fullmatch(name.removeprefix(parts_directory(path) + "/"))
+    if found is None:
         return None
-    return int(digits)
+    position = int(found[1])
+    if found[2] is None:
+        return PartObject(position, length)
+    return PartObject(position, length, True) if 0 < length == int(found[2]) - position else None
 
 
 class PartLog:
-    """Changed by the one thread that holds the segment's lock; read by any.
+    """Changed by the thread that holds the segment's lock; read by any.
 
-    A reader that comes between the two steps of `append` finds a last part of no length, and no piece ends there.
+    Between the steps of `append` a reader sees a last part of length 0, which no range includes.
     """
 
-    __slots__ = ("_positions", "end", "marked")
+    __slots__ = ("_objects", "_positions", "checked_ms", "end", "marked", "small_run", "superseded_ms")
 
     def __init__(self) -> None:
-        self._positions: list[int] = []
+        self._objects: list[PartObject] = []
+        self._positions: list[int] = []  # Where the bytes begin that are read from each object.
         self.end = 0
         self.marked = False
+        self.small_run = 0  # Small parts at the end that were never merged.
+        self.checked_ms = 0  # When the store confirmed that the segment ends here.
+        self.superseded_ms: int | None = None  # Since when there are superseded parts; None: there are none.
 
     def append(self, length: int) -> None:
+        """Note a part that was written at the end."""
+        self.add(PartObject(self.end, length))
+
+    def add(self, part: PartObject) -> None:
+        """Continue with an object that begins at the end or, if it is a merged part, before it."""
+        self._objects.append(part)
         self._positions.append(self.end)
-        self.end += length
+        self.end = part.end
+        self.small_run = 0 if part.is_merged or part.length >= SMALL_PART_BYTES else self.small_run + 1
 
     @property
-    def positions(self) -> list[int]:
-        """Where the parts begin, without the mark."""
-        return list(self._positions)
+    def objects(self) -> list[PartObject]:
+        """The objects that have the segment's bytes, without the mark."""
+        return list(self._objects)
 
     def __len__(self) -> int:
-        return len(self._positions)
+        return len(self._objects)
 
     def pieces(self, position: int, length: int) -> list[Piece]:
-        """The parts that hold a range, which must lie below `end`."""
+        """The parts of a range, which must end at `end` at the latest."""
         stop = position + length
         if not 0 <= position < stop <= self.end:
             raise ValueError(f"expected a range within {self.end} bytes, found {position}..{stop}")
@@ -83,7 +124,8 @@ class PartLog:
         while position < stop:
             after = positions[at + 1] if at + 1 < len(positions) else self.end
             length = min(stop, after) - position
-            found.append(Piece(positions[at], position - positions[at], length))
+            part = self._objects[at]
+            found.append(Piece(part, position - part.position, length))
             position += length
             at += 1
         return found
@@ -94,36 +136,72 @@ class PartLog:
         return position == self.end or (at < len(self._positions) and self._positions[at] == position)
 
 
+def with_merged(log: PartLog, made: Iterable[PartObject], now_ms: int) -> PartLog:
+    """The log after merges: another object, because readers may use this one."""
+    new = sound_prefix([*log.objects, *made]).log
+    new.checked_ms = log.checked_ms
+    new.superseded_ms = now_ms if log.superseded_ms is None else log.superseded_ms
+    return new
+
+
+def merge_groups(parts: Sequence[PartObject]) -> list[tuple[PartObject, ...]]:
+    """The runs of small parts that are worth one object each, the last run first. Pure.
+
+    The last part stays as it is: a recovery may have to trim it. A merged part joins younger ones only when they have
+    a quarter of its bytes, so that a byte is rewritten a few times, however many parts follow.
+    """
+    groups: list[tuple[PartObject, ...]] = []
+    group: list[PartObject] = []
+    total = 0
+    for part in [*reversed(parts[:-1]), None]:
+        is_small = part is not None and part.length < SMALL_PART_BYTES
+        if part is not None and is_small:
+            is_due = not part.is_merged or part.length <= MERGED_RATIO * total
+            if (is_due or not group) and total + part.length <= MERGED_BYTES_MAX:
+                group.append(part)
+                total += part.length
+                continue
+        if len(group) > 1:
+            groups.append(tuple(reversed(group)))
+        group, total = ([part], part.length) if part is not None and is_small else ([], 0)
+    return groups
+
+
 @dataclass(frozen=True, slots=True)
 class Sound:
-    """What of a listing makes sense, and why the rest does not."""
+    """The consistent part of a listing, and why the rest does not count."""
 
     log: PartLog
     damage: str | None
 
 
-def sound_prefix(rows: Iterable[tuple[int, int]]) -> Sound:
-    """The log of (position, length) rows in any order, up to where they stop to fit."""
+def sound_prefix(rows: Iterable[PartObject]) -> Sound:
+    """The log of objects in any order, up to the first that does not fit."""
     log = PartLog()
-    for position, length in sorted(rows):
+    merged_end = 0
+    # Of objects at one position the longest merged part is first.
+    for row in sorted(rows, key=lambda row: (row.position, -row.length if row.is_merged else 0, row.length)):
+        if row.position < merged_end and (not row.is_merged or row.end <= log.end):
+            continue  # Superseded.
         if log.marked:
-            return Sound(log, f"expected nothing after the seal mark at {log.end}, found a part at {position}")
-        if position != log.end:
-            what = "an overlap" if position < log.end else "a hole"
-            return Sound(log, f"expected a part at {log.end}, found {what}: the next part is at {position}")
-        if length == 0:
+            return Sound(log, f"expected nothing after the seal mark at {log.end}, found a part at {row.position}")
+        if row.position != log.end and not (row.is_merged and row.position < log.end < row.end):
+            what = "an overlap" if row.position < log.end else "a hole"
+            return Sound(log, f"expected a part at {log.end}, found {what}: the next part is at {row.position}")
+        if row.length == 0:
             log.marked = True
         else:
-            log.append(length)
+            log.add(row)
+            merged_end = log.end if row.is_merged else merged_end
     return Sound(log, None)
 
 
-def from_listing(path: str, rows: Iterable[tuple[int, int]]) -> PartLog:
+def from_listing(path: str, rows: Iterable[PartObject]) -> PartLog:
     """The log of a listing that must be whole."""
     sound = sound_prefix(rows)
     if sound.damage is not None:
         raise CorruptSegment(
             f"{path}{PARTS_SUFFIX}: {sound.damage}. Bytes up to {sound.log.end} are sound; "
-            "'tiermq tier verify' tells what is lost."
+            "'tiermq tier verify' lists what is lost."
         )
     return sound.log

@@ -2,26 +2,32 @@
 
     <root>/<path of the segment>             the bytes, exactly
     <root>/<path of the segment>.sealed      empty; its presence means that no write is accepted any more
-    <root>/<path of the segment>.damaged-N   what a repair has replaced; nobody but people looks at it
+    <root>/<path of the segment>.damaged-N   what a repair has replaced; for operators only
     <root>/<name>.tiermq.json                a small object; replaced by rename
     <root>/<directory>/.tiermq.lock          held while small objects of that directory are replaced
 
-How the promises are kept. A write goes to its position by `pwrite` under the file's lock, then `fdatasync`; on any
-failure the file is cut back to where it ended. New directory entries are fsynced before a write is acknowledged.
-Bytes that are already there when a write is repeated are synced too, because whoever wrote them may have died before
-doing so; for the same reason `size` syncs what it counts. A crash in the middle of a write leaves a torn tail, which
-`size` counts as it is: where records end is known above, and `trim` cuts.
-Reads are `pread` loops on descriptors of their own: no shared seek position, no short answers, no file made by reading.
-They copy into memory of ours and never map the file: a disk or a network that fails under a map kills the process, and
-a copy into memory that was used before (`recycled_memory`) costs no more than the entries of a map.
+Durability: a write is a `pwrite` at its position under the file's lock, then `fdatasync`; on any failure the file is
+truncated to its old size. New directory entries are fsynced before a write is acknowledged. A repeated write syncs the
+bytes that are already there too, because their writer may have died before it did; for the same reason `size` syncs the
+bytes that it counts. A crash in the middle of a write leaves a torn tail, which `size` includes: the caller knows where
+records end, and calls `trim`.
+Reads are `pread` loops on separate descriptors: no shared seek position, no short reads, no file created by reading.
+They copy and never map the file: a disk or network error under a map kills the process, and a copy into recycled memory
+(`RecycledMemory`) costs no more than the page-table entries of a map.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import fcntl
 import hashlib
+import mmap
 import os
 import stat
+import threading
+import weakref
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -37,7 +43,7 @@ from tiermq.errors import (
     TierUnavailable,
 )
 from tiermq.files.os_errors import limit_reached
-from tiermq.tier.driver import append_rule
+from tiermq.tier.driver import contract
 from tiermq.tier.driver.contract import (
     ANY,
     Buffer,
@@ -50,8 +56,6 @@ from tiermq.tier.driver.contract import (
     no_bytes,
     past_the_end,
 )
-from tiermq.tier.driver.posix_calls import PosixCalls, locked, opened
-from tiermq.tier.driver.recycled_memory import BLOCK_BYTES, RecycledMemory
 from tiermq.tier.names import (
     INDEX_TOPIC,
     OBJECT_SUFFIXES,
@@ -62,25 +66,139 @@ from tiermq.tier.names import (
     segment_at,
 )
 
+BLOCK_BYTES = 64 * 1024
+"""Blocks are multiples of this. Smaller reads use the interpreter's allocator, which reuses small memory anyway."""
+
+IDLE_BYTES_MAX = 16 * 1024 * 1024
+
+
+class RecycledMemory:
+    """Buffers for large reads, reused when the last view of them is gone.
+
+    The system clears new memory page by page when it is first touched, which costs several times as much as filling it
+    from the page cache. A sequential reader of a queue needs the same amount again and again, so freed blocks are kept.
+
+        block    anonymous memory, a multiple of BLOCK_BYTES long; belongs to the pool or to one lease
+        lease    the object that all views of one read refer to; when it is collected the block returns to the pool
+
+    Invariants: a block is leased to one read at a time, until the interpreter's reference count of the lease is zero.
+    Idle blocks never exceed `idle_bytes_max`. A leased block is at most a quarter, or BLOCK_BYTES, longer than
+    requested. Threads: any. A block returns in the thread that drops the last view, possibly inside a lease of that
+    thread; so returning never waits for the lock: if the lock is taken, the block is freed.
+    """
+
+    def __init__(self, idle_bytes_max: int = IDLE_BYTES_MAX) -> None:
+        self._idle_bytes_max = idle_bytes_max
+        self._lock = threading.Lock()
+        self._idle: deque[mmap.mmap] = deque()  # The most recently returned block is last.
+        self.idle_bytes = 0  # Kept for the next reads.
+
+    def lease(self, length: int) -> memoryview:
+        """Writable, uninitialized memory of exactly `length` bytes. It returns to the pool when it is collected."""
+        if length < BLOCK_BYTES:
+            return memoryview(bytearray(length))
+        size = -(-length // BLOCK_BYTES) * BLOCK_BYTES
+        block = self._take_idle(size) or mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        # An object between views and block: it is collected with the last view, and the block survives it.
+        lease = (ctypes.c_ubyte * len(block)).from_buffer(block)
+        weakref.finalize(lease, self._give_back, block).atexit = False
+        return memoryview(lease).cast("B")[:length]
+
+    def _take_idle(self, size: int) -> mmap.mmap | None:
+        """The most recently used block that is long enough and not much longer."""
+        longest = max(size + size // 4, size + BLOCK_BYTES)
+        with self._lock:
+            for block in reversed(self._idle):
+                if size <= len(block) <= longest:
+                    self._idle.remove(block)
+                    self.idle_bytes -= len(block)
+                    return block
+        return None
+
+    def _give_back(self, block: mmap.mmap) -> None:
+        if len(block) > self._idle_bytes_max or not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._idle.append(block)
+            self.idle_bytes += len(block)
+            while self.idle_bytes > self._idle_bytes_max:
+                self.idle_bytes -= len(self._idle.popleft())
+        finally:
+            self._lock.release()
+
+
+# The system calls that make bytes durable; tests replace them with failing ones.
+
+
+class PosixCalls:
+    """The calls of the operating system."""
+
+    def pwrite(self, descriptor: int, data: memoryview, position: int) -> int:
+        return os.pwrite(descriptor, data, position)
+
+    def pread(self, descriptor: int, buffer: memoryview, position: int) -> int:
+        return os.preadv(descriptor, [buffer], position)
+
+    def drop_cached(self, descriptor: int, position: int, length: int) -> None:
+        """Drop a range from the page cache, so that the next read goes to the disk. Dirty pages stay."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(descriptor, position, length, os.POSIX_FADV_DONTNEED)
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        os.ftruncate(descriptor, size)
+
+    def sync_data(self, descriptor: int) -> None:
+        os.fdatasync(descriptor)
+
+    def sync_directory(self, path: str) -> None:
+        with opened(path, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+            os.fsync(descriptor)
+
+
+@contextmanager
+def opened(path: str, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked(path: str, flags: int, *, shared: bool = False) -> Iterator[int]:
+    """An open file with its lock, which belongs to the open file: it excludes threads as well as processes.
+
+    Closing releases it, also when the process dies. If the file was unlinked while this call waited, the path is
+    opened again.
+    """
+    while True:
+        with opened(path, flags) as descriptor:
+            fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+            if os.fstat(descriptor).st_nlink == 0:
+                continue
+            yield descriptor
+            return
+
+
 SEALED_SUFFIX = ".sealed"
 PART_SUFFIX = ".part"
 LOCK_NAME = ".tiermq.lock"
-PATHS_MAX = 4_096  # Segments whose paths are remembered.
-OBJECT_READ_BYTES = 256 * 1024  # Small objects mostly come with one call.
-QUEUE_OBJECT_PARTS = 5  # Cluster, broker, topic, queue and the object: what is kept beside a queue's segments.
+PATHS_MAX = 4_096  # Segments whose paths are cached.
+OBJECT_READ_BYTES = 256 * 1024  # Most small objects need one call.
+QUEUE_OBJECT_PARTS = 5  # Cluster, broker, topic, queue, object: the depth of an object beside a queue's segments.
 _NO_PERMISSION = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _IMPOSSIBLE_NAME = frozenset({errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.ENOTDIR, errno.EISDIR})
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class PosixDriver:
-    """A directory. Used from any thread and any number of processes; file locks settle who is first."""
+    """A directory. Used from any thread and any number of processes; file locks serialize writers."""
 
     def __init__(self, root: str | Path, *, calls: PosixCalls | None = None) -> None:
         self._root = os.path.abspath(root)
         self._calls = calls or PosixCalls()
         self.url = Path(self._root).as_uri()
-        # Sizes known to be on the disk and directories whose entries are; only ever a shortcut past another sync.
+        # Sizes known to be synced, and directories whose entries are; they only save syncs.
         self._durable: dict[str, int] = {}
         self._durable_directories: set[str] = set()
         self._memory = RecycledMemory()
@@ -94,19 +212,19 @@ class PosixDriver:
             if position == 0:
                 self._make_directories(os.path.dirname(path))
             try:
-                # Only a write at the very beginning may make the file: a refused one leaves no empty file behind.
+                # Only a write at position 0 may create the file: a refused one leaves no empty file.
                 with locked(path, os.O_RDWR | (os.O_CREAT if position == 0 else 0)) as descriptor:
                     self._write_locked(descriptor, path, key, position, body)
             except FileNotFoundError:
-                append_rule.missing_suffix(key, position, body, 0, _nothing)  # Says why: the end is 0.
+                contract.missing_suffix(key, position, body, 0, _nothing)  # Raises: the end is 0.
                 raise
         return False
 
     def _write_locked(self, descriptor: int, path: str, key: SegmentKey, position: int, body: bytes) -> None:
         if os.path.exists(path + SEALED_SUFFIX):
-            raise append_rule.sealed(key)
+            raise contract.sealed(key)
         end = os.fstat(descriptor).st_size
-        missing = append_rule.missing_suffix(
+        missing = contract.missing_suffix(
             key, position, body, end, lambda at, length: self._read_all(descriptor, at, length)
         )
         try:
@@ -115,7 +233,7 @@ class PosixDriver:
             if end == 0 or path not in self._durable:
                 self._calls.sync_directory(os.path.dirname(path))
         except BaseException:
-            # Whatever went wrong, also an interrupt: nobody may find half of a write that was never acknowledged.
+            # On any error, also an interrupt: no reader may see half of a write.
             self._calls.truncate(descriptor, end)
             raise
         self._durable[path] = end + len(missing)
@@ -152,7 +270,7 @@ class PosixDriver:
         return data.toreadonly()
 
     def _read_all(self, descriptor: int, position: int, length: int) -> memoryview:
-        """Up to `length` bytes: fewer only where the file ends. A large length is checked first: it may be nonsense."""
+        """Up to `length` bytes, fewer only at the end of the file. Checks a large length first."""
         available = length
         if length >= BLOCK_BYTES:
             available = max(0, min(length, os.fstat(descriptor).st_size - position))
@@ -161,7 +279,7 @@ class PosixDriver:
         while filled < available:
             count = self._calls.pread(descriptor, data[filled:], position + filled)
             if count == 0:
-                break  # Cut by its writer since we looked.
+                break  # Truncated by its writer meanwhile.
             filled += count
         return data[:filled]
 
@@ -200,7 +318,7 @@ class PosixDriver:
             try:
                 with locked(path, os.O_RDWR) as descriptor:
                     if os.path.exists(path + SEALED_SUFFIX):
-                        raise append_rule.sealed(key)
+                        raise contract.sealed(key)
                     _check_trim(key, size, os.fstat(descriptor).st_size)
                     self._calls.truncate(descriptor, size)
                     self._calls.sync_data(descriptor)
@@ -222,6 +340,9 @@ class PosixDriver:
             except FileNotFoundError as error:
                 raise SegmentMissing(f"{path}: expected bytes to seal, found no file") from error
 
+    def merge(self, key: SegmentKey) -> int:  # noqa: ARG002 - a segment has no parts here
+        return 0
+
     def is_sealed(self, key: SegmentKey) -> bool:
         path = self._path(key)
         with self._translated("look at", path):
@@ -233,7 +354,7 @@ class PosixDriver:
             self._durable.pop(path, None)
             try:
                 with locked(path, os.O_RDWR):
-                    # The mark goes first: left alone it would seal the next segment of the same name.
+                    # The mark is deleted first: left behind it would seal the next segment of the same name.
                     _unlink(path + SEALED_SUFFIX)
                     _unlink(path)
             except FileNotFoundError:
@@ -249,7 +370,7 @@ class PosixDriver:
             size = self._stage(path + PART_SUFFIX, key, pieces)
             try:
                 with locked(path, os.O_RDWR):
-                    # A second name for the old bytes, then the old name for the new ones: a crash loses neither.
+                    # A second link to the old bytes, then the new ones over the first: a crash loses neither.
                     if not os.path.exists(target):
                         os.link(path, target)
                     os.replace(path + PART_SUFFIX, path)
@@ -261,7 +382,7 @@ class PosixDriver:
         return kept or None
 
     def _stage(self, path: str, key: SegmentKey, pieces: Iterable[Buffer]) -> int:
-        """All pieces in a file of their own, synced; its size."""
+        """Write all pieces to a staging file, synced; returns its size."""
         size = 0
         with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
             for piece in pieces:
@@ -308,14 +429,14 @@ class PosixDriver:
                         return current.version
                     raise ManifestConflict(
                         f"{path}: expected version {expected}, found {current.version if current else None}. "
-                        "Read it again and decide anew."
+                        "Read it again and retry."
                     )
                 self._replace(path, data)
             self._durable_directories.update(below)
         return _version(data)
 
     def _replace(self, path: str, data: bytes) -> None:
-        """Under the directory's lock, so one name for the new file is enough and a crash leaves at most that one."""
+        """Called with the directory's lock held, so one temporary name suffices."""
         with opened(path + PART_SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
             self._write_all(descriptor, memoryview(data), 0)
             self._calls.sync_data(descriptor)
@@ -333,7 +454,7 @@ class PosixDriver:
             return sorted(name for name in self._files(prefix) if name.endswith(OBJECT_SUFFIXES))
 
     def close(self) -> None:
-        """Nothing is held open between calls."""
+        """Nothing stays open between calls."""
 
     def _path(self, key: SegmentKey) -> str:
         return f"{self._root}/{_path_of(key)}"
@@ -351,7 +472,7 @@ class PosixDriver:
                     yield name
 
     def _make_directories(self, path: str) -> None:
-        """The whole chain, each entry synced once per driver: one who died may have made it and not synced it."""
+        """Create the path, and sync each entry once per driver: its creator may have died before its sync."""
         if path in self._durable_directories or path == "/":
             return
         parent = os.path.dirname(path)
@@ -366,8 +487,8 @@ class PosixDriver:
         self._durable_directories.add(path)
 
     def _make_segment_directories(self, name: str, directory: str) -> list[str]:
-        """Those of a queue whose manifest is put the first time: the sync that makes the manifest durable is for them
-        as well, and the queue's first commit need not make and sync them one by one.
+        """Create those of a queue when its manifest is put the first time: the manifest's sync covers them too, which
+        saves the queue's first commit a sync for each.
         """
         parts = name.split("/")
         if len(parts) != QUEUE_OBJECT_PARTS or parts[-3] == INDEX_TOPIC or not parts[-2].isdigit():
@@ -389,7 +510,7 @@ class PosixDriver:
 
 
 def _translation(action: str, path: str, error: OSError) -> TierError:
-    """What a failed call means to whoever asked for `action`."""
+    """The error for a failed system call of `action`."""
     text = f"{path}: could not {action}: {error.strerror}"
     if error.errno in _NO_PERMISSION:
         return TierCredentials(f"{text}. Run as a user who may, or mount the file system writable.")
@@ -403,7 +524,7 @@ def _translation(action: str, path: str, error: OSError) -> TierError:
 
 @lru_cache(maxsize=PATHS_MAX)
 def _path_of(key: SegmentKey) -> str:
-    """Remembered: a path takes two digests, and is needed at every call."""
+    """Cached: a path takes two digests, and every call needs it."""
     return key.path
 
 
@@ -413,7 +534,7 @@ def _check_trim(key: SegmentKey, size: int, end: int) -> None:
 
 
 def _unless_gone(error: OSError) -> None:
-    """A directory that cannot be read is an error: a listing without it would pass for a tier without its history."""
+    """A directory that cannot be read is an error: a listing without it would look like a tier without its history."""
     if error.errno not in (errno.ENOENT, errno.ENOTDIR):
         raise error
 
@@ -433,7 +554,7 @@ def _stored(path: str) -> StoredObject | None:
 
 
 def _version(data: bytes) -> str:
-    """The content is the version: whoever finds the same bytes has found the same state."""
+    """A digest of the content: same bytes, same version."""
     return hashlib.sha256(data).hexdigest()
 
 

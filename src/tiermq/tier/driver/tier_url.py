@@ -8,14 +8,15 @@
     memory://name                 MemoryDriver        shared within the process
     file:///dir?driver=object     the object driver over a directory: for tests, because nothing is fsynced
     memory://name?driver=object   the object driver over memory: for tests
-    s3://bucket/prefix?identity=instance              credentials of the machine itself; also for gs:// and az://
+    s3://bucket/prefix?identity=instance              credentials of the machine; also for gs:// and az://
 
-Credentials come from the environment, never from the URL: URLs end up in logs, process lists and manifests. Without any
-the tier is refused before a request is sent; the cloud's metadata address is asked only with `identity=instance`.
+Credentials come from the environment, never from the URL: URLs end up in logs, process lists and manifests. Without
+credentials the tier is refused before a request is sent; only `identity=instance` uses the cloud's metadata address.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import re
@@ -32,23 +33,21 @@ from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store
 
 from tiermq.clock import Clock
-from tiermq.errors import BadTierUrl, TierCredentials
+from tiermq.errors import BadTierUrl, TierCredentials, TierUnavailable
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.driver.memory import MemoryDriver
 from tiermq.tier.driver.metered import MeteredDriver, ProviderMetrics
-from tiermq.tier.driver.object_errors import PastTheEnd, cleaned, our_error
-from tiermq.tier.driver.object_requests import ObjectRequests
+from tiermq.tier.driver.object_requests import ObjectRequests, PastTheEnd, cleaned, our_error
 from tiermq.tier.driver.object_store import ObjectStoreDriver
-from tiermq.tier.driver.posix import LOCK_NAME, PosixDriver
-from tiermq.tier.driver.posix_calls import locked
-from tiermq.tier.driver.retrying import RetryingDriver, RetryPolicy
+from tiermq.tier.driver.posix import LOCK_NAME, PosixDriver, locked
+from tiermq.tier.driver.retry import RetryingDriver, RetryPolicy
 from tiermq.tier.names import OBJECT_SUFFIX
 
 if TYPE_CHECKING:
     from tiermq.tier.driver.object_requests import Store
 
 SCHEMES = ("file", "s3", "gs", "az", "memory")
-REQUEST_TIMEOUT_S = 60  # For a whole request: so no write should be much larger than 100 MiB.
+REQUEST_TIMEOUT_S = 60  # For a whole request: no write should be much larger than 100 MiB.
 CONNECT_TIMEOUT_S = 5
 _LOOPBACK = re.compile(r"^http://(127\.|localhost\b|\[::1\])")
 _CREDENTIALS: Mapping[str, tuple[tuple[str, ...], ...]] = {
@@ -78,8 +77,8 @@ _CREDENTIALS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("AZURE_STORAGE_USE_EMULATOR",),
     ),
 }
-"""Variables that are credentials, each line enough by itself. With none of them the client of each cloud would ask the
-metadata address of the machine, and that of GCS read a file in the home directory first."""
+"""Variables that are credentials; one line suffices. Without any, the client of each cloud would query the metadata
+address of the machine, and that of GCS read a file in the home directory first."""
 _SWITCHES = frozenset(
     ("AWS_SKIP_SIGNATURE", "GOOGLE_SKIP_SIGNATURE", "AZURE_SKIP_SIGNATURE", "AZURE_STORAGE_USE_EMULATOR")
 )
@@ -112,7 +111,7 @@ def open_driver(
 ) -> TierDriver:
     """The driver of a URL, metered when there are metrics, retrying unless `retry` is None. Sends no request.
 
-    `environment` stands in for the process's own. Raises BadTierUrl, TierCredentials.
+    `environment` replaces the environment of the process. Raises BadTierUrl, TierCredentials.
     """
     driver = bare_driver(url, os.environ if environment is None else environment)
     if metrics is not None:
@@ -123,20 +122,32 @@ def open_driver(
 
 
 def check_tier(url: str, name: str, *, writes: bool, environment: Mapping[str, str] | None = None) -> None:
-    """Ask the back end once: read the small object `name`, and write and delete one beside it unless it is only read.
+    """Test the back end: read the small object `name`, and if `writes`, write and delete one beside it.
 
-    Three requests, none repeated. Raises TierUnavailable when it does not answer now, BadTierUrl and TierCredentials
-    when it refuses: no such bucket, a bad signature, no permission.
+    At most three requests, no retries. Raises TierUnavailable when it does not respond, BadTierUrl and TierCredentials
+    when it refuses: no such bucket, a bad signature, no permission, a directory that cannot be created.
     """
     driver = bare_driver(url, os.environ if environment is None else environment)
     try:
-        driver.get_object(name)
-        if writes:
-            probe = f"{name.removesuffix(OBJECT_SUFFIX)}.check-{os.getpid()}{OBJECT_SUFFIX}"
-            driver.put_object(probe, b"{}")
-            driver.delete_object(probe)
+        _ask(driver, name, writes)
+    except TierUnavailable as error:
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOENT, errno.ENOTDIR):
+            raise BadTierUrl(
+                f"{driver.url}: expected a directory that can be created, found none: {cause.strerror}. "
+                "Correct the tier's URL, or mount the file system."
+            ) from error
+        raise
     finally:
         driver.close()
+
+
+def _ask(driver: TierDriver, name: str, writes: bool) -> None:
+    driver.get_object(name)
+    if writes:
+        probe = f"{name.removesuffix(OBJECT_SUFFIX)}.check-{os.getpid()}{OBJECT_SUFFIX}"
+        driver.put_object(probe, b"{}")
+        driver.delete_object(probe)
 
 
 def bare_driver(url: str, environment: Mapping[str, str]) -> TierDriver:
@@ -166,11 +177,11 @@ def bare_driver(url: str, environment: Mapping[str, str]) -> TierDriver:
 
 
 def _split(url: str) -> SplitResult:
-    """The URL in pieces; nothing of it is repeated in an error before it is known to hold no password."""
+    """The parts of the URL. No error quotes the URL before it is known to contain no password."""
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise BadTierUrl("expected a tier URL such as s3://bucket/prefix, found something that is none") from None
+        raise BadTierUrl("expected a tier URL such as s3://bucket/prefix, found an invalid URL") from None
     if parts.username is not None or parts.password is not None:
         raise BadTierUrl(
             f"expected {parts.scheme}://<bucket>/<prefix> without a user or password. "
@@ -192,7 +203,7 @@ _INSTANCE = ("identity", "instance")
 
 
 def _setting(parts: SplitResult) -> tuple[str, str] | None:
-    """The one setting that a URL may have. Raises BadTierUrl for others."""
+    """The setting that a URL may have. Raises BadTierUrl for any other."""
     settings = parse_qsl(parts.query, keep_blank_values=True)
     allowed = _OVER_OBJECTS if parts.scheme in ("file", "memory") else _INSTANCE
     if settings not in ([], [allowed]):
@@ -213,8 +224,8 @@ def _require_credentials(scheme: str, shown: str, environment: Mapping[str, str]
     if not any(all(map(is_set, names)) for names in _CREDENTIALS[scheme]):
         ways = ", or ".join(" and ".join(names) for names in _CREDENTIALS[scheme])
         raise TierCredentials(
-            f"{shown}: expected credentials in the environment, found none. Set {ways}; or let the machine's own "
-            f"identity be asked for with {shown}?identity=instance"
+            f"{shown}: expected credentials in the environment, found none. Set {ways}; or use the identity "
+            f"of the machine with {shown}?identity=instance"
         )
 
 
@@ -229,7 +240,7 @@ def _object_driver(store: Store, url: str) -> ObjectStoreDriver:
 
 
 def _local_objects(root: Path, url: str) -> ObjectStoreDriver:
-    """A local directory cannot compare and set, so a lock file stands in for it."""
+    """A local directory has no compare-and-set, so a lock file replaces it."""
     root.mkdir(parents=True, exist_ok=True)
     exclusive: Callable[[], AbstractContextManager[object]] = partial(
         locked, str(root / LOCK_NAME), os.O_RDWR | os.O_CREAT
@@ -267,19 +278,19 @@ def _settings(names: Mapping[str, str], environment: Mapping[str, str]) -> dict[
 
 
 def _allow_http(cloud: str, endpoint: str | None, environment: Mapping[str, str]) -> bool:
-    """Plain HTTP only to this machine, unless the environment says that it is meant."""
+    """Plain HTTP is allowed to this machine only, unless the environment allows it."""
     if not endpoint or not endpoint.startswith("http://") or _LOOPBACK.match(endpoint):
         return bool(endpoint)
     if environment.get(f"{cloud}_ALLOW_HTTP", "").lower() in ("1", "true"):
         return True
     raise BadTierUrl(
-        f"expected an https:// endpoint, found {cleaned(endpoint)}. Messages would travel in the clear; "
-        f"set {cloud}_ALLOW_HTTP=true if that is meant."
+        f"expected an https:// endpoint, found {cleaned(endpoint)}. Messages would be sent unencrypted; "
+        f"set {cloud}_ALLOW_HTTP=true to allow that."
     )
 
 
 def _client(allow_http: bool) -> dict[str, Any]:
-    """No retries inside: each request is counted, measured and repeated by our own wrappers."""
+    """No retries in the client: our wrappers count, time and retry each request."""
     return {
         "client_options": {
             "allow_http": allow_http,

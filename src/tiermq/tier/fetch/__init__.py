@@ -1,4 +1,4 @@
-"""Reading from the tier: which store answers, windows of messages, their cache, read-ahead, time and key look-ups.
+"""Reading from the tier: windows of messages, their cache, read-ahead, time and key lookups.
 
-May import `tier.flat`, `tier.metadata` and `tier.index`. Must never write to the tier, nor know the network.
+May import `tier.flat`, `tier.metadata` and `tier.index`. Must not write to the tier or depend on the network.
 """

@@ -4,19 +4,18 @@
     nothing committed   NO_MESSAGE_IN_QUEUE     next = offset      offset > max   OFFSET_OVERFLOW_BADLY  next = max
     offset < min        OFFSET_TOO_SMALL        next = min         otherwise      FOUND or NO_MATCHED_MESSAGE
 
-A get makes progress: `next_offset` lies behind `offset` in both of the last cases. An error is an error: a back end
+A get makes progress: `next_offset` is behind `offset` in both of the last cases. Errors are raised: a back end
 that is out of reach raises TierUnavailable, and the caller decides whether the local store can answer. A damaged record
-is counted and logged; it is never returned and never passed over: pages end before it, and a get of it raises
-CorruptSegment, so that no consumer's offset moves past a hole that nobody recorded.
+is counted and logged; it is never returned and never skipped: pages end before it, and a get of it raises
+CorruptSegment, so that no consumer's offset moves past an unrecorded gap.
 
-Read-ahead is for back ends that one has to wait for. Where a fetch is all work (`back_end_pace`), a group fetches for
-itself when it gets there.
+Read-ahead is for slow back ends. Where a fetch is CPU work only (`BackendLatency`), each group fetches on demand.
 
 Memory: what is kept is bounded by the cache, to the byte. A group fetches windows of at most a quarter of its share of
 the cache, and at most half of the share ahead, so its read-ahead does not push out what it is reading. Beyond that
 there are the fetches under way: one for each thread that gets, and one for each thread of `pool`; and the units of what
-is asked for ahead and not fetched yet (`run_ahead`), which are weighed as part of that half. What a driver keeps
-idle for its next reads (`recycled_memory`) has a limit of its own; a window weighs the whole block that it lies in.
+is asked for ahead and not fetched yet (`run_ahead`), which are weighed as part of that half. Idle
+memory of a driver (`RecycledMemory`) has its own limit; the weight of a window is the whole block that contains it.
 Threads: any thread may get. Read-ahead runs on `pool`.
 """
 
@@ -25,31 +24,84 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import Executor
+from dataclasses import asdict, dataclass
+from typing import Protocol
 
 from tiermq.clock import Clock
 from tiermq.errors import CorruptSegment, IllegalRange, SegmentMissing, TierError
+from tiermq.kernel import TierPage
 from tiermq.message.message_filter import MessageFilter
 from tiermq.status import GetStatus
-from tiermq.tier.fetch.back_end_pace import BackEndPace
-from tiermq.tier.fetch.fetch_config import FetchConfig, FetchCounts
-from tiermq.tier.fetch.queue_reader import QueueReader
-from tiermq.tier.fetch.run_ahead import GRID_BYTES_MAX, RunAhead
-from tiermq.tier.fetch.tier_page import TierPage
-from tiermq.tier.fetch.window import Piece, Window
-from tiermq.tier.fetch.window_cache import Kept, WindowCache
-from tiermq.tier.fetch.window_loader import WindowLoader, fetch_window
+from tiermq.tier.fetch.read_ahead import GRID_BYTES_MAX, QueueReader, RunAhead
+from tiermq.tier.fetch.window_cache import Kept, Piece, Window, WindowCache
+from tiermq.tier.fetch.window_loader import BackendLatency, WindowLoader, fetch_window
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
+
+# Settings and counters of the fetcher.
+
+
+@dataclass(frozen=True, slots=True)
+class FetchConfig:
+    """RocketMQ's read-ahead settings and transfer limits.
+
+    readAheadCacheEnable, readAheadCacheExpireDuration, readAheadMessageCountThreshold, readAheadMessageSizeThreshold,
+    and the local store's maxTransferBytesOnMessageInMemory and maxTransferCountOnMessageInMemory. The cache's size is
+    in bytes: a share of a heap means nothing here.
+    """
+
+    cache_enable: bool = True
+    cache_bytes: int = 256 * 1024 * 1024
+    cache_expire_ms: int = 15_000
+    message_count_threshold: int = 4_096
+    message_size_threshold: int = 16_777_216
+    transfer_bytes: int = 262_144
+    transfer_count: int = 32
+
+
+class ServedCounts(Protocol):
+    """What is counted where it happens, for each reader."""
+
+    hit_count: int
+    miss_count: int
+    served_count: int
+    served_bytes: int
+
+
+@dataclass(slots=True)
+class FetchCounts:
+    """Totals since the start. A hit is a window found in memory, a miss one that a reader had to wait for.
+
+    Bytes are those of records.
+    """
+
+    hit_count: int = 0
+    miss_count: int = 0
+    served_count: int = 0
+    served_bytes: int = 0
+    fetch_count: int = 0
+    fetched_bytes: int = 0
+    corrupt_count: int = 0
+
+    def add(self, served: ServedCounts) -> None:
+        self.hit_count += served.hit_count
+        self.miss_count += served.miss_count
+        self.served_count += served.served_count
+        self.served_bytes += served.served_bytes
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)
+
 
 _log = logging.getLogger(__name__)
 
 AHEAD_FACTOR = 8
-"""A window that is fetched ahead may have this many times the threshold's messages: nobody waits for it."""
+"""A window that is fetched ahead may have this many times the threshold's messages: no reader waits for it."""
 
-RUN_PART = 4  # More is asked for when at least this part of what may lie ahead is missing: few runs, and long ones.
+RUN_PART = 4  # Fetch ahead when at least this part of the read-ahead is missing: few, long runs.
 
 QUICK_BYTES_MAX = 4 * 1024 * 1024
-"""What a group fetches at once where nobody waits: enough to forget the calls, little enough for a cache."""
+"""Bytes of one fetch from a fast back end: enough to amortize the calls, few enough for the CPU cache."""
 
 HISTORY_BYTES = 16 * 1024 * 1024  # What a group may keep of what it has read, unless others need it or it is re-read.
 QUICK_HISTORY_BYTES = 4 * 1024 * 1024  # The same where fetching again is no more than copying again.
@@ -67,11 +119,11 @@ class TierFetcher:
         config: FetchConfig,
         clock: Clock,
         pool: Executor,
-        pace: BackEndPace | None = None,
+        pace: BackendLatency | None = None,
     ) -> None:
         self.config = config
         self._transfer_bytes, self._transfer_count = config.transfer_bytes, config.transfer_count
-        self.pace = pace or BackEndPace()
+        self.pace = pace or BackendLatency()
         self.cache = WindowCache(config.cache_bytes, config.cache_expire_ms, clock, self._note_unread)
         self.loader = WindowLoader(self.cache, self._note_fetch, self.pace)
         self._find_file = files.find
@@ -135,7 +187,7 @@ class TierFetcher:
         reader.served_count += count
         return TierPage(FOUND if count else NO_MATCHED_MESSAGE, next_offset, low, high, data, count)
 
-    def ready_page(
+    def get_cached(
         self, topic: str, queue_id: int, offset: int, max_messages: int, max_bytes: int, group: str
     ) -> TierPage | None:
         """What `get` would give, if it is wholly in the window that the group reads, and nothing is to be fetched
@@ -183,7 +235,7 @@ class TierFetcher:
             except TierError as error:
                 if at == offset:
                     raise _named(reader.file, error) from None
-                window = None  # What there is, is given; who asks for the rest meets the error.
+                window = None  # Return what there is; a get of the rest raises the error.
                 break
             if found and total + len(data) > limit_bytes:
                 break  # The first message of a window is given in any case, and was one too many.
@@ -202,7 +254,7 @@ class TierFetcher:
     def _read_directly(
         self, reader: QueueReader, offset: int, count: int, limit_bytes: int, chosen: MessageFilter | None
     ) -> Piece:
-        """Without the cache: as many messages as were asked for, less those that the filter drops."""
+        """Without the cache: as many messages as requested, less those that the filter drops."""
         count = min(count, self.config.message_count_threshold, reader.file.commit_offset - offset)
         window = fetch_window(reader.file, offset, count, self.config.message_size_threshold)
         self._note_fetch(reader.file, window)
@@ -229,7 +281,7 @@ class TierFetcher:
             and offset == reader.ahead.next_offset
             and self.pace.is_slow
         ):
-            self._read_ahead(reader, before, offset)  # What lies behind comes while this one is waited for.
+            self._read_ahead(reader, before, offset)  # Fetch the next windows while this one is fetched.
         wanted, bytes_max = reader.ahead.size_for(count), self._window_bytes()
         if self.pace.is_slow:
             wanted = min(wanted, self.config.message_count_threshold)
@@ -241,7 +293,7 @@ class TierFetcher:
         return loaded.window
 
     def _enter(self, reader: QueueReader, kept: Kept | None) -> None:
-        """The group goes on to another window.
+        """The group continues with another window.
 
         A group that holds much lets go of the oldest that it has read, as long as no other is still to come to it:
         memory that is used again soon is warm, and fresh pages cost more than the fetch.
@@ -267,7 +319,7 @@ class TierFetcher:
     # Read-ahead
 
     def _read_ahead(self, reader: QueueReader, window: Window, next_offset: int) -> None:
-        """Ask for the windows behind the one that is being read, as far as depth and share allow."""
+        """Request the windows behind the current one, as far as depth and share allow."""
         ahead, file = reader.ahead, reader.file
         mean_bytes = max(1, window.weight // window.count)
         count = max(1, min(ahead.window, min(GRID_BYTES_MAX, self._window_bytes()) // mean_bytes))
@@ -310,7 +362,7 @@ class TierFetcher:
             del self._by_file[reader.file]
 
     def counts(self) -> FetchCounts:
-        """What was asked, fetched and served so far."""
+        """Totals so far."""
         with self._lock:
             total = FetchCounts(**self._counts.as_dict())
             for reader in self._readers.values():
@@ -335,7 +387,7 @@ class TierFetcher:
 
 
 def _named(file: FlatMessageFile, error: TierError) -> TierError:
-    """An error that says which queue it is about."""
+    """The error with the name of its queue."""
     return CorruptSegment(f"{file.queue.logical_path}: {error}") if type(error) is CorruptSegment else error
 
 

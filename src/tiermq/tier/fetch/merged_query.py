@@ -1,10 +1,10 @@
 """Messages by key over both stores: candidates of the tier are checked against their records, then merged in order.
 
-The tier's index is asked with the caller's own time range. Each candidate is read, and counts only when its record is
-the message it is said to be: of this life of the topic, with this key, stored within the range. One read that fails
-fails the query: a result that lacks messages without saying so would be taken for the truth.
+The tier's index is queried with the caller's time range. Each candidate is read, and counts only when its record is
+the right message: of the current topic id, with this key, stored within the range. One failed read fails the query: an
+incomplete result must not look complete.
 
-Merged results have each message once (topic, queue id, queue offset name a message wherever its bytes lie), ordered by
+Merged results have each message once (topic, queue id, queue offset identify a message in both stores), ordered by
 store time, then queue, then offset; of too many, the newest are kept.
 """
 
@@ -29,7 +29,7 @@ _Place = tuple[str, int, int]
 
 
 class KeyIndex(Protocol):
-    """What is asked of `IndexStore`, or of the `IndexFollower` of an index that a job writes."""
+    """The queries of `IndexStore`, or of the `IndexFollower` of an index that a job writes."""
 
     def query(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, *, topic_id: int | None = None
@@ -38,9 +38,9 @@ class KeyIndex(Protocol):
 
 
 class ColdRecords:
-    """Reads single records of the tier by their place. `fetch_keys` is the index's verification callback.
+    """Reads single records of the tier by their offset. `fetch_keys` is the index's verification callback.
 
-    What was read to check a candidate is kept for a moment, so that a hit is not read twice. Threads: any.
+    Records read to check a candidate are cached for a moment, so that a hit is not read twice. Threads: any.
     """
 
     def __init__(self, files: FlatFileStore, memo_bytes: int = MEMO_BYTES) -> None:
@@ -51,7 +51,7 @@ class ColdRecords:
         self._kept_bytes = 0
 
     def fetch_keys(self, topic: str, candidate: Candidate) -> MessageKeys | None:
-        """What the message at a candidate's place really says; None when it is gone or of another life of the topic."""
+        """Keys and time of a candidate's message; None when it is gone or of an earlier topic of that name."""
         file = self._files.find(topic, candidate.queue_id)
         if file is None or low_32_bits(file.topic.id) != candidate.topic_id:
             return None
@@ -59,7 +59,7 @@ class ColdRecords:
         return None if message is None else MessageKeys(keys_of(message), message.store_timestamp_ms)
 
     def read(self, topic: str, queue_id: int, tier_offset: int, size: int) -> StoredMessage | None:
-        """The message whose record lies at that place; None when it is gone. Raises TierError, CorruptRecord."""
+        """The message whose record is at that offset; None when it is gone. Raises TierError, CorruptRecord."""
         place = (topic, queue_id, tier_offset)
         with self._lock:
             known = self._memo.get(place)
@@ -69,7 +69,7 @@ class ColdRecords:
         if file is None or not file.log.min_offset <= tier_offset <= file.log.commit_offset - size:
             return None
         try:
-            record = file.read_records(tier_offset, size)
+            record = file.log.read(tier_offset, size)
         except (SegmentMissing, IllegalRange):
             if tier_offset < file.log.min_offset:
                 return None  # Retention took it meanwhile.
@@ -114,7 +114,7 @@ def query_cold(
 ) -> list[StoredMessage]:
     """The newest messages of the tier that have the key and were stored in [begin_ms, end_ms], oldest of them first.
 
-    Raises what the first failing read raised; never returns a part of the result without saying so.
+    Raises what the first failing read raised; never returns a partial result.
     """
     if max_messages <= 0 or begin_ms > end_ms:
         return []
@@ -153,7 +153,7 @@ def keys_of(message: StoredMessage) -> list[str]:
 
 
 def is_answer(message: StoredMessage, topic: str, key: str, begin_ms: int, end_ms: int) -> bool:
-    """Whether a message really is what was asked for: hashes collide, and index times are cut to seconds."""
+    """Whether a message matches the query: hashes collide, and index times are cut to seconds."""
     if message.topic != topic or not begin_ms <= message.store_timestamp_ms <= end_ms:
         return False
     return key in message.keys or key == message.unique_key != ""

@@ -1,46 +1,36 @@
-"""Offset by time in the tier: the sparse time index says which few messages to look at, two reads say which one it is.
+"""Offset by time in the tier: the sparse time index selects a range of messages, two reads find the message.
 
     times 100 200 200 200 300 at offsets 7..11:
     t =  50 -> 7      t = 150 -> 8      t = 200 -> lower 8, upper 10      t = 250 -> 11      t = 301 -> 12
 
-A tier that somebody else wrote has no time index, and a commit may be larger than a stretch of it. Then the range is
+A tier that RocketMQ wrote has no time index, and a commit may be larger than the range of an entry. Then the range is
 halved by looking at single messages (the unit, and the head of its record) until one fetch holds what is left. What was
 learned on the way is remembered, so the next search in the neighbourhood needs two reads again.
 
-Nothing that is read here goes into the window cache: what a search looks at is not what a group reads next.
+Nothing that is read here is put into the window cache: a group does not read it next.
 """
 
 from __future__ import annotations
 
-import struct
 import threading
 from bisect import bisect_left, insort
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from tiermq.consumequeue.boundary import Boundary
-from tiermq.consumequeue.unit import UNIT, is_real
-from tiermq.message.layout import MAGIC_V1, MAGIC_V2
-from tiermq.tier.fetch.record_split import CODA_BYTES, points_to_coda
+from tiermq.consumequeue.queue_units import Boundary
+from tiermq.consumequeue.unit import is_real
+from tiermq.errors import CorruptRecord
 from tiermq.tier.fetch.window_cache import WindowCache
 from tiermq.tier.fetch.window_loader import fetch_window
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
-from tiermq.tier.flat.record_batch import store_time_at
 from tiermq.tier.metadata.metadata_values import NEVER_MS, UNKNOWN_OFFSET, TimeEntry
+from tiermq.tier.queue.records import PEEK_BYTES, claimed_record
+from tiermq.tier.queue.tier_queue import PROBE_UNITS
+from tiermq.tier.queue.units import Unit, iter_units, unit_at
 
 STRETCH_MESSAGES = 4_096
 STRETCH_BYTES = 16 * 1024 * 1024
-HEAD_BYTES = 76  # Of a record, up to the store time behind an IPv6 born host.
-PROBE_UNITS = 64
 LEARNED_MAX = 4_096  # Entries remembered for each queue.
-_HEAD = struct.Struct(
-    ">"
-    "i"  # size
-    "i"  # magic
-    "12x"  # body CRC, queue id, flag
-    "q"  # queue offset
-    "q"  # physical offset
-)
 
 
 @dataclass(slots=True)
@@ -99,8 +89,7 @@ class TimeSearch:
         window = None if self._cache is None else self._cache.peek(file, offset)
         if window is not None:
             return window.store_time_of(offset)
-        place, size, _ = UNIT.unpack(file.read_units(offset, 1))
-        entry = _entry_at(file, offset, place, size)
+        entry = _entry_of(file, unit_at(file.units.read_units(offset, 1), 0, offset))
         return -1 if entry is None else entry.store_ms
 
     def _range(self, file: FlatMessageFile, wanted_ms: int, low: int, high: int) -> _Range:
@@ -129,7 +118,7 @@ class TimeSearch:
             middle = (span.begin.queue_offset + span.end.queue_offset) // 2
             entry = self._first_good(file, middle, span.end.queue_offset)
             if entry is None:
-                # Nothing but gaps and damage from the middle on; what lies behind the range is known already.
+                # Only gaps and damage from the middle on; what is behind the range is known already.
                 span.end = TimeEntry(middle, span.end.store_ms, span.end.log_offset)
                 continue
             self._learn(file, entry)
@@ -143,9 +132,9 @@ class TimeSearch:
     def _first_good(self, file: FlatMessageFile, offset: int, end: int) -> TimeEntry | None:
         """The first good message of [offset, end), from its unit and the head of its record."""
         while offset < end:
-            units = file.read_units(offset, min(PROBE_UNITS, end - offset))
-            for number, (place, size, _) in enumerate(UNIT.iter_unpack(units), offset):
-                entry = _entry_at(file, number, place, size)
+            units = file.units.read_units(offset, min(PROBE_UNITS, end - offset))
+            for unit in iter_units(units, offset):
+                entry = _entry_of(file, unit)
                 if entry is not None:
                     return entry
             offset += PROBE_UNITS
@@ -161,21 +150,17 @@ class TimeSearch:
                 insort(learned, entry, key=_queue_offset)
 
 
-def _entry_at(file: FlatMessageFile, offset: int, place: int, size: int) -> TimeEntry | None:
-    """What the record of one unit says about itself; None when it is none, or not the one that it should be."""
-    log = file.log
-    if not is_real(place, size) or place < log.min_offset or size < HEAD_BYTES or place + size > log.commit_offset:
+def _entry_of(file: FlatMessageFile, unit: Unit) -> TimeEntry | None:
+    """The head of the record of one unit; None when it is invalid, or of another message."""
+    begin, end = file.log.min_offset, file.log.commit_offset
+    if not is_real(unit.log_offset, unit.size) or unit.log_offset < begin or unit.end > end:
         return None
-    head = file.read_records(place, HEAD_BYTES)
-    if points_to_coda(head, 0):
-        place += CODA_BYTES
-        if place + size > log.commit_offset:
-            return None
-        head = file.read_records(place, HEAD_BYTES)
-    found_size, magic, queue_offset, physical_offset = _HEAD.unpack_from(head)
-    if (found_size, queue_offset, physical_offset) != (size, offset, place) or magic not in (MAGIC_V1, MAGIC_V2):
+    head = file.log.read(unit.log_offset, min(PEEK_BYTES, end - unit.log_offset))
+    try:
+        log_offset, store_ms = claimed_record(unit, head)
+    except CorruptRecord:
         return None
-    return TimeEntry(offset, store_time_at(head, 0), place)
+    return TimeEntry(unit.queue_offset, store_ms, log_offset) if log_offset + unit.size <= end else None
 
 
 def _store_ms(entry: TimeEntry) -> int:

@@ -1,15 +1,15 @@
 """WindowCache: windows in memory, weighed to the byte, shared between groups, evicted fairly.
 
 * The sum of the weights never exceeds `max_bytes`.
-* Each window belongs to the group it was fetched for; any group may read it. When room is needed, the group that would
-  hold most gives, its own new window counted. So with n groups nobody who holds at most the n-th part loses anything,
-  whatever the others fetch. A window for which only its own group could make room, and cannot, is not kept.
-* A group gives what it has read before what still waits for it, and the least recently read first.
-* Two TTLs: a window that nobody has read yet is kept longer than one that was read: it was fetched for somebody.
+* Each window belongs to the group it was fetched for; any group may read it. When space is needed, the group that would
+  hold most loses windows, its own new window counted. So with n groups, a group that holds at most the n-th part loses
+  nothing, whatever other groups fetch. A window for which its own group cannot make space is not kept.
+* A group loses read windows before unread ones, and the least recently read first.
+* Two TTLs: an unread window is kept longer than one that was read.
 * A window that goes unread is reported to its owner's read-ahead (`on_unread`).
 
-A reader may keep its `Kept` and go on reading without asking the cache again: it sets `fresh`, which counts as a read
-when room is needed or time is over. A window that is dropped is taken out of its `Kept`, so that nobody holds it.
+A reader may keep its `Kept` and continue reading without a cache lookup: it sets `fresh`, which counts as a read
+on eviction and expiry. A dropped window is removed from its `Kept`, so that no reader holds it.
 
 Threads: everything under one lock, held for dictionary work only. `on_unread` is called outside of it.
 """
@@ -19,10 +19,181 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 
 from tiermq.clock import Clock
-from tiermq.tier.fetch.window import Window
+from tiermq.consumequeue.unit import UNIT_BYTES, is_ext_address
+from tiermq.errors import CorruptSegment
+from tiermq.kernel import WindowPages, check_window
+from tiermq.message.message_filter import MessageFilter
+from tiermq.tier.names import QueueName
+from tiermq.tier.queue.records import split, store_time_at
+from tiermq.tier.queue.units import Unit, iter_units, log_offset_at
+
+OVERHEAD_BYTES = 1024  # Of the objects around the bytes: the window, two views, its place in the cache.
+UNIT_VALUE_BYTES = 232  # Of one decoded unit with the numbers in it.
+
+Piece = tuple[bytes, int, int]
+"""Part of a page: complete records, their number, and the next offset. A tuple, because every get makes one."""
+
+
+class Window:
+    """Consecutive messages of one queue as they came from the tier, checked once, served many times.
+
+    In the tier a queue's records are contiguous, so a page of messages is one slice of the window's bytes.
+
+        units   | u0 | u1 | u2 | ... |            20 bytes each, from queue offset `first_offset` on
+        data    | record 0 | record 1 | ... |     from log offset `log_offset` on
+
+    A window is *plain* when every unit is followed by exactly its record (the kernel checked places, sizes, numbers,
+    owners and body CRCs); then nothing is done per message. Otherwise (a gap, an end mark of a sealed segment,
+    damage) it keeps the list of the units whose records are good (`queue.records`), and of the queue offsets whose
+    messages are damaged: pages end before them, and a page that would begin with one is an error. A gap is passed
+    over: there was no message. Immutable after it is made. `pages` cuts pages out of a plain window, None of any
+    other.
+    """
+
+    __slots__ = (
+        "count", "damaged", "data", "end_offset", "first_offset", "log_offset", "pages", "places", "units",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        first_offset: int,
+        units: bytes | memoryview,
+        data: bytes | memoryview,
+        log_offset: int,
+        owner: QueueName | None = None,
+    ) -> None:
+        """`owner`: the expected topic and queue of the records; None: not checked."""
+        self.first_offset = first_offset
+        self.units = memoryview(units)
+        self.data = memoryview(data)
+        self.log_offset = log_offset
+        self.count = len(units) // UNIT_BYTES
+        self.end_offset = first_offset + self.count
+        self.damaged: list[int] = []
+        self.places: list[Unit] | None = None
+        self.pages: WindowPages | None = None
+        topic, queue_id = owner or ("", 0)
+        if check_window(units, data, log_offset, first_offset, True, topic.encode(), queue_id) == self.count:
+            self.pages = WindowPages(units, data, log_offset, first_offset)
+        else:
+            self.places, self.damaged = split(units, self.data, log_offset, first_offset, owner)
+
+    @property
+    def is_plain(self) -> bool:
+        return self.places is None
+
+    @property
+    def corrupt_count(self) -> int:
+        return len(self.damaged)
+
+    @property
+    def weight(self) -> int:
+        """The bytes that keeping this window costs: of memory that its views keep, also what they do not show."""
+        places = 0 if self.places is None else len(self.places) * UNIT_VALUE_BYTES
+        return _held_bytes(self.units) + _held_bytes(self.data) + places + OVERHEAD_BYTES
+
+    def take(self, offset: int, max_messages: int, max_bytes: int) -> Piece:
+        """Messages from `offset` on, as many as the limits allow, the first one in any case."""
+        if self.pages is not None:
+            return self.pages.take(offset, max_messages, max_bytes)
+        return self.take_matching(offset, max_messages, max_bytes, None)
+
+    def _end_of(self, index: int) -> int:
+        """Where the records of the first `index` units end in the data of a plain window."""
+        if index >= self.count:
+            return len(self.data)
+        return log_offset_at(self.units, index) - self.log_offset
+
+    def take_matching(self, offset: int, max_messages: int, max_bytes: int, chosen: MessageFilter | None) -> Piece:
+        """The same with a filter: by the unit first, then by the record."""
+        parts: list[memoryview] = []
+        total = 0
+        data, base = self.data, self.log_offset
+        end = self._sound_end(offset)
+        for queue_offset, log_offset, size, tags_code in self._units_from(offset):
+            if queue_offset >= end:
+                break
+            if len(parts) >= max_messages:
+                return b"".join(parts), len(parts), queue_offset
+            record = data[log_offset - base : log_offset - base + size]
+            if chosen is not None:
+                # An ext address has no meaning here: ext units stay in the local store.
+                code = None if is_ext_address(tags_code) else tags_code
+                if not chosen.matches_unit(code, None) or not chosen.matches_record(record):
+                    continue
+            if parts and total + size > max_bytes:
+                return b"".join(parts), len(parts), queue_offset
+            parts.append(record)
+            total += size
+        return b"".join(parts), len(parts), end
+
+    def _sound_end(self, offset: int) -> int:
+        """Up to where the messages from `offset` on are good. Raises CorruptSegment when that one is damaged."""
+        if not self.damaged:
+            return self.end_offset
+        index = bisect_left(self.damaged, offset)
+        if index == len(self.damaged):
+            return self.end_offset
+        if self.damaged[index] == offset:
+            raise CorruptSegment(
+                f"the message at queue offset {offset} is damaged in the tier, and is not passed over; "
+                "run `tiermq tier verify`, and `tiermq tier repair --store` where a local store still has it"
+            )
+        return self.damaged[index]
+
+    def _units_from(self, offset: int) -> Iterator[Unit] | list[Unit]:
+        if self.places is not None:
+            return self.places[bisect_left(self.places, offset, key=_queue_offset) :]
+        return iter_units(self.units[(offset - self.first_offset) * UNIT_BYTES :], offset)
+
+    # Times
+
+    def store_time_of(self, offset: int) -> int:
+        """Store time of one message; -1 when it is not in the window or not good."""
+        if not self.first_offset <= offset < self.end_offset:
+            return -1
+        for unit in self._units_from(offset):
+            return self._time_of(unit) if unit.queue_offset == offset else -1
+        return -1
+
+    def first_stored_from(self, timestamp_ms: int) -> int:
+        """The first good message that was stored at the time or later; the window's end without one.
+
+        By halving: store times of a queue do not decrease.
+        """
+        if self.places is not None:
+            at = bisect_left(self.places, timestamp_ms, key=self._time_of)
+            return self.places[at].queue_offset if at < len(self.places) else self.end_offset
+        index = bisect_left(
+            range(self.count), timestamp_ms, key=lambda number: store_time_at(self.data, self._end_of(number))
+        )
+        return self.first_offset + index
+
+    def last_stored_before(self, offset: int) -> tuple[int, int] | None:
+        """(queue offset, store time) of the newest good message before `offset`; None when there is none."""
+        if self.places is not None:
+            at = bisect_left(self.places, offset, key=_queue_offset)
+            unit = self.places[at - 1] if at else None
+            return None if unit is None else (unit.queue_offset, self._time_of(unit))
+        if offset <= self.first_offset:
+            return None
+        return offset - 1, store_time_at(self.data, self._end_of(offset - 1 - self.first_offset))
+
+    def _time_of(self, unit: Unit) -> int:
+        return store_time_at(self.data, unit.log_offset - self.log_offset)
+
+
+def _held_bytes(view: memoryview) -> int:
+    """The length of the memory that a view is a view of."""
+    return memoryview(view.obj).nbytes
+
+
+def _queue_offset(unit: Unit) -> int:
+    return unit.queue_offset
+
 
 UNREAD_FACTOR = 12  # An unread window is kept this many times longer than one that was read.
 
@@ -62,7 +233,7 @@ class _Order:
         self.bytes -= kept.weight
 
     def touch(self, kept: Kept) -> None:
-        """It was read: it goes to the end, from the unread ones if it was there."""
+        """Move it to the end of the read windows, also from the unread ones."""
         self.unread.pop(kept, None)
         self.read[kept] = None
         self.read.move_to_end(kept)
@@ -94,10 +265,6 @@ class WindowCache:
     @property
     def count(self) -> int:
         return len(self._all.read) + len(self._all.unread)
-
-    @property
-    def owner_count(self) -> int:
-        return len(self._owners)
 
     def bytes_of(self, owner: str) -> int:
         """How much a group holds."""
@@ -185,7 +352,7 @@ class WindowCache:
             return next(iter(order.read), None) if order is not None else None
 
     def release(self, kept: Kept) -> None:
-        """Drop one window: everybody has read it."""
+        """Drop one window that all readers have read."""
         with self._lock:
             if kept.window is not None:
                 self._drop(kept)
@@ -247,7 +414,7 @@ class WindowCache:
     def _victim(self, order: _Order, now_ms: int) -> Kept:
         """What a group gives first: what it has read; of what waits for it, what it would reach last.
 
-        A window that was read since it was last looked at goes to the end first: it may be the one being read.
+        A window that was read since the last check is moved to the end first: it may be in use.
         """
         for _ in range(len(order.read)):
             kept = next(iter(order.read))

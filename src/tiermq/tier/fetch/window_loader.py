@@ -1,23 +1,71 @@
-"""WindowLoader: one read of units, one read of records, and nobody fetches the same bytes twice at the same time.
+"""WindowLoader: fetches windows with one read of units and one read of records; concurrent fetches are shared.
 
-Single flight: while a range of a queue is being fetched, everyone who needs an offset in it waits for that fetch.
-An error reaches all of them and is not kept: the next get tries again. Whoever begins a fetch carries it out himself,
-so nobody waits for a thread that waits for him.
+Single flight: while a range of a queue is being fetched, all threads that need an offset in it wait for that fetch.
+An error is raised in all of them and not cached: the next get tries again. The thread that begins a fetch carries it
+out, so there are no deadlocks.
 """
 
 from __future__ import annotations
 
+import resource
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from tiermq.consumequeue.unit import UNIT, UNIT_BYTES
-from tiermq.tier.fetch.back_end_pace import BackEndPace
-from tiermq.tier.fetch.record_split import CODA_BYTES, Reach, careful_reach, points_to_coda, quick_reach
-from tiermq.tier.fetch.window import Window
-from tiermq.tier.fetch.window_cache import Kept, WindowCache
+from tiermq.consumequeue.unit import UNIT_BYTES
+from tiermq.tier.fetch.window_cache import Kept, Window, WindowCache
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
+from tiermq.tier.queue.records import CODA_BYTES, is_coda
+from tiermq.tier.queue.units import Reach, careful_reach, quick_reach, unit_at
+
+# BackendLatency: whether a fetch from the back end is waiting or work.
+#
+# A fetch from a network or a disk is mostly waiting: it is worth doing ahead of the reader, in another thread. A fetch
+# from files that the page cache has is a copy, all work: handing it to another thread costs more than doing it, and the
+# interpreter runs one of the two threads at a time anyway. The URL of the back end does not show which case it is (a
+# directory may be a mounted network share), but the system does: it counts how often a thread gave up the processor
+# because it had to wait. Being interrupted is counted apart, so a busy machine does not look like a slow back end.
+#
+# Each foreground fetch is a sample: it waited, or it did not. One sample can be chance (another thread had the
+# interpreter), so it takes two in a row to change the state. A new back end counts as slow until its first sample.
+#
+# Fetches ahead are no samples: they wait for the interpreter because of the reader, not because of the back end.
+# Threads: any; two samples at once may count as one.
+
+VOTES_MAX = 3
+VOTES_FOR_SLOW = 2
+assert VOTES_FOR_SLOW - 1 > 0, "One vote does not change a settled opinion that it is quick ..."
+assert VOTES_MAX - 1 >= VOTES_FOR_SLOW, "... nor one that it is slow."
+
+_WHOSE = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
+"""Where waits are not counted per thread, every back end counts as slow."""
+
+
+def waits_so_far() -> int:
+    """How often this thread gave up the processor because it had to wait for something."""
+    return resource.getrusage(_WHOSE).ru_nvcsw
+
+
+class BackendLatency:
+    """See the module. One of these for one back end; `is_slow`: fetches wait, so that reading ahead pays."""
+
+    __slots__ = ("_votes", "_waits_so_far", "is_slow")
+
+    def __init__(self, waits_so_far: Callable[[], int] = waits_so_far) -> None:
+        self._waits_so_far = waits_so_far
+        self._votes = VOTES_FOR_SLOW
+        self.is_slow = True
+
+    def begin(self) -> int:
+        """Call before a fetch; pass the result to `end`, in the same thread."""
+        return self._waits_so_far()
+
+    def end(self, begun: int) -> None:
+        """After a fetch that was answered."""
+        vote = 1 if self._waits_so_far() > begun else -1
+        self._votes = max(0, min(VOTES_MAX, self._votes + vote))
+        self.is_slow = self._votes >= VOTES_FOR_SLOW
 
 
 @dataclass(slots=True)
@@ -44,10 +92,10 @@ class WindowLoader:
         self,
         cache: WindowCache,
         note_fetch: Callable[[FlatMessageFile, Window], None] = lambda _file, _window: None,
-        pace: BackEndPace | None = None,
+        pace: BackendLatency | None = None,
     ) -> None:
         self._cache = cache
-        self._pace = pace or BackEndPace()
+        self._pace = pace or BackendLatency()
         self._note_fetch = note_fetch
         self._lock = threading.Lock()
         self._flights: dict[FlatMessageFile, list[Flight]] = {}
@@ -57,8 +105,8 @@ class WindowLoader:
     ) -> Loaded:
         """The window that holds `offset`: kept, on its way, or fetched now. Raises what the fetch raises.
 
-        A fetch takes at most `count` messages and `bytes_max` bytes of records, but one message in any case. `read`
-        says whether somebody is about to read it, or it is fetched ahead of him.
+        A fetch takes at most `count` messages and `bytes_max` bytes of records, but at least one message. `read`:
+        a reader waits for it; otherwise it is fetched ahead.
         """
         while True:
             with self._lock:
@@ -79,7 +127,7 @@ class WindowLoader:
             # It came back shorter than it set out (bytes ran out): this offset is fetched on its own.
 
     def load_ahead(self, file: FlatMessageFile, offset: int, units: bytes, bytes_max: int, owner: str) -> int:
-        """Fetch the messages of `units`, which begin at `offset`, or the first of them; where to go on.
+        """Fetch the messages of `units`, which begin at `offset`, or the first of them; returns the next offset.
 
         What is kept or on its way is passed over, not waited for. Raises what the fetch raises.
         """
@@ -148,15 +196,15 @@ def fetch_window(
 ) -> Window:
     """Two reads: the units of [offset, offset + count), unless they are known, and the records that they point to.
 
-    Where units are damaged or records lie behind end marks, a third one may be needed.
+    Where units are damaged or records are behind end marks, a third one may be needed.
     """
-    owner = file.queue.topic, file.queue.queue_id
-    units = file.read_units(offset, count) if known_units is None else _leading(known_units, count)
+    owner = file.queue.name
+    units = file.units.read_units(offset, count) if known_units is None else _leading(known_units, count)
     log_min, log_end = file.log.min_offset, file.log.commit_offset
     quick = quick_reach(units, log_min, log_end, bytes_max)
     data: bytes | memoryview = b""
     if quick is not None:
-        data = file.read_records(quick.start, quick.end - quick.start)
+        data = file.log.read(quick.start, quick.end - quick.start)
         window = Window(offset, _leading(units, quick.kept), data, quick.start, owner)
         if window.is_plain:
             return window
@@ -164,7 +212,7 @@ def fetch_window(
     if reach.start < 0:
         return Window(offset, units, b"", 0, owner)
     if quick is None or (reach.start, reach.end) != (quick.start, quick.end):
-        data = file.read_records(reach.start, reach.end - reach.start)
+        data = file.log.read(reach.start, reach.end - reach.start)
     data = _with_coda(file, units, reach, data, log_end)
     return Window(offset, _leading(units, reach.kept), data, reach.start, owner)
 
@@ -177,11 +225,11 @@ def _leading(units: bytes | memoryview, count: int) -> bytes | memoryview:
 def _with_coda(
     file: FlatMessageFile, units: bytes | memoryview, reach: Reach, data: bytes | memoryview, log_end: int
 ) -> bytes | memoryview:
-    """The data, and the bytes that are missing when its last record lies behind an end mark."""
+    """The data, and the bytes that are missing when its last record is behind an end mark."""
     for index in range(reach.kept - 1, -1, -1):
-        place, size, _ = UNIT.unpack_from(units, index * UNIT_BYTES)
-        if place + size == reach.end:
-            if points_to_coda(data, place - reach.start) and reach.end + CODA_BYTES <= log_end:
-                return b"".join((data, file.read_records(reach.end, CODA_BYTES)))
+        unit = unit_at(units, index)
+        if unit.end == reach.end:
+            if is_coda(data, unit.log_offset - reach.start) and reach.end + CODA_BYTES <= log_end:
+                return b"".join((data, file.log.read(reach.end, CODA_BYTES)))
             break
     return data

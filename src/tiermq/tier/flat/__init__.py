@@ -1,4 +1,5 @@
-"""Flat files: what a queue's commit log and consume queue look like in the tier, as append-only runs of segments.
+"""Flat files: a queue's commit log and consume queue in the tier, as append-only sequences of segments.
 
-May import `tier.names`, `tier.driver` and `tier.metadata`. Must never know the local store, the index or readers.
+May import `tier.names`, `tier.driver`, `tier.metadata`, `tier.queue` and request types of `tier.index`. Must not depend
+on the local store or on readers.
 """

@@ -5,7 +5,7 @@
 
 Invariants: a segment begins where the one before ends, to the byte; all but the last are wholly committed; every
 segment has its metadata row before its first byte is written, so nothing in the tier is unknown.
-Threads: `lock` guards the list; the queue's one writer appends, commits and rolls; anyone reads.
+Threads: `lock` guards the list; the queue's only writer appends, commits and rolls; any thread reads.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from itertools import pairwise
 
 from tiermq.clock import Clock
 from tiermq.errors import CorruptSegment, IllegalRange, IllegalTransition
+from tiermq.message.layout import PHYSICAL_OFFSET_AT, QUEUE_OFFSET_AT, UNIT_BYTES
 from tiermq.tier.driver.contract import Buffer, TierDriver
 from tiermq.tier.flat.flat_segment import AppendStatus, FlatSegment
-from tiermq.tier.metadata.metadata_store import MetadataStore
+from tiermq.tier.metadata.metadata_store import MetadataStore, SegmentSize
 from tiermq.tier.metadata.metadata_values import NEVER_MS, UNKNOWN_OFFSET, Segment, SegmentStatus
-from tiermq.tier.metadata.segment_rows import SegmentSize
 from tiermq.tier.names import QueueKey, SegmentKey, SegmentType
 
 
@@ -65,7 +65,7 @@ class FlatAppendFile:
 
     @property
     def min_offset(self) -> int:
-        """Where the oldest byte lies; -1 without a segment."""
+        """Offset of the oldest byte; -1 without a segment."""
         segments = self._segments
         return segments[0].base if segments else -1
 
@@ -99,7 +99,7 @@ class FlatAppendFile:
     # Growing
 
     def create_segment(self, base: int, row: Segment | None = None) -> FlatSegment:
-        """Begin the file at `base`, or go on at its end. Durable in the metadata on return; the tier is not asked.
+        """Begin the file at `base`, or continue at its end. Durable in the metadata on return; sends no request.
 
         `row`: what the metadata has of it already.
         """
@@ -129,13 +129,13 @@ class FlatAppendFile:
         begin_offset: int = UNKNOWN_OFFSET,
         end_offset: int = UNKNOWN_OFFSET,
     ) -> AppendStatus:
-        """Take bytes that belong together: they lie in one segment. Rolls when they do not fit the last one."""
+        """Append bytes that must be in one segment. Rolls when they do not fit the last one."""
         if not self.last.has_room_for(len(data)) and not self.roll():
             return AppendStatus.FILE_FULL
         return self.last.append(data, begin_ms, end_ms, begin_offset=begin_offset, end_offset=end_offset)
 
     def commit(self) -> bool:
-        """Make everything appended durable, and say so in the metadata; False when the back end is out of reach."""
+        """Make everything appended durable, and record it in the metadata; False when the back end is unreachable."""
         if not self.write_pending():
             return False
         sizes = self.unrecorded()
@@ -145,7 +145,7 @@ class FlatAppendFile:
         return True
 
     def write_pending(self) -> bool:
-        """The tier's half of a commit: the metadata is told later, of what is `unrecorded`."""
+        """The tier's half of a commit: the metadata record what is `unrecorded` later."""
         return self.is_empty or self.last.commit()
 
     def unrecorded(self) -> list[SegmentSize]:
@@ -178,7 +178,7 @@ class FlatAppendFile:
     def take_rows(self) -> bool:
         """Learn what another process has committed, rolled, sealed or deleted; whether that was anything.
 
-        Only where that process is the writer: whatever waits here is forgotten.
+        Only where that process is the writer: pending bytes here are dropped.
         """
         rows = self._metadata.segments(self.queue, self.type)
         known = {segment.key: segment for segment in self._segments}
@@ -202,7 +202,7 @@ class FlatAppendFile:
         return [segment for segment in self._segments[:-1] if segment.key not in self._sealed]
 
     def seal(self, segment: FlatSegment) -> None:
-        """Seal one of `unsealed`: afterwards it is one object, and the metadata says so."""
+        """Seal one of `unsealed`: afterwards it is one object, and SEALED in the metadata."""
         self._driver.seal(segment.key, crc32=segment.crc32)
         self._metadata.seal_segment(segment.key)
         self._sealed.add(segment.key)
@@ -282,15 +282,10 @@ class FlatAppendFile:
             found.append(segment)
         return found
 
-    def remove_first(self, segment: FlatSegment) -> None:
-        """Delete the oldest segment: hidden from readers first, then its object, then its row. Raises TierError."""
-        self.hide_first(segment)
-        self.finish_deletion(segment.key)
-
     def hide_first(self, segment: FlatSegment) -> None:
-        """Mark the oldest segment as deleted; `finish_deletion` is to follow. The tier is not asked.
+        """Mark the oldest segment as deleted; `finish_deletion` is to follow. Sends no request.
 
-        When the last segment goes, an empty one takes its place at the same end, so that numbering goes on.
+        When the last segment is deleted, an empty one replaces it at the same end, so that numbering continues.
         """
         if not self._segments or self._segments[0] is not segment:
             raise IllegalTransition(f"{segment.key}: expected the oldest segment of its file, found another")
@@ -302,7 +297,7 @@ class FlatAppendFile:
         segment.close()
 
     def destroy(self) -> None:
-        """Delete every segment. Raises TierError when one cannot be deleted; calling it again goes on."""
+        """Delete every segment. Raises TierError when one cannot be deleted; another call continues."""
         for segment in self._segments:
             self._metadata.mark_deleted(segment.key)
             segment.close()
@@ -317,7 +312,7 @@ class FlatAppendFile:
                 self.finish_deletion(row.key)
 
     def finish_deletion(self, key: SegmentKey) -> None:
-        """Of what was marked: the object, then the row. A crash in between leaves a row that says what is to be done.
+        """Delete the object of a marked segment, then its row. A crash in between leaves the marked row.
 
         Raises TierError.
         """
@@ -332,3 +327,66 @@ class FlatAppendFile:
 
 def _known(offset: int) -> int | None:
     return None if offset == UNKNOWN_OFFSET else offset
+
+
+# FlatCommitLog: the records of one queue in the tier, and when its segment is rolled by age.
+
+
+class FlatCommitLog(FlatAppendFile):
+    """A flat file of records. Each record's physical offset is its own offset in this file."""
+
+    def __init__(
+        self, driver: TierDriver, metadata: MetadataStore, queue: QueueKey, max_size: int, clock: Clock
+    ) -> None:
+        super().__init__(driver, metadata, queue, SegmentType.COMMIT_LOG, max_size, clock)
+
+    def first_queue_offset(self) -> int:
+        """The queue offset of the oldest record; -1 while none is committed.
+
+        From the metadata. Only for a tier that RocketMQ wrote it is read from the record, once.
+        """
+        if self.is_empty or self.commit_offset - self.min_offset < PHYSICAL_OFFSET_AT:
+            return -1
+        first = self.segments[0]
+        if first.begin_offset == UNKNOWN_OFFSET:
+            head = first.read(0, PHYSICAL_OFFSET_AT)
+            first.begin_offset = int.from_bytes(head[QUEUE_OFFSET_AT:PHYSICAL_OFFSET_AT], "big", signed=True)
+        return first.begin_offset
+
+
+# FlatConsumeQueue: the units of one queue in the tier. Unit k is at byte 20 * k, as in the local store.
+
+
+class FlatConsumeQueue(FlatAppendFile):
+    """A flat file of 20-byte units; offsets in it are queue offsets times 20."""
+
+    def __init__(
+        self, driver: TierDriver, metadata: MetadataStore, queue: QueueKey, max_size: int, clock: Clock
+    ) -> None:
+        whole = max(1, max_size // UNIT_BYTES) * UNIT_BYTES
+        super().__init__(driver, metadata, queue, SegmentType.CONSUME_QUEUE, whole, clock)
+
+    @property
+    def min_queue_offset(self) -> int:
+        return max(0, self.min_offset) // UNIT_BYTES
+
+    @property
+    def commit_queue_offset(self) -> int:
+        return self.commit_offset // UNIT_BYTES
+
+    @property
+    def append_queue_offset(self) -> int:
+        return self.append_offset // UNIT_BYTES
+
+    @property
+    def room_units(self) -> int:
+        """How many more units the last segment takes."""
+        return self.last.room() // UNIT_BYTES
+
+    def append_units(self, units: Buffer, begin_ms: int, end_ms: int) -> AppendStatus:
+        """Take units for the next commit, all or none. FILE_FULL: they pass the segment's end, part them and roll."""
+        return self.last.append(units, begin_ms, end_ms)
+
+    def read_units(self, queue_offset: int, count: int) -> bytes | memoryview:
+        """Up to `count` committed units from `queue_offset` on."""
+        return self.read(queue_offset * UNIT_BYTES, count * UNIT_BYTES)

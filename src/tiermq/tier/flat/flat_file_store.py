@@ -1,22 +1,31 @@
 """FlatFileStore: every queue that is in the tier, by key.
 
-Opening it reads the metadata and asks the tier nothing, so a back end that is down does not keep a store from starting;
-each queue compares itself with the tier before its first write (`recover`), or when `recover_all` is run.
-Threads: any thread may find or create; the maps are changed under `_lock`, and a queue is opened under its `name_lock`.
+Opening it reads the metadata and sends no request to the tier, so a back end that is down does not prevent a start;
+each queue is compared with the tier before its first write (`recover`), or by `recover_all`. Threads: any thread may
+find or create; the maps are changed under `_lock`, and a queue is opened under its `name_lock`.
+
+`rebuild_from` reads committed records back for an index that missed them: the records of the consume queue's units,
+from the entry of the sparse time index that precedes the wanted log offset.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 
 from tiermq.clock import Clock
+from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import CorruptSegment, TierError
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
+from tiermq.tier.index.index_coverage import QueueTail
+from tiermq.tier.index.index_request import IndexRequest, index_requests
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.names import INDEX_TOPIC, QueueKey
+from tiermq.tier.names import INDEX_TOPIC, QueueKey, QueueName
+from tiermq.tier.queue.records import RecordBatch
+from tiermq.tier.queue.units import log_range, runs_of_records, unit_at
 
 _log = logging.getLogger(__name__)
 
@@ -43,17 +52,17 @@ class FlatFileStore:
         self._log_segment_bytes = log_segment_bytes
         self._queue_segment_bytes = queue_segment_bytes
         self._lock = threading.Lock()
-        self._name_locks: dict[tuple[str, int], threading.Lock] = {}
-        self._files: dict[tuple[str, int], FlatMessageFile] = {}
+        self._name_locks: dict[QueueName, threading.Lock] = {}
+        self._files: dict[QueueName, FlatMessageFile] = {}
         self._of_topic: dict[str, tuple[FlatMessageFile, ...]] = {}
-        self.damaged: dict[tuple[str, int], CorruptSegment] = {}
+        self.damaged: dict[QueueName, CorruptSegment] = {}
         for queue in metadata.queues():
             key = queue.key
             if key.cluster == cluster and key.broker == broker and key.topic != INDEX_TOPIC:
                 try:
                     self._keep(self._open(key))
-                except CorruptSegment as error:  # One queue's damage is no reason to do without the others.
-                    self.damaged[(key.topic, key.queue_id)] = error
+                except CorruptSegment as error:  # Other queues stay usable.
+                    self.damaged[key.name] = error
                     _log.error("queue %s of the tier cannot be used: %s", key.logical_path, error)
 
     def _open(self, key: QueueKey) -> FlatMessageFile:
@@ -70,7 +79,7 @@ class FlatFileStore:
         return self._files.get((topic, queue_id))
 
     def find_or_create(self, topic: str, queue_id: int) -> FlatMessageFile:
-        """The queue's file; a new one gets its rows and asks the tier nothing. Raises CorruptSegment."""
+        """The queue's file; a new one gets its rows; sends no request. Raises CorruptSegment."""
         found = self.find(topic, queue_id)
         if found is not None:
             return found
@@ -92,7 +101,7 @@ class FlatFileStore:
         return self._of_topic.get(topic, ())
 
     def name_lock(self, topic: str, queue_id: int) -> threading.Lock:
-        """The lock of a queue that has no file to lock: while it is held, nobody opens one of that name."""
+        """The lock of a queue that has no file to lock: while it is held, no thread opens one of that name."""
         with self._lock:
             return self._name_locks.setdefault((topic, queue_id), threading.Lock())
 
@@ -116,7 +125,7 @@ class FlatFileStore:
         return left
 
     def destroy(self, topic: str, queue_id: int) -> bool:
-        """Delete a queue from the tier; False when there is none. Raises TierError; calling it again goes on."""
+        """Delete a queue from the tier; False when there is none. Raises TierError; another call continues."""
         file = self.find(topic, queue_id)
         if file is None:
             return False
@@ -130,3 +139,57 @@ class FlatFileStore:
         """Let commits under way end, and take nothing more; False when one outlasted `timeout_s`."""
         ended = [file.close(timeout_s) for file in self]
         return all(ended)
+
+
+UNITS_PER_READ = 4_096
+
+
+def rebuild_from(files: FlatFileStore) -> Callable[[QueueKey, int], Iterator[IndexRequest]]:
+    """The `rebuild` of an IndexStore over these queues; nothing for a queue that does not exist.
+
+    A queue that cannot be opened is an error: it may have records to index.
+    """
+
+    def rebuild(queue: QueueKey, from_offset: int) -> Iterator[IndexRequest]:
+        damage = files.damaged.get(queue.name)
+        if damage is not None:
+            raise damage
+        file = files.find(*queue.name)
+        return iter(()) if file is None else committed_requests(file, from_offset)
+
+    return rebuild
+
+
+def queue_tails(files: FlatFileStore) -> list[QueueTail]:
+    """The committed end of each queue, for `IndexStore.start`. Sends no request."""
+    return [
+        QueueTail(file.queue.topic, file.topic.id, file.queue.queue_id, file.log.commit_offset)
+        for file in files
+        if file.initialised
+    ]
+
+
+def committed_requests(file: FlatMessageFile, from_offset: int) -> Iterator[IndexRequest]:
+    """An index request for each committed record from tier offset `from_offset` on, in order. Raises TierError."""
+    offset = max(_queue_offset_before(file, from_offset), file.min_offset)
+    while offset < file.commit_offset:
+        units = file.units.read_units(offset, UNITS_PER_READ)
+        for first, run in runs_of_records(units, offset):
+            yield from _requests_of_run(file, first, run, from_offset)
+        offset += len(units) // UNIT_BYTES
+
+
+def _queue_offset_before(file: FlatMessageFile, log_offset: int) -> int:
+    entries = file.time_entries()
+    at = bisect_right(entries, log_offset, key=lambda entry: entry.log_offset)
+    return entries[at - 1].queue_offset if at else 0
+
+
+def _requests_of_run(file: FlatMessageFile, first: int, run: memoryview, from_offset: int) -> Iterator[IndexRequest]:
+    if unit_at(run, -1).log_offset < from_offset:
+        return
+    start, end = log_range(run)
+    batch = RecordBatch.of_bytes(file.log.read(start, end - start), run, first)
+    for request in index_requests(batch, file.queue.topic, file.topic.id, file.queue.queue_id):
+        if request.tier_offset >= from_offset:
+            yield request

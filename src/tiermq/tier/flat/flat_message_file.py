@@ -6,11 +6,10 @@ A commit writes records, then units, then the metadata rows; each step is repeat
                       crash here: adopted at next start       crash here: taken from the tier
 
 Invariants: every committed unit points to a committed record; queue offsets in [min_offset, commit_offset) can be read,
-less the recorded gaps; messages keep the queue offsets that they have in the local store; what is pending lies in the
-last segment of each file, because a roll waits for the commit.
-A gap (messages that were gone before they could be copied) is recorded and the numbering goes on behind it: the consume
-queue is filled with pre-blank units, older history stays.
-Threads: one writer (dispatcher or job) under `lock`; any number of readers.
+less the recorded gaps; messages keep the queue offsets that they have in the local store; pending bytes are in the last
+segment of each file, because a roll waits for the commit. A gap (messages that were gone before they could be copied)
+is recorded and the numbering continues behind it: the consume queue is filled with pre-blank units, older history
+stays. Threads: one writer (dispatcher or job) under `lock`; any number of readers.
 """
 
 from __future__ import annotations
@@ -20,18 +19,16 @@ from collections import deque
 from collections.abc import Callable
 
 from tiermq.clock import Clock
-from tiermq.consumequeue.unit import PRE_BLANK, UNIT, UNIT_BYTES
+from tiermq.consumequeue.unit import PRE_BLANK, UNIT_BYTES
 from tiermq.errors import IllegalTransition, StoreClosed
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.flat.flat_commit_log import FlatCommitLog
-from tiermq.tier.flat.flat_consume_queue import FlatConsumeQueue
+from tiermq.tier.flat.flat_file import FlatCommitLog, FlatConsumeQueue
 from tiermq.tier.flat.flat_segment import AppendStatus
 from tiermq.tier.flat.queue_recovery import QueueRecovery
-from tiermq.tier.flat.record_batch import CollectedRecords, RecordBatch, store_time_at
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.metadata.metadata_values import NEVER_MS, Gap, TimeEntry, Topic
-from tiermq.tier.metadata.time_index import DEFAULT_STRETCH, entry_for_commit
+from tiermq.tier.metadata.metadata_values import DEFAULT_STRETCH, NEVER_MS, Gap, TimeEntry, Topic, entry_for_commit
 from tiermq.tier.names import QueueKey, SegmentType
+from tiermq.tier.queue.records import CollectedRecords, RecordBatch, store_time_at
 
 BLANK_RUN_UNITS = 65_536
 
@@ -62,13 +59,13 @@ class FlatMessageFile:
         self.committed: deque[RecordBatch] = deque()
         self._destroyed = False
         self._recovered = self.units.is_empty and self.log.is_empty
-        self.compared = False  # Whether the tier has confirmed, in this life, what the metadata says.
+        self.compared = False  # Whether this process has compared the metadata with the tier.
 
     # Bounds
 
     @property
     def initialised(self) -> bool:
-        """Whether the queue has a place where its first message goes."""
+        """Whether the queue has its first offset."""
         return not self.units.is_empty
 
     @property
@@ -91,16 +88,16 @@ class FlatMessageFile:
 
     @property
     def taken_offset(self) -> int:
-        """Behind the newest message whose record is known to lie in the tier, be its unit there or not.
+        """Behind the newest message whose record is in the tier, with or without its unit.
 
-        Whoever has lost its local store must not give these numbers to other messages.
+        A broker that lost its local store must not assign these offsets again.
         """
         ends = [segment.end_offset for segment in self.log.segments] if self.initialised else []
         return max([self.commit_offset, *ends])
 
     @property
     def unindexed_offset(self) -> int | None:
-        """The oldest message that is committed and that the index has not been given yet; None: there is none."""
+        """The oldest committed message that is not indexed yet; None: all are."""
         try:
             return self.committed[0].first_offset
         except IndexError:
@@ -116,7 +113,7 @@ class FlatMessageFile:
 
     @property
     def begin_ms(self) -> int:
-        """Store time of the oldest message; -1 when there is none. From the metadata, without a request."""
+        """Store time of the oldest message; -1 without messages. From the metadata, without a request."""
         times = [file.begin_ms for file in (self.log, self.units) if file.begin_ms != NEVER_MS]
         return max(times, default=-1)
 
@@ -125,7 +122,7 @@ class FlatMessageFile:
     def init(self, queue_offset: int) -> None:
         """Let the queue begin at `queue_offset`. Only once. Durable in the metadata on return, both files or none.
 
-        The tier is asked only when an earlier life of the queue is still to be deleted (raises TierError).
+        Sends requests only when an earlier queue of that name is still to be deleted (raises TierError).
         """
         if self.initialised:
             raise IllegalTransition(f"{self.queue.logical_path}: it begins at {self.units.min_queue_offset} already")
@@ -176,11 +173,11 @@ class FlatMessageFile:
     def _log_room(self, batch: RecordBatch) -> int:
         """How much of a batch the commit log takes: an empty segment takes one record of any size."""
         last = self.log.last
-        return max(last.room(), UNIT.unpack_from(batch.units)[1]) if last.append_position == 0 else last.room()
+        return max(last.room(), batch.place(0)[1]) if last.append_position == 0 else last.room()
 
     def _make_room(self, batch: RecordBatch) -> bool:
-        """Roll whatever cannot take the first record of a batch; False when what waits could not be committed."""
-        size = UNIT.unpack_from(batch.units)[1]
+        """Roll files that have no room for the first record of a batch; False when a commit before it failed."""
+        size = batch.place(0)[1]
         if not self.log.last.has_room_for(size) and not (self.commit() and self.log.roll()):
             return False
         return bool(self.units.room_units) or (self.commit() and self.units.roll())
@@ -236,7 +233,7 @@ class FlatMessageFile:
             return True
 
     def _new_time_entries(self) -> list[TimeEntry]:
-        """Of each stretch of what is being committed, its first message, unless the stretch before has room for all."""
+        """Time index entries for the records that are being committed (`entry_for_commit`)."""
         entries: list[TimeEntry] = []
         last = self._last_entry
         for batch in self._uncommitted:
@@ -252,7 +249,7 @@ class FlatMessageFile:
         return entries
 
     def discard_pending(self) -> int:
-        """Forget what waits, to give its memory back; how many bytes. The tier is asked before the next write."""
+        """Drop pending bytes to free memory; returns their number. The next write asks the tier first."""
         with self.lock:
             dropped = self.log.discard_pending() + self.units.discard_pending()
             self._uncommitted.clear()
@@ -260,9 +257,9 @@ class FlatMessageFile:
             return dropped
 
     def skip_to(self, queue_offset: int, reason: str) -> Gap | None:
-        """Go on at `queue_offset`, because the messages before it are gone for good; the gap is recorded.
+        """Continue at `queue_offset`, because the messages before it are lost; the gap is recorded.
 
-        None when the back end is out of reach. Whatever was done by then counts: calling it again goes on.
+        None when the back end is unreachable; another call continues.
         """
         with self.lock:
             if not self.commit():
@@ -295,13 +292,7 @@ class FlatMessageFile:
         with self.lock:
             return self.commit() and self.log.roll()
 
-    # Reading
-
-    def read_units(self, queue_offset: int, count: int) -> bytes | memoryview:
-        return self.units.read_units(queue_offset, count)
-
-    def read_records(self, log_offset: int, length: int) -> bytes | memoryview:
-        return self.log.read(log_offset, length)
+    # What the metadata knows besides
 
     def gaps(self) -> list[Gap]:
         return self._metadata.gaps(self.queue)
@@ -335,23 +326,24 @@ class FlatMessageFile:
             self._recovered = self.compared = True
 
     def trust_metadata(self) -> None:
-        """Somebody who owns the queue has recovered it and says in the metadata where it ends: ask the tier nothing."""
+        """The queue's owner has recovered it, and the metadata have its end: recovery sends no request."""
         self._recovered = self.compared = True
 
     def doubt(self) -> None:
-        """Something may have been written that the metadata does not know: ask the tier before the next write."""
+        """Bytes may have been written that the metadata lack: compare with the tier before the next write."""
         self._recovered = False
 
     def take_rows(self) -> bool:
-        """Learn what another process has committed to the queue; whether that was anything. It must be the writer."""
+        """Load what another process, the queue's writer, has committed; whether there was anything."""
         with self.lock:
             self._uncommitted.clear()
             changed = [self.log.take_rows(), self.units.take_rows()]
             self._last_entry = self._metadata.last_time_entry(self.queue)
+            self.topic = self._metadata.topic(self.queue.topic) or self.topic
             return any(changed)
 
     def compare(self) -> bool:
-        """Whether the tier has all that the metadata says, asked without changing anything. Raises TierError."""
+        """Whether the tier has all that the metadata record. Changes nothing. Raises TierError."""
         if not self.compared and self.initialised:
             ends = [self._driver.size(part.last.key) >= part.last.commit_position for part in (self.log, self.units)]
             self.compared = all(ends)
@@ -360,7 +352,7 @@ class FlatMessageFile:
     # The end
 
     def destroy(self, on_step: Callable[[], None] = lambda: None) -> None:
-        """Delete the queue's bytes and rows: units first, so that nobody finds a record that is going."""
+        """Delete the queue's bytes and rows: units first, so that no reader finds a record that is being deleted."""
         with self.lock:
             self._destroyed = True
             self.units.destroy()

@@ -4,13 +4,13 @@
     |  durable in the tier  |  pending, in memory      |                       |
 
 Invariants: pending bytes are exactly [commit_position, append_position); a commit writes them at commit_position, which
-moves only when the driver says that they are durable. A commit whose answer was lost is repeated as it was: the driver
-finds its own bytes and appends only what is missing, so nothing is ever sent to a shifted place.
+moves only when the driver has acknowledged them. A commit whose response was lost is repeated unchanged: the driver
+finds the same bytes and appends only what is missing.
 Times are those of the records: both NEVER_MS until the first append. Offsets are the queue offsets of the messages in
 it, [begin_offset, end_offset), where the owner gives them. The checksum covers the committed bytes; None: not known.
 `sums` are those of blocks, of the first committed bytes at least; a read compares the blocks that it touches.
-Bytes [confirmed_from, commit_position) were confirmed by a checksum of the back end's own, in this process' life.
-Threads: appending is guarded by `_append_lock`; one commit at a time, a second one is told False.
+Bytes [confirmed_from, commit_position) were confirmed by a checksum of the back end in this process.
+Threads: appending is guarded by `_append_lock`; one commit at a time, a second one returns False.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tiermq.tier.block_sums import BlockSums
 from tiermq.tier.driver.contract import Buffer, TierDriver
 from tiermq.tier.metadata.metadata_values import NEVER_MS, UNKNOWN_OFFSET, Segment
 from tiermq.tier.names import SegmentKey
+from tiermq.tier.queue.tier_queue import DAMAGE_ADVICE
 
 PENDING_BUFFERS_MAX = 10_000
 SUMS_READ_MAX = 16 * 1024 * 1024
-DAMAGE_ADVICE = "run `tiermq tier verify`, and `tiermq tier repair --store` where a local store still has the messages"
 
 
 class AppendStatus(enum.Enum):
-    """What became of an append. Nothing was taken unless it says SUCCESS."""
+    """Result of an append. Nothing was appended unless it is SUCCESS."""
 
     SUCCESS = 0
     BUFFER_FULL = 1
@@ -57,7 +57,7 @@ class FlatSegment:
         self.end_offset = segment.end_offset
         self.commit_position = segment.size
         self.append_position = segment.size
-        self.recorded_position = segment.size  # How far the metadata's row goes.
+        self.recorded_position = segment.size  # The size in the metadata's row.
         self.crc32: int | None = 0 if segment.size == 0 else segment.crc32
         self.sums = _sums_of(segment)
         self.confirmed_from = segment.size
@@ -167,7 +167,7 @@ class FlatSegment:
             self._commit_lock.release()
 
     def discard_pending(self) -> int:
-        """Forget what waits, and how many bytes it was. The caller asks the tier afterwards what of it landed."""
+        """Drop pending bytes; returns their number. The caller asks the tier afterwards which part is stored."""
         with self._commit_lock, self._append_lock:
             dropped = self.pending_bytes
             self._pending.clear()
@@ -186,7 +186,7 @@ class FlatSegment:
         try:
             return self._read_checked(self._driver.read, position, length)
         except CorruptSegment:
-            # Not from a cache: what is stored may be right. If it is not, the error says so.
+            # Bypass caches: the stored bytes may be correct. If not, this raises.
             return self._read_checked(self._driver.reread, position, length)
 
     def _read_checked(
@@ -217,7 +217,7 @@ class FlatSegment:
             self.crc32 = self.sums.whole()
 
     def take_row(self, row: Segment) -> bool:
-        """Be as long as the metadata says, by whoever wrote the rest; False when it says less than is known here."""
+        """Take the size of the metadata, after another process wrote; False when it is smaller than the size here."""
         if row.size < self.commit_position:
             return False
         with self._append_lock:

@@ -1,35 +1,81 @@
 """QueueRecovery: one queue's two files brought to the same end, after a crash or when pending bytes were given up.
 
-What is decided is in `segment_recovery`; here it is asked and done.
+    metadata knows            units beyond it                  records without units            torn
+    |-------------------------|--------------------------------|--------------------------------|~~~~~|
+    recorded                  every unit must continue the     whole records get their units    trimmed
+                              chain of records                 from their own bytes
+
+The commit log is written before the consume queue, and the metadata's row after both. So what the metadata record is
+durable, and behind it are at most the bytes of commits since then. Units are accepted as long as they continue the
+chain; at the first that does not, a write was torn. Records behind the last unit are accepted as long as they are
+complete, intact and in order: nothing is uploaded twice. Torn bytes are trimmed, never bytes that the metadata or a
+unit cover: if those are missing, the tier lost them, which is an error and not repaired here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from tiermq.consumequeue.unit import PRE_BLANK, UNIT, UNIT_BYTES
+from tiermq.consumequeue.unit import PRE_BLANK, UNIT_BYTES
 from tiermq.errors import CorruptSegment, TierUnavailable
-from tiermq.message import HeadKind, read_head
+from tiermq.message.layout import RECORD_BYTES_MIN
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.flat.flat_append_file import FlatAppendFile
-from tiermq.tier.flat.flat_commit_log import FlatCommitLog
-from tiermq.tier.flat.flat_consume_queue import FlatConsumeQueue
-from tiermq.tier.flat.record_batch import RecordBatch
-from tiermq.tier.flat.segment_recovery import (
-    accept_units,
-    adopt_records,
-    intact_units,
-    read_window,
-    runs_of_records,
-)
+from tiermq.tier.flat.flat_file import FlatAppendFile, FlatCommitLog, FlatConsumeQueue
 from tiermq.tier.metadata.metadata_values import UNKNOWN_OFFSET, Gap
+from tiermq.tier.queue.records import RecordBatch, RecordHeads, derive_units, read_window
+from tiermq.tier.queue.units import iter_units, log_range, runs_of_records, unit_at
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """How many units of a tail continue the chain, and where the record of the last of them ends."""
+
+    count: int
+    log_end: int
+
+
+def accept_units(
+    tail: bytes | memoryview, queue_offset: int, log_offset: int, log_end: int, gaps: Sequence[Gap]
+) -> Accepted:
+    """The leading units of `tail`, the first of which is that of `queue_offset`, whose record begins at `log_offset`.
+
+    A blank unit is accepted inside of a recorded gap. A record may begin later than the one before ends: an upload of
+    RocketMQ that was repeated leaves bytes that no unit knows.
+    """
+    count = 0
+    for unit in iter_units(tail, queue_offset):
+        if tail[count * UNIT_BYTES : (count + 1) * UNIT_BYTES] == PRE_BLANK:
+            if not any(gap.from_offset <= unit.queue_offset < gap.to_offset for gap in gaps):
+                break
+        elif unit.log_offset < log_offset or unit.size < RECORD_BYTES_MIN or unit.end > log_end:
+            break
+        else:
+            log_offset = unit.end
+        count += 1
+    return Accepted(count, log_offset)
+
+
+def intact_units(units: bytes | memoryview, derived: bytes) -> int:
+    """How many leading units agree with their records; `derived` are the units made from the records.
+
+    A tags code may differ, because the writer of the unit chose it; but not by missing its last bytes.
+    """
+    count = 0
+    for at in range(0, min(len(units), len(derived)), UNIT_BYTES):
+        unit, expected = bytes(units[at : at + UNIT_BYTES]), derived[at : at + UNIT_BYTES]
+        is_torn = unit != expected and expected.startswith(unit.rstrip(b"\0"))
+        if is_torn or unit[:12] != expected[:12]:
+            break
+        count += 1
+    return count
 
 
 class QueueRecovery:
     """Used once, by the queue's one writer, while nothing is pending and both files have a segment.
 
-    `note` is told of every record that the metadata does not know yet; `commit` makes durable, in the tier and in the
-    metadata, what was noted so far, and says False when the back end is out of reach.
+    `note` is called with every record that the metadata lack; `commit` makes the records noted so far durable, in the
+    tier and in the metadata, and returns False when the back end is unreachable.
     """
 
     def __init__(
@@ -52,7 +98,7 @@ class QueueRecovery:
     def run(self) -> None:
         """Bring both files to the same end; the last units may be pending afterwards.
 
-        Raises TierUnavailable, after which it can be begun anew, and CorruptSegment.
+        Raises TierUnavailable, after which it can be repeated, and CorruptSegment.
         """
         for file in (self.log, self.units):
             file.last.set_size(file.last.recorded_position)  # An attempt that failed half way has left its own guess.
@@ -77,7 +123,7 @@ class QueueRecovery:
             raise CorruptSegment(
                 f"{segment.key}: expected the {segment.commit_position} bytes that were committed, found {size} in the "
                 "tier; nothing is written to this queue until the tier has them again: `tiermq tier verify` "
-                "says what is missing, `tiermq tier repair --store DIR` brings back what a local store still has"
+                "lists what is missing, `tiermq tier repair --store DIR` restores what a local store still has"
             )
         return size
 
@@ -86,36 +132,28 @@ class QueueRecovery:
         if self.units.commit_offset > self.units.min_offset:
             unit = self.units.read(self.units.commit_offset - UNIT_BYTES, UNIT_BYTES)
             if unit != PRE_BLANK:
-                place, size, _ = UNIT.unpack(unit)
-                return int(place) + int(size)
+                return unit_at(unit, 0).end
             return log_known
         return self._first_without_unit(log_known)
 
     def _first_without_unit(self, log_known: int) -> int:
-        """Where the first record lies that should have a unit, when there is none at all; the known end without one.
+        """Offset of the first record without a unit, in a queue without units; else the known end.
 
-        A restore knows of records whose writer died before it wrote the queue's first units.
+        A restore finds records whose writer died before it wrote the queue's first units.
         """
-        position, wanted = self.log.last.base, self.units.append_queue_offset
-        while position < log_known:
-            window = read_window(self._read_log, position, log_known)
-            at = 0
-            while at < len(window) and (head := read_head(window, at)).kind is HeadKind.OK:
-                if head.queue_offset >= wanted:
-                    return position + at if head.queue_offset == wanted else log_known
-                at += head.size
-            if at == 0:
-                break
-            position += at
+        wanted = self.units.append_queue_offset
+        for head in RecordHeads(self._read_log, self.log.last.base, log_known):
+            if head.queue_offset >= wanted:
+                return head.physical_offset if head.queue_offset == wanted else log_known
         return log_known
 
     def _read_log(self, offset: int, length: int) -> memoryview:
-        """Bytes of the log's last segment, also of those that nobody has vouched for yet."""
+        """Bytes of the log's last segment, also those that are not checked yet."""
         segment = self.log.last
         return self._driver.read(segment.key, offset - segment.base, length)
 
     def _found(self, batch: RecordBatch, end: int) -> None:
-        """Records that landed without our knowing: they have times, a place in the index, and an end."""
+        """Note records that the metadata lack, for times, index and end."""
         segment = self.log.last
         segment.set_size(max(segment.commit_position, end - segment.base))
         segment.note_found(batch.begin_ms, batch.end_ms, batch.first_offset, batch.next_offset)
@@ -133,26 +171,25 @@ class QueueRecovery:
         tail = self._driver.read(segment.key, known, whole - known) if whole > known else memoryview(b"")
         accepted = accept_units(tail, offset, start, self._log_end, self._gaps)
         batches, taken = self._check_records(tail[: accepted.count * UNIT_BYTES], offset)
-        ends = [UNIT.unpack_from(batch.units, len(batch.units) - UNIT_BYTES) for batch in batches]
-        start = max([start, *(place + length for place, length, _ in ends)])
+        ends = [log_range(batch.units)[1] for batch in batches]
+        start = max([start, *ends])
         if taken < accepted.count:
             self._require_records(start, accepted.log_end, offset + taken)
         if known + taken * UNIT_BYTES < size:
             self._driver.trim(segment.key, known + taken * UNIT_BYTES)
         segment.set_size(known + taken * UNIT_BYTES)
-        for batch, (place, length, _) in zip(batches, ends, strict=True):
+        for batch, end in zip(batches, ends, strict=True):
             segment.note_found(batch.begin_ms, batch.end_ms, UNKNOWN_OFFSET, UNKNOWN_OFFSET)
-            self._found(batch, place + length)
+            self._found(batch, end)
         return start
 
     def _check_records(self, tail: memoryview, offset: int) -> tuple[list[RecordBatch], int]:
         """The records of a tail's units, as far as they are whole and intact, and how many units that makes."""
         batches = []
         for first, units in runs_of_records(tail, offset):
-            place = UNIT.unpack_from(units)[0]
-            last_place, last_size, _ = UNIT.unpack_from(units, len(units) - UNIT_BYTES)
-            data = self._read_log(place, last_place + last_size - place)
-            intact = intact_units(units, adopt_records(data, place, first))
+            start, end = log_range(units)
+            data = self._read_log(start, end - start)
+            intact = intact_units(units, derive_units(data, start, first))
             if intact:
                 batches.append(RecordBatch.of_bytes(data, bytes(units[: intact * UNIT_BYTES]), first))
             if intact < len(units) // UNIT_BYTES:
@@ -162,15 +199,14 @@ class QueueRecovery:
     def _require_records(self, start: int, claimed: int, offset: int) -> None:
         """A unit may be torn; then the records are there without it. If they are not, they were damaged later."""
         while start < claimed:
-            units = adopt_records(read_window(self._read_log, start, self._log_end), start, offset)
+            units = derive_units(read_window(self._read_log, start, self._log_end), start, offset)
             if not units:
                 raise CorruptSegment(
                     f"{self.log.queue.logical_path}: its consume queue points to records up to {claimed}, but the one "
                     f"at {start} of its commit log is damaged; run `tiermq tier verify`"
                 )
             offset += len(units) // UNIT_BYTES
-            place, size, _ = UNIT.unpack_from(units, len(units) - UNIT_BYTES)
-            start = place + size
+            start = log_range(units)[1]
 
     # Records without units
 
@@ -178,14 +214,13 @@ class QueueRecovery:
         """Give whole records behind the last unit their units; where they end."""
         while start < self._log_end:
             data = read_window(self._read_log, start, self._log_end)
-            units = memoryview(adopt_records(data, start, self.units.append_queue_offset))
+            units = memoryview(derive_units(data, start, self.units.append_queue_offset))
             if not units:
                 break
             if self.units.room_units == 0 and not (self._commit() and self.units.roll()):
                 raise self.units.last.last_error or TierUnavailable(f"{self.units.last.key}: it could not be committed")
             units = units[: self.units.room_units * UNIT_BYTES]
-            place, size, _ = UNIT.unpack_from(units, len(units) - UNIT_BYTES)
-            end = int(place) + int(size)
+            end = log_range(units)[1]
             batch = RecordBatch.of_bytes(data[: end - start], bytes(units), self.units.append_queue_offset)
             self.units.append_units(batch.units, batch.begin_ms, batch.end_ms)
             self._found(batch, end)

@@ -1,21 +1,41 @@
-"""CompactedIndex: one index file in the tier, asked by key hash with two small reads.
+"""CompactedIndex: one index file in the tier, queried by key hash with two small reads.
 
-The number of slots is the file's own; today's configuration has no say. Whoever uploaded the file knows it, and after a
-start the companion tells it, which is asked for once anyway for its times. It is believed when the file has exactly the
-size that follows. A file without such a companion (RocketMQ's) costs its first question one more read, of the file's
-beginning: the first slot says where the slots end, and the object's size must agree.
+The number of slots is a property of the file, not of the configuration. After a start it comes from the companion
+object, which is read once anyway for its times, and counts if the file has exactly the resulting size. A file without
+such a companion (RocketMQ's) costs its first query one more read, of the file's beginning: the position in the first
+slot is the end of the slots, and the object's size must agree.
 
-Beside the object lies a small companion, `<path of the segment>.tiermq.json`: the facts that the format has no field
-for (the oldest store time, the topics in the file, checksums of its blocks: `block_sums`) and the coverage of the whole
-index at that moment. It makes the tier self-describing: whoever loses his disk knows from it where indexing has to go
-on. RocketMQ's files have none.
+The companion, `<path of the segment>.tiermq.json`, has the facts that the format has no field for (the oldest store
+time, the topics in the file, checksums of its blocks: `block_sums`) and the coverage of the whole index at that moment.
+After the loss of a disk it shows where indexing continues. RocketMQ's files have none.
+
+The life of one index file, from the first item to the tier.
+
+    UNSEALED ──full, old──► SEALED ──copied to the tier──► UPLOAD
+        └──────────────────────┴──────────────┬──────────────┘
+                                           SHUTDOWN     closed, expired, or removed because it was empty
+
+UNSEALED and SEALED answer from the local file, UPLOAD from the tier. A query that has an entry in hand while it moves
+on gets its answer from wherever the items are: the tier's copy is known before the local file is let go.
 """
 
 from __future__ import annotations
 
+import enum
+from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
-from tiermq.errors import CorruptRecord, CorruptSegment, IllegalRange, StoreDamaged, TierError
+from tiermq.clock import EVER_MS
+from tiermq.errors import (
+    CorruptRecord,
+    CorruptSegment,
+    IllegalRange,
+    IllegalTransition,
+    StoreClosed,
+    StoreDamaged,
+    TierError,
+)
 from tiermq.tier.block_sums import BlockSums
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.index.index_coverage import CoverageRecord
@@ -30,9 +50,9 @@ from tiermq.tier.index.index_item import (
     decode_header,
     decode_run,
 )
-from tiermq.tier.index.index_write_file import FileFacts, Selected, is_in_time
+from tiermq.tier.index.index_write_file import FileFacts, IndexWriteFile, Selected, is_in_time
 from tiermq.tier.metadata.metadata_values import Segment
-from tiermq.tier.names import OBJECT_SUFFIX, SegmentKey
+from tiermq.tier.names import OBJECT_SUFFIX, QueueKey, SegmentKey, SegmentType
 
 RUN_READ_BYTES = ITEM_BYTES * 1024
 """How much of a slot's run is read at once. Few slots have more; of those the newest items come first."""
@@ -44,16 +64,16 @@ def companion_name(key: SegmentKey) -> str:
 
 
 class CompactedIndex:
-    """One uploaded index file. Immutable, but for what it remembers of the tier's answers; any thread may ask."""
+    """One uploaded index file. Immutable, except for cached reads; any thread may query."""
 
     __slots__ = ("_companion", "_driver", "_slots", "_sums", "segment")
 
     def __init__(self, driver: TierDriver, segment: Segment, slots: int = 0, sums: BlockSums | None = None) -> None:
-        """`slots` and `sums`: where they are known; else the companion is asked for them."""
+        """`slots` and `sums`: where they are known; else the companion is read for them."""
         self._driver = driver
         self._sums = sums
         self._slots = slots  # 0: not known yet.
-        self._companion: CoverageRecord | bool | None = False  # False: not asked yet; None: there is none.
+        self._companion: CoverageRecord | bool | None = False  # False: not read yet; None: there is no companion.
         self.segment = segment
 
     @property
@@ -65,7 +85,7 @@ class CompactedIndex:
         return self.segment.begin_ms
 
     def companion(self) -> CoverageRecord | None:
-        """What was written beside the file; None for a file of RocketMQ's. Asks the tier once.
+        """The companion object; None for a file of RocketMQ. Read from the tier once.
 
         Raises what the driver raises, and CorruptSegment for a companion that cannot be read.
         """
@@ -82,7 +102,7 @@ class CompactedIndex:
         return self._companion
 
     def facts(self) -> FileFacts | None:
-        """What the companion says of this file; None when nobody can tell. Raises what the driver raises."""
+        """The facts in the companion; None without a companion. Raises what the driver raises."""
         try:
             companion = self.companion()
         except CorruptSegment:
@@ -92,7 +112,7 @@ class CompactedIndex:
         return next((facts for facts in companion.files if facts.begin_ms == self.begin_ms), None)
 
     def slots(self) -> int:
-        """The file's own slot count, by the file itself. Raises CorruptSegment when the object is no index file."""
+        """The slot count, read from the file. Raises CorruptSegment when the object is no index file."""
         if self._slots == 0:
             header, first_position = self._read_start()
             slots = (first_position - HEADER_BYTES) // SLOT_BYTES
@@ -107,11 +127,11 @@ class CompactedIndex:
         return self._slots
 
     def _told_slots(self) -> int:
-        """The slot count that the companion tells, of a file that nobody has looked at; 0 when none fits its size."""
+        """The slot count of the companion, for a file not read yet; 0 when it does not fit the file's size."""
         try:
             facts = self.facts()
         except TierError:
-            return 0  # The file itself can tell; when the tier is out of reach, that will be said there.
+            return 0  # The file is read instead, which raises if the tier is unreachable.
         if facts is None or facts.slots < 1 or facts.item_count < 1:
             return 0
         return facts.slots if compacted_bytes(facts.slots, facts.item_count) == self.segment.size else 0
@@ -130,7 +150,7 @@ class CompactedIndex:
         return self._sums.read(self.key.path, partial(self._driver.read, self.key), position, length)
 
     def select(self, key_hash: int, max_count: int, begin_ms: int, end_ms: int) -> Selected:
-        """Items of a hash whose records may lie in the time range, newest first.
+        """Items of a hash whose records may be in the time range, newest first.
 
         Raises SegmentMissing, TierUnavailable, CorruptSegment.
         """
@@ -159,3 +179,103 @@ class CompactedIndex:
                 break
             read_bytes *= 4
         return Selected(found, has_more=position < end)
+
+
+# The part of MetadataStore that the index uses.
+#
+# Every change is durable when the call returns. A deletion marks the row, then removes the object, then the row, so
+# that a crash in between leaves the marked row.
+
+
+class IndexRows(Protocol):
+    """See `tiermq.tier.metadata.metadata_store.MetadataStore`."""
+
+    def put_segment(self, segment: Segment) -> None:
+        """Store the segment exactly as given, replacing a row of the same key."""
+
+    def segments(self, queue: QueueKey, type: SegmentType | None = None) -> list[Segment]:  # noqa: A002
+        """The live segments of a queue, by type and base."""
+        ...
+
+    def segments_being_deleted(self) -> list[Segment]:
+        """The segments whose deletion has begun and is not finished."""
+        ...
+
+    def mark_deleted(self, key: SegmentKey) -> None:
+        """Mark the segment, before its object is deleted."""
+
+    def delete_segment(self, key: SegmentKey) -> bool:
+        """Delete the row, after the object."""
+        ...
+
+
+class IndexState(enum.Enum):
+    """Where a file is in its life."""
+
+    UNSEALED = "UNSEALED"
+    SEALED = "SEALED"
+    UPLOAD = "UPLOAD"
+    SHUTDOWN = "SHUTDOWN"
+
+
+_NEXT = {
+    IndexState.UNSEALED: {IndexState.SEALED, IndexState.SHUTDOWN},
+    IndexState.SEALED: {IndexState.UPLOAD, IndexState.SHUTDOWN},
+    IndexState.UPLOAD: {IndexState.SHUTDOWN},
+    IndexState.SHUTDOWN: set(),
+}
+
+
+@dataclass(slots=True, eq=False)
+class IndexEntry:
+    """One file in the index store's table. Its state changes under the store's lock only."""
+
+    begin_ms: int
+    state: IndexState
+    local: IndexWriteFile | None = None
+    remote: CompactedIndex | None = None
+    sealed_record: CoverageRecord | None = None  # What was indexed when the file was sealed.
+
+    def move(self, state: IndexState) -> None:
+        """Go to `state`; raises IllegalTransition where the diagram has no arrow."""
+        if state not in _NEXT[self.state]:
+            raise IllegalTransition(
+                f"index file {self.begin_ms}: expected one of {sorted(next_.value for next_ in _NEXT[self.state])} "
+                f"after {self.state.value}, was asked for {state.value}"
+            )
+        self.state = state
+
+    def newest_ms(self) -> int:
+        """No message of the file was stored after; -1 of an empty one. Known without asking the tier."""
+        if self.remote is not None:
+            return self.remote.segment.end_ms
+        facts = self._local_facts()
+        return EVER_MS if facts is None else facts.newest_ms if facts.item_count else -1
+
+    def oldest_ms(self) -> int:
+        """No message of the file was stored before; 0 when that is unknown.
+
+        Begin is when the file was created: its messages are older. How much older, only an uploaded file's companion
+        has, which is read once.
+        """
+        try:
+            facts = self._local_facts() if self.remote is None else self.remote.facts()
+        except TierError:
+            return 0  # Asking one file too many is better than missing what it holds.
+        return 0 if facts is None else facts.oldest_ms
+
+    def _local_facts(self) -> FileFacts | None:
+        try:
+            return None if self.local is None else self.local.facts()
+        except StoreClosed:
+            return None
+
+    def select(self, key_hash: int, max_count: int, begin_ms: int, end_ms: int) -> Selected:
+        """Items of a hash, newest first, from wherever they are now. Raises what the driver raises."""
+        if self.local is not None:
+            found = self.local.select(key_hash, max_count, begin_ms, end_ms)
+            if found is not None:
+                return found
+        if self.remote is not None:
+            return self.remote.select(key_hash, max_count, begin_ms, end_ms)
+        return Selected([], has_more=False)

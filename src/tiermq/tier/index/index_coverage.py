@@ -1,6 +1,6 @@
 """Which records are indexed: the one thing that lets a crash lose nothing and double nothing.
 
-A queue's records lie one behind the other in its tier commit log, and are put into the index in that order. So what is
+A queue's records are contiguous in its tier commit log, and are put into the index in that order. So what is
 indexed of a queue is everything before `end`, less some holes:
 
     0 ------------- hole.start ~~~~~~~~~~~ hole.stop ------------- end
@@ -8,19 +8,19 @@ indexed of a queue is everything before `end`, less some holes:
 
 * A put at or behind `end` is new and moves `end`. A put before it is a repetition and changes nothing.
 * A hole is what an earlier life of the process committed to the tier and did not get into the index. It is filled
-  from its start on, by reading the tier, while new puts go on behind it.
-* A hole may be OPEN: nobody knows yet where the next new put will be. The first one closes it.
-* The first put of a queue since the start that lies beyond `end` leaves a hole: what lies between may be committed
+  from its start on, by reading the tier, while new puts continue behind it.
+* A hole may be OPEN: the offset of the next new put is not known yet. The first one closes it.
+* The first put of a queue since the start that is beyond `end` leaves a hole: in between may be committed
   records. Later ones do not, because then the dispatcher has been here all the time: what it skipped is garbage that
   an upload left, of which no consume-queue unit knows.
 
 Below `doubtful_end` the index is RocketMQ's. It drops keys when a file is full, so that a message may be there which no
-query finds; nobody knows before the records are read again, which is what `reindex` makes a hole for.
+query finds; only reading the records again shows it, which is what `reindex` makes a hole for.
 
-A queue is of one topic id: a topic that was deleted and made again begins anew, and so do its offsets.
+A queue has one topic id: a topic that was deleted and created again starts over, with new offsets.
 
 `CoverageRecord` is a moment of all queues together with the local files that hold the items of that moment. It is
-written in one piece, after those files were synced; whatever it does not speak of did not happen:
+written atomically, after those files were synced; what it does not contain does not count:
 
     { "version": 1, "next_base": 0, "is_base_known": true,
       "files":  [ {"begin_ms", "slots", "capacity", "item_count", "slot_count", "oldest_ms", "newest_ms",
@@ -36,18 +36,22 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from tiermq.errors import StoreDamaged
 from tiermq.tier.index.index_write_file import FileFacts
+from tiermq.tier.names import QueueName
 
 RECORD_VERSION = 1
 FIELDS = {"version", "next_base", "is_base_known", "files", "queues", "doubtful"}
 _SEAL = re.compile(rb',"crc32":(\d{1,10})}$')
 OPEN = (1 << 63) - 1
-"""The stop of a hole that nobody has closed yet."""
+"""The stop of a hole that is not closed yet."""
+
+LogRange = tuple[int, int]
+"""Offsets [start, stop) of a queue's commit log."""
 
 
 class CoverageDamaged(StoreDamaged):
@@ -78,10 +82,10 @@ class QueueCoverage:
     end: int = 0
     holes: list[Hole] = field(default_factory=list)
     is_live: bool = False  # Has seen a put since the start.
-    doubtful_end: int = 0  # What lies before was indexed by somebody who may have dropped keys.
+    doubtful_end: int = 0  # Before it RocketMQ indexed, which may have dropped keys.
 
     def open_hole(self) -> None:
-        """Say that records behind `end` may be committed without being indexed."""
+        """Open a hole behind `end`: records there may be committed and not indexed."""
         if not self.is_live and not any(hole.stop == OPEN for hole in self.holes):
             self.holes.append(Hole(self.end, OPEN))
 
@@ -103,7 +107,7 @@ class QueueCoverage:
             self.holes.append(Hole(start, tier_offset))
 
     def wants(self, tier_offset: int) -> bool:
-        """Whether a record that was read back lies in the first hole."""
+        """Whether a record that was read back is in the first hole."""
         return bool(self.holes) and self.holes[0].start <= tier_offset < self.holes[0].stop
 
     def note_filled(self, tier_offset: int, size: int) -> None:
@@ -133,9 +137,6 @@ class QueueCoverage:
     def is_complete(self) -> bool:
         """Whether every record is indexed for certain."""
         return not self.holes and self.doubtful_end == 0
-
-
-QueueName = tuple[str, int]
 
 
 class Coverage:
@@ -297,3 +298,81 @@ def open_sealed(data: bytes, where: str) -> CoverageRecord:
     if odd:  # Its checksum, by another name.
         raise CoverageDamaged(f"{where}: expected the index coverage, found fields that it does not have: {odd}")
     return record
+
+
+# What a coverage lacks, as ranges of a queue's log
+
+
+def uncovered(known: QueueCoverage | None, topic_id: int, log: LogRange) -> list[LogRange]:
+    """Ranges of the log that a coverage does not speak for, in order. `known` of another topic id covers nothing."""
+    if known is None or known.topic_id != topic_id:
+        return [log] if log[0] < log[1] else []
+    missing = [(0, known.doubtful_end), *known.holes, (known.end, log[1])]
+    return joined((max(start, log[0]), min(stop, log[1])) for start, stop in missing)
+
+
+def joined(ranges: Iterable[LogRange]) -> list[LogRange]:
+    """The ranges in order, those that touch made one, empty ones left out."""
+    found: list[LogRange] = []
+    for start, stop in sorted(each for each in ranges if each[0] < each[1]):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(stop, found[-1][1]))
+        else:
+            found.append((start, stop))
+    return found
+
+
+def in_both(one: Sequence[LogRange], other: Sequence[LogRange]) -> list[LogRange]:
+    """What is in both."""
+    return joined((max(a, c), min(b, d)) for a, b in one for c, d in other)
+
+
+def without(ranges: Sequence[LogRange], done: Iterable[LogRange]) -> list[LogRange]:
+    """What is left of the ranges when others were done."""
+    left = list(ranges)
+    for start, stop in done:
+        left = [part for a, b in left for part in ((a, min(b, start)), (max(a, stop), b)) if part[0] < part[1]]
+    return joined(left)
+
+
+def coverage_of(left: Sequence[LogRange], topic_id: int, log: LogRange) -> QueueCoverage:
+    """The coverage of a queue of whose log these ranges are missing: the last one is behind its end, others holes."""
+    if left and left[-1][1] >= log[1]:
+        return QueueCoverage(topic_id, left[-1][0], [Hole(*hole) for hole in left[:-1]])
+    return QueueCoverage(topic_id, log[1], [Hole(*hole) for hole in left])
+
+
+def with_queues(record: CoverageRecord, queues: Mapping[QueueName, QueueCoverage]) -> CoverageRecord:
+    """The record with other coverages of some queues; the older ones are not needed."""
+    coverage = Coverage({**record.coverage().queues, **queues})
+    return CoverageRecord.of(coverage, record.files, record.next_base)
+
+
+def covered_more(
+    known: QueueCoverage | None, topic_id: int, log: LogRange, done: Iterable[LogRange], *, trust_doubtful: bool = False
+) -> QueueCoverage:
+    """The coverage of a queue with the log `log` after the ranges `done` were indexed, too.
+
+    `trust_doubtful`: what RocketMQ indexed stays as doubtful as it is; otherwise it counts as missing.
+    """
+    doubtful_end = 0
+    if trust_doubtful and known is not None and known.topic_id == topic_id:
+        doubtful_end, known = known.doubtful_end, replace(known, doubtful_end=0)
+    found = coverage_of(without(uncovered(known, topic_id, log), done), topic_id, log)
+    found.doubtful_end = doubtful_end
+    return found
+
+
+def either(one: QueueCoverage, other: QueueCoverage | None) -> QueueCoverage:
+    """What one of two coverages of a queue has, both of which are true. Of two lives of its topic the later counts.
+
+    Doubtful is what neither has for certain.
+    """
+    if other is None or one.topic_id != other.topic_id:
+        return one if other is None or one.topic_id > other.topic_id else other
+    log = (0, max(one.end, other.end))
+    sure = [replace(each, doubtful_end=0) for each in (one, other)]
+    missing = in_both(*(uncovered(each, one.topic_id, log) for each in sure))
+    found = coverage_of(missing, one.topic_id, log)
+    found.doubtful_end = min(one.doubtful_end, other.doubtful_end)
+    return found

@@ -13,10 +13,11 @@
 
 All big-endian. Invariants:
 
-* Open: item n (from 1 on; number 0 is never used) lies at 28 + 8*S + 32*n, so a file for N items is
-  28 + 8*S + 32*N bytes long and holds N - 1 of them. Along a chain numbers only fall.
-* Compacted: items stand grouped by slot in slot order, newest first within a slot; an empty slot holds the position
-  that has been reached and length 0. The whole is 28 + 8*S + 28*items bytes long; the first slot's position tells S.
+* Open: item n (from 1 on; number 0 is never used) is at 28 + 8*S + 32*n, so a file for N items is
+  28 + 8*S + 32*N bytes long and holds N - 1 of them. Along a chain numbers decrease.
+* Compacted: items are grouped by slot in slot order, newest first within a slot; an empty slot holds the position
+  that has been reached and length 0. The whole is 28 + 8*S + 28*items bytes long; S follows from the first slot's
+  position.
 * Begin is the wall clock at the file's creation and its name. Seconds count from it, cut toward zero, and are negative
   for records stored before it: an item knows the time of its record to less than a second, on either side of zero.
   A file merged of others begins in the last millisecond of a minute, and its items know their time to three seconds.
@@ -32,6 +33,7 @@ from typing import Any, NamedTuple
 
 from tiermq.errors import CorruptRecord
 from tiermq.kernel import key_hashes
+from tiermq.kernel.index_reader import TIME_TOLERANCE_MS
 
 HEADER = struct.Struct(
     ">"
@@ -72,7 +74,6 @@ CAPACITY_DEFAULT = 20_000_000
 POSITION_MAX = (1 << 31) - 1  # Slots of the compacted form hold positions as i32.
 SECONDS_MAX = (1 << 31) - 1
 SECONDS_MIN = -(1 << 31)
-TIME_TOLERANCE_MS = 999
 MINUTE_MS = 60_000
 MERGED_TOLERANCE_MS = 2_997
 """Of items that were cut twice: to the second of the file that they come from, of which the first one lasts two, and
@@ -121,7 +122,7 @@ def compacted_bytes(slots: int, item_count: int) -> int:
 
 
 def decode_header(data: Any) -> IndexHeader:
-    """The header at the start of `data`. Raises CorruptRecord when there is none."""
+    """The header at the start of `data`. Raises CorruptRecord when it is invalid."""
     if len(data) < HEADER_BYTES:
         raise CorruptRecord(f"expected {HEADER_BYTES} bytes of an index header, found {len(data)}")
     header = IndexHeader._make(HEADER.unpack_from(data))
@@ -130,18 +131,6 @@ def decode_header(data: Any) -> IndexHeader:
             f"expected the header of a tier index file (magic {MAGIC_BEGIN} or {MAGIC_END}), found {header}"
         )
     return header
-
-
-def encode_item(item: IndexItem) -> bytes:
-    """The 28 bytes that both forms share."""
-    return ITEM.pack(*item)
-
-
-def decode_item(data: Any) -> IndexItem:
-    """The item that `data` is. Raises CorruptRecord for fewer bytes than an item has."""
-    if data is None or len(data) < ITEM_BYTES:
-        raise CorruptRecord(f"expected the {ITEM_BYTES} bytes of an index item, found {data and len(data)}")
-    return IndexItem._make(ITEM.unpack_from(data))
 
 
 def decode_run(data: Any) -> Iterator[IndexItem]:
@@ -180,5 +169,5 @@ def low_32_bits(topic_id: int) -> int:
 
 
 def distinct(keys: Iterable[str]) -> tuple[str, ...]:
-    """The keys of a message without repetitions, in their order, and without empty ones, which nobody can ask for."""
+    """The keys of a message without repetitions, in their order, and without empty ones, which cannot be queried."""
     return tuple(dict.fromkeys(key for key in keys if key))

@@ -1,10 +1,10 @@
 """Asking the index for a key: which files, in which order, and which of their items are true.
 
-An item is a promise, not an answer: hashes collide, times are cut to seconds, topics come back under other ids, and
-messages expire. Each candidate is therefore checked against the message itself, through a callback.
+An item is a candidate, not a result: hashes collide, times are cut to seconds, topics are created again with other ids,
+and messages expire. So each candidate is checked against its message, through a callback.
 
-Files are asked newest first, a few at a time. The search ends as soon as enough messages are found and no file or item
-that is left can hold a newer one; so a query over years with a small limit touches few files.
+Files are queried newest first, a few at a time. The search ends as soon as enough messages are found and no file or
+item that is left can hold a newer one; so a query over years with a small limit touches few files.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from tiermq.errors import TierMQError
+from tiermq.tier.index.compacted_index import IndexEntry, IndexState
 from tiermq.tier.index.index_item import IndexItem, index_hash, low_32_bits
-from tiermq.tier.index.index_state import IndexEntry, IndexState
 
 Answer = TypeVar("Answer")
 
 FILES_AT_ONCE = 8
 MORE_FACTOR = 4
 ITEMS_MIN = 1024
-"""A file is asked for this many items at least: they come with one read, and the newest put need not be the newest."""
+"""A file is queried for at least this many items: they need one read, and the last put may not be the newest."""
 
 ITEMS_MAX = 1 << 20
-"""A file is not asked for more items of one hash than this."""
+"""The most items of one hash that a file is queried for."""
 
 SECOND_LOOKS = 32
-"""When enough is found, so many more messages are read that may have been stored later in the same second."""
+"""How many more messages are read, when enough are found, that may have been stored later in the same second."""
 
 
 class Candidate(NamedTuple):
@@ -52,14 +52,14 @@ class Candidate(NamedTuple):
 
 
 class MessageKeys(NamedTuple):
-    """What the message at a candidate's place really says."""
+    """The keys and the store time of a candidate's message."""
 
     keys: Collection[str]
     store_ms: int
 
 
 class IndexHit(NamedTuple):
-    """A message that has the key: where its record lies in its queue's tier commit log, and when it was stored."""
+    """A message that has the key: the offset of its record in its queue's tier commit log, and its store time."""
 
     topic_id: int
     queue_id: int
@@ -74,7 +74,7 @@ FetchKeys = Callable[[str, Candidate], MessageKeys | None]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked for. `topic_id` None: of any life of the topic."""
+    """A query. `topic_id` None: any topic of that name."""
 
     topic: str
     key: str
@@ -124,7 +124,7 @@ def _outcome(task: Callable[[], Answer]) -> Answer | TierMQError:
 
 
 class IndexSearch:
-    """One query under way. Belongs to the thread that asked."""
+    """The state of one query. Belongs to its thread."""
 
     def __init__(self, question: Question, fetch_keys: FetchKeys | None, pool: QueryPool) -> None:
         self._question = question
@@ -136,7 +136,7 @@ class IndexSearch:
         self._failures: list[TierMQError] = []
 
     def run(self, entries: Sequence[IndexEntry]) -> QueryAnswer:
-        """Ask the files that can have answers."""
+        """Query the files that can have results."""
         question = self._question
         if question.max_count <= 0 or question.begin_ms > question.end_ms:
             return QueryAnswer()
@@ -155,7 +155,7 @@ class IndexSearch:
         return self._hits[self._question.max_count - 1].store_ms if enough else self._question.begin_ms
 
     def _ask_files(self, entries: Sequence[IndexEntry]) -> None:
-        """Ask some files, and ask those again for more that had more, while what they gave was not enough."""
+        """Query some files, and those with more items again while the results do not suffice."""
         limit = max(self._question.max_count, ITEMS_MIN)
         while entries:
             answers = self._pool.run([partial(self._select, entry, limit) for entry in entries])
@@ -163,7 +163,7 @@ class IndexSearch:
             unfinished: list[IndexEntry] = []
             for entry, answer in zip(entries, answers, strict=True):
                 if isinstance(answer, TierMQError):
-                    if entry.state is not IndexState.SHUTDOWN:  # Else it expired while it was asked.
+                    if entry.state is not IndexState.SHUTDOWN:  # Else it expired meanwhile.
                         self._failures.append(answer)
                     continue
                 found, has_more = answer

@@ -1,15 +1,15 @@
 """Opening the local index files after a stop of any kind.
 
-* `compacting/` is thrown away: its files are made again.
+* `compacting/` is deleted: its files are created again.
 * `0000` and `1111`, names of an old RocketMQ, become the begin time in their header; without one they are deleted.
 * A file whose begin time has a row in the metadata is in the tier: the crash came before it was removed.
-* With a coverage record: a file it lists is cut to what it says; a file it does not list was made later, and what it
-  held will be indexed again, so it goes.
+* With a coverage record: a listed file is cut to its recorded item count; any other file was created later, and is
+  deleted: its records will be indexed again.
 * Without one the files are RocketMQ's: each is adopted, torn items dropped.
-* A record that is damaged, or a listed file that is missing or damaged: nobody can say any more which records the
-  local files hold. That is told, all of it goes, and what was indexed since the last upload is indexed again from the
-  tier, as after the loss of a disk.
-* A file without items is of no use to anybody and goes (RocketMQ uploads it as an empty object).
+* A damaged coverage record, or a listed file that is missing or damaged: the contents of the local files are unknown.
+  That is logged, all of them are deleted, and what was indexed since the last upload is indexed again from the tier,
+  as after the loss of a disk.
+* A file without items is deleted (RocketMQ uploads it as an empty object).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tiermq.errors import CorruptRecord, StoreDamaged
 from tiermq.files.file_access import FileAccess
 from tiermq.tier.index.index_coverage import CoverageDamaged, CoverageRecord, open_sealed
 from tiermq.tier.index.index_item import HEADER_BYTES, decode_header, open_file_bytes
-from tiermq.tier.index.index_upload import COMPACTING_DIRECTORY
 from tiermq.tier.index.index_write_file import FileFacts, IndexWriteFile
 
 log = logging.getLogger(__name__)
 
 INDEX_DIRECTORY = "tiered_index_file"
+COMPACTING_DIRECTORY = "compacting"
 RECORD_NAME = "coverage.tiermq.json"
 LEGACY_NAMES = ("0000", "1111")
 
@@ -53,7 +53,7 @@ def recover_files(
 ) -> RecoveredFiles:
     """Bring the directory into order and open what is in it. Changes are durable on return.
 
-    `uploaded` are the begin times that have a row; slots and capacity are those of files that nobody recorded.
+    `uploaded` are the begin times that have a row; slots and capacity are those of files without a record.
     """
     access.make_directories(directory)
     _clear(access, os.path.join(directory, COMPACTING_DIRECTORY))
@@ -146,8 +146,8 @@ def _of_kept_files(
 ) -> dict[int, CoverageRecord]:
     """The records of sealed files; those of files that are gone are removed.
 
-    One that tells of more items than its file was cut to was written right before a crash: the file is not sealed, and
-    what the record says was indexed is not.
+    A record with more items than its file was cut to was written right before a crash: then the file is not sealed, and
+    the record does not count.
     """
     found: dict[int, CoverageRecord] = {}
     for begin_ms, record in sealed.items():

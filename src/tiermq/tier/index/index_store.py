@@ -11,8 +11,8 @@ What is promised:
 * A back end that is down delays uploads and makes queries of uploaded files incomplete; it stops neither put nor start
   nor close.
 
-Threads: any thread may put, sync and query. The upkeep runs in one thread of its own, or, for tests and simulations,
-in whoever calls `run_once`.
+Threads: any thread may put, sync and query. The upkeep runs in a separate thread, or, for tests and simulations,
+in the caller of `run_once`.
 """
 
 from __future__ import annotations
@@ -22,34 +22,33 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tiermq.clock import Clock, SystemClock
+from tiermq.clock import HOUR_MS, Clock, SystemClock
 from tiermq.errors import StoreClosed, TierMQError
 from tiermq.files.file_access import FileAccess
 from tiermq.service import Service
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.flat.record_batch import RecordBatch
+from tiermq.tier.index.compacted_index import IndexRows, IndexState
 from tiermq.tier.index.index_coverage import Coverage, QueueTail
-from tiermq.tier.index.index_fragment import IndexFragment
 from tiermq.tier.index.index_item import CAPACITY_DEFAULT, SLOTS_DEFAULT
 from tiermq.tier.index.index_query import FetchKeys, IndexSearch, QueryAnswer, QueryPool, Question
 from tiermq.tier.index.index_recovery import INDEX_DIRECTORY, recover_files
-from tiermq.tier.index.index_rows import IndexRows
-from tiermq.tier.index.index_state import IndexState
+from tiermq.tier.index.index_request import IndexRequest, PutOutcome
 from tiermq.tier.index.index_table import IndexTable
 from tiermq.tier.index.index_upkeep import (
-    HOUR_MS,
+    CHUNK_BYTES,
     IndexUpkeep,
+    IndexUploader,
     IsUnneeded,
     Rebuild,
     RetentionMs,
     UpkeepCounts,
     UpkeepRules,
+    UploadStopped,
     live_segments,
 )
-from tiermq.tier.index.index_upload import CHUNK_BYTES, IndexUploader, UploadStopped
 from tiermq.tier.index.index_write_file import check_shape
-from tiermq.tier.index.put_request import IndexRequest, PutOutcome
 from tiermq.tier.names import QueueKey, index_queue
+from tiermq.tier.queue.records import RecordBatch
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +58,7 @@ CLOSE_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
-    """RocketMQ's: tieredStoreIndexFileMaxHashSlotNum, tieredStoreIndexFileMaxIndexNum. The others are ours."""
+    """RocketMQ's: tieredStoreIndexFileMaxHashSlotNum, tieredStoreIndexFileMaxIndexNum. The other settings are ours."""
 
     slots: int = SLOTS_DEFAULT
     capacity: int = CAPACITY_DEFAULT
@@ -99,10 +98,10 @@ class IndexStore:
         is_delete_enabled: Callable[[], bool] = lambda: True,
         may_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`root` is the store's root directory; files lie in its `tiered_index_file`.
+        """`root` is the store's root directory; files are in its `tiered_index_file`.
 
         `is_unneeded` decides which uploaded files go; without it, the age of their newest message by `retention_ms`.
-        `may_write` says whether the broker's tier is this process's: if not, nothing is uploaded or deleted in it.
+        `may_write` returns whether this process owns the broker's tier: if not, nothing is uploaded or deleted in it.
         """
         self._settings = settings or IndexSettings()
         check_shape(self._settings.slots, self._settings.capacity)
@@ -140,12 +139,12 @@ class IndexStore:
         catch_up: bool = False,
         trust_foreign: bool = True,
     ) -> None:
-        """Open the local files and go on where the last life ended. Asks nothing of the tier.
+        """Open the local files and continue where the last process ended. Sends no request.
 
         `tails` are the queues that have records in the tier; what of them is not indexed is read back later, by the
         upkeep, or now with `catch_up` (after a restore, which reads the tier anyway). Raises StoreDamaged, DiskFull,
         and with `catch_up` what the tier raises. `trust_foreign=False`: index files that RocketMQ uploaded do not
-        count, because its topic ids are lost; everything is indexed anew.
+        count, because its topic ids are lost; everything is indexed again.
         """
         tails = tuple(tails)
         segments = live_segments(self._rows, self._queue)
@@ -177,10 +176,10 @@ class IndexStore:
             self._thread.start()
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S, *, upload_open: bool = False) -> bool:
-        """Stop within `timeout_s`, whatever the tier does; True when nothing is left to upload.
+        """Stop within `timeout_s`, also if the tier hangs; True when nothing is left to upload.
 
-        What was put is durable on return. Sealed files that did not make it into the tier stay local and go on at the
-        next start, as does the open file, unless `upload_open` asks to seal it as RocketMQ does.
+        What was put is durable on return. Sealed files that were not uploaded stay local and continue at the next
+        start, as does the open file, unless `upload_open` seals it as RocketMQ does.
         """
         if not self._is_open:
             return True
@@ -237,10 +236,6 @@ class IndexStore:
         """The same for all records of a batch, in order, and faster: SUCCESS or SHUTDOWN. Raises DiskFull."""
         return self._table.put_batch(batch, topic, topic_id, queue_id) if self._is_open else PutOutcome.SHUTDOWN
 
-    def put_fragment(self, fragment: IndexFragment) -> PutOutcome:
-        """The same for records whose keys another process collected: SUCCESS or SHUTDOWN. Raises DiskFull."""
-        return self._table.put_fragment(fragment) if self._is_open else PutOutcome.SHUTDOWN
-
     def sync(self) -> None:
         """Make everything put so far durable."""
         self._upkeep.sync()
@@ -277,11 +272,6 @@ class IndexStore:
         return self._table.hole_count()
 
     @property
-    def is_caught_up(self) -> bool:
-        """Whether nothing waits to be read back; False while a crash's or a lost disk's holes are being filled."""
-        return self._table.coverage.is_base_known and self.hole_count == 0
-
-    @property
     def is_complete(self) -> bool:
         """Whether it has caught up, and nothing of its content is RocketMQ's, which drops keys now and then."""
         return self._table.is_complete()
@@ -291,9 +281,9 @@ class IndexStore:
         return self._table.is_complete(topic)
 
     def reindex(self) -> int:
-        """Index anew what RocketMQ had indexed; of how many queues. Raises what the tier raises.
+        """Index again what RocketMQ had indexed; returns the number of queues. Raises what the tier raises.
 
-        The upkeep reads all records of those queues back; `is_complete` tells when it has.
+        The upkeep reads all records of those queues back; then `is_complete` is true.
         """
         if not self._is_open:
             raise StoreClosed("expected an open index, found it closed; start the store first")
@@ -305,11 +295,11 @@ class IndexStore:
     # Upkeep
 
     def seal(self) -> bool:
-        """End the open file now, so that the upkeep uploads it; False when there is none."""
+        """End the open file now, so that the upkeep uploads it; False without an open file."""
         return self._table.seal_current()
 
     def run_once(self) -> float:
-        """One round of upkeep. Each step has its chance, whatever became of the others; returns how long to rest."""
+        """One round of upkeep. Every step runs, also after another failed; returns how long to rest."""
         self._attempt(self._upkeep.settle_base)
         has_more = self._attempt(self._upkeep.fill_holes)
         self._attempt(self._upkeep.roll_old)
@@ -332,7 +322,7 @@ class IndexStore:
             continue
 
     def _attempt(self, step: Callable[[], object]) -> bool:
-        """Do a step; what it says, and False when it failed."""
+        """Run a step; its result, or False when it failed."""
         try:
             return bool(step())
         except UploadStopped:

@@ -19,18 +19,16 @@ from typing import NamedTuple
 from tiermq.clock import Clock
 from tiermq.files.file_access import FileAccess
 from tiermq.kernel import key_hashes, put_tier_keys
-from tiermq.tier.flat.record_batch import RecordBatch
-from tiermq.tier.index.compacted_index import CompactedIndex
-from tiermq.tier.index.index_coverage import Coverage, CoverageRecord, QueueName, QueueTail
-from tiermq.tier.index.index_fragment import IndexFragment
+from tiermq.tier.index.compacted_index import CompactedIndex, IndexEntry, IndexState
+from tiermq.tier.index.index_coverage import Coverage, CoverageRecord, QueueTail
 from tiermq.tier.index.index_item import distinct
-from tiermq.tier.index.index_state import IndexEntry, IndexState
+from tiermq.tier.index.index_request import IndexRequest, PutOutcome, request_of
 from tiermq.tier.index.index_write_file import FileFacts, IndexWriteFile
-from tiermq.tier.index.put_request import IndexRequest, PutOutcome
-from tiermq.tier.index.record_requests import request_of
+from tiermq.tier.names import QueueName
+from tiermq.tier.queue.records import RecordBatch
 
 _NO_FILE = bytearray(28)
-"""For the kernel while there is no file: it has no room, so only records without keys are passed."""
+"""For the kernel while there is no file: it is full, so only records without keys are accepted."""
 
 
 class Moment(NamedTuple):
@@ -81,7 +79,7 @@ class IndexTable:
     def load(
         self, coverage: Coverage, files: Sequence[IndexWriteFile], sealed_records: dict[int, CoverageRecord]
     ) -> None:
-        """Take over what recovery opened: the newest goes on unless it is full or was sealed, others are SEALED."""
+        """Take over what recovery opened: the newest stays open unless full or sealed, the rest are SEALED."""
         with self._lock:
             self.coverage = coverage
             for file in files:
@@ -127,7 +125,7 @@ class IndexTable:
             return next((entry for entry in self._entries if entry.state is state), None)
 
     def moment(self) -> Moment | None:
-        """What a record would say now; None once the table is shut."""
+        """The coverage record of this moment; None once the table is closed."""
         with self._lock:
             if self._is_shut:
                 return None
@@ -175,40 +173,6 @@ class IndexTable:
                 done += 1
         return PutOutcome.SUCCESS
 
-    def put_fragment(self, fragment: IndexFragment) -> PutOutcome:
-        """Put the keys of committed records that were collected elsewhere, as `put_batch` would put the records.
-
-        What of it is indexed already is passed over, and what no file can take too. Raises DiskFull; after a failure
-        the same fragment can be put again.
-        """
-        while True:
-            with self._lock:
-                if self._is_closing:
-                    return PutOutcome.SHUTDOWN
-                queue = self.coverage.of(fragment.topic, fragment.topic_id, fragment.queue_id)
-                start = max(fragment.start, queue.end)
-                if start >= fragment.end:
-                    return PutOutcome.SUCCESS
-                end = self._put_keys_from(fragment, start)
-                if end > start:
-                    queue.note_put(start, end - start)
-                    self.version += 1
-
-    def _put_keys_from(self, fragment: IndexFragment, start: int) -> int:
-        """Put keys of records from tier offset `start` on; up to where everything is done then."""
-        first = fragment.first_key_from(start)
-        if first == fragment.count:
-            return fragment.end
-        behind = fragment.first_key_from(fragment.place(first) + 1)
-        if behind - first >= self._capacity:
-            done = behind  # More keys than any file has room for.
-        else:
-            done = first + self._writable().put_collected(fragment.keys, first, fragment.topic_id, fragment.queue_id)
-            if done == first:
-                self.seal_current()  # Full; the next round goes on in a new one.
-                return start
-        return fragment.end if done == fragment.count else fragment.place(done)
-
     def _put_run(self, batch: RecordBatch, first: int, topic: str, topic_id: int, queue_id: int) -> int:
         """Let the kernel put what it can of the records from number `first` on, under the lock; where it stopped."""
         known = self.coverage.queues.get((topic, queue_id))
@@ -249,7 +213,7 @@ class IndexTable:
             return Filled.TAKEN
 
     def holes(self) -> list[HolePlace]:
-        """The queues that have holes; none while nobody knows where they begin."""
+        """The queues that have holes; none while their beginnings are unknown."""
         with self._lock:
             if not self.coverage.is_base_known:
                 return []
@@ -320,12 +284,12 @@ class IndexTable:
     # Moving on
 
     def seal_current(self) -> bool:
-        """End the file that takes items; False when there is none."""
+        """Seal the open file; False when there is none."""
         with self._lock:
             current, self._current = self._current, None
             if current is None or current.local is None:
                 return False
-            # What is indexed up to now is in this file and older ones; of later files this must not be said.
+            # What is indexed up to now is in this file and older ones, not in later ones.
             current.sealed_record = CoverageRecord.of(self.coverage, [current.local.facts()])
             current.move(IndexState.SEALED)
             self.version += 1
@@ -343,7 +307,7 @@ class IndexTable:
             return True
 
     def drop(self, entry: IndexEntry) -> None:
-        """The file is expired or empty: nobody asks it any more."""
+        """The file is expired or empty: no query uses it any more."""
         with self._lock:
             entry.move(IndexState.SHUTDOWN)
             self._entries.remove(entry)

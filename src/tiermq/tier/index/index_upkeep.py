@@ -3,12 +3,28 @@
     settle_base   learn from the tier what an earlier life indexed (only when the local record is lost)
     fill_holes    read back committed records that a crash kept out of the index, and put them
     roll_old      seal a file that waits too long to be full
-    sync          make items durable, then write the record that says so
-    expire        remove uploaded files whose every topic has let go of their messages
+    sync          make items durable, then write the coverage record
+    expire        delete uploaded files whose messages are expired for every topic
     upload_next   move the oldest sealed file into the tier
 
 Order matters in `sync` only: files first, the record last. All of it belongs to one thread at a time, but `sync` may
 be called by any.
+
+From a sealed local index file to an index segment in the tier, step by step.
+
+    1  compact    the whole file, rearranged, into `compacting/<begin>`         thrown away and made again after a crash
+    2  companion  the facts and the coverage; first, so that no whole index file of ours is ever without
+    3  write      in chunks, from where an earlier attempt stopped
+    4  seal       one canonical object
+    5  row        in the metadata: from now on the upload has happened
+    6  (caller)   the table answers from the tier, and the local files go
+
+A crash between any two steps is followed by the same steps with the same bytes at the same base: the file is sealed and
+synced, rearranging it is deterministic, and the base follows from the rows. So a repeated write finds its own bytes.
+
+If other bytes exist under the name, an earlier process wrote them: a complete index file gets a row, so that it can be
+found, and the upload goes behind it; anything else is deleted. (Two live writers are excluded by
+the broker's lease, not here.)
 """
 
 from __future__ import annotations
@@ -16,23 +32,172 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tiermq.clock import Clock
-from tiermq.errors import CorruptSegment, SegmentMissing, TierError
+from tiermq.clock import HOUR_MS, Clock
+from tiermq.errors import CorruptSegment, DiskFull, SegmentMissing, TierError
 from tiermq.files.file_access import FileAccess
+from tiermq.tier.block_sums import BlockSums, summed
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.index.compacted_index import CompactedIndex, companion_name
+from tiermq.tier.index.compacted_index import CompactedIndex, IndexEntry, IndexRows, IndexState, companion_name
 from tiermq.tier.index.index_coverage import Coverage, CoverageRecord, QueueTail, sealed_text
-from tiermq.tier.index.index_recovery import RECORD_NAME, sealed_record_path
-from tiermq.tier.index.index_rows import IndexRows
-from tiermq.tier.index.index_state import IndexEntry, IndexState
+from tiermq.tier.index.index_item import HEADER_BYTES, MAGIC_END, decode_header
+from tiermq.tier.index.index_recovery import COMPACTING_DIRECTORY, RECORD_NAME, sealed_record_path
+from tiermq.tier.index.index_request import IndexRequest
 from tiermq.tier.index.index_table import Filled, HolePlace, IndexTable
-from tiermq.tier.index.index_upload import IndexUploader
-from tiermq.tier.index.put_request import IndexRequest
-from tiermq.tier.metadata.metadata_values import NEVER_MS, Segment
-from tiermq.tier.names import QueueKey, SegmentType
+from tiermq.tier.index.index_write_file import FileFacts, IndexWriteFile
+from tiermq.tier.metadata.metadata_values import NEVER_MS, Segment, SegmentStatus
+from tiermq.tier.names import QueueKey, SegmentKey, SegmentType
+
+CHUNK_BYTES = 32 << 20
+
+
+class UploadStopped(Exception):
+    """The upload was stopped between two steps. No error: the store closes, and the next start continues it."""
+
+
+class IndexUploader:
+    """Uploads one file at a time; belongs to the thread that does the index's upkeep."""
+
+    def __init__(
+        self,
+        access: FileAccess,
+        directory: str,
+        driver: TierDriver,
+        rows: IndexRows,
+        queue: QueueKey,
+        clock: Clock,
+        *,
+        should_stop: Callable[[], bool] = lambda: False,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        self._access = access
+        self._compacting = os.path.join(directory, COMPACTING_DIRECTORY)
+        self._driver = driver
+        self._rows = rows
+        self._queue = queue
+        self._clock = clock
+        self._should_stop = should_stop
+        self._chunk_bytes = chunk_bytes
+        self._compacted: dict[int, int] = {}  # begin -> bytes, of the copies that this process made.
+
+    def upload(self, file: IndexWriteFile, facts: FileFacts, base: int, companion: bytes) -> CompactedIndex:
+        """Steps 1 to 5. `facts` are the file's, durable; it has items.
+
+        Raises UploadStopped, or what the driver, the disk or the metadata raise; try again with the same arguments.
+        """
+        with self._compacted_bytes(file) as data:
+            sums = BlockSums.of(data)
+            key = self._write(base, data, summed(companion, sums))
+            self._pause()
+            self._driver.seal(key)
+            self._pause()
+            segment = self._row(key, len(data), facts.begin_ms, facts.newest_ms, zlib.crc32(data))
+        self.discard(file.begin_ms)
+        return CompactedIndex(self._driver, segment, file.slots, sums)
+
+    def discard(self, begin_ms: int) -> None:
+        """Remove the temporary copy of a file."""
+        self._compacted.pop(begin_ms, None)
+        self._access.remove(self._path(begin_ms))
+
+    @contextmanager
+    def _compacted_bytes(self, file: IndexWriteFile) -> Iterator[memoryview]:
+        """The compacted file, from the copy on disk, so that attempts that fail keep no memory; else from memory."""
+        size = self._compacted.get(file.begin_ms)
+        if size is None:
+            self._access.remove(self._path(file.begin_ms))
+            data = file.compact()
+            try:
+                self._copy(file.begin_ms, data)
+            except DiskFull:
+                # A full disk is when uploading matters most: what it takes is in memory already.
+                self._access.remove(self._path(file.begin_ms))
+                yield memoryview(data)
+                return
+            size = self._compacted[file.begin_ms] = len(data)
+            del data
+        region = self._access.open(self._path(file.begin_ms), size, writable=False)
+        try:
+            with memoryview(region.buffer) as view:
+                yield view
+        finally:
+            region.close()
+
+    def _copy(self, begin_ms: int, data: bytes) -> None:
+        region = self._access.create(self._path(begin_ms), len(data))
+        try:
+            region.reserve(0, len(data))
+            region.write(0, data)
+        finally:
+            region.close()
+
+    def _path(self, begin_ms: int) -> str:
+        return os.path.join(self._compacting, str(begin_ms))
+
+    def _write(self, base: int, data: memoryview, companion: bytes) -> SegmentKey:
+        """Write `data` to a segment at `base`, or behind index files that already exist there."""
+        while True:
+            key = self._queue.segment(SegmentType.INDEX, base)
+            size = self._driver.size(key)
+            if self._is_ours(key, size, data) and (size == len(data) or not self._driver.is_sealed(key)):
+                self._driver.put_object(companion_name(key), companion)
+                for position in range(size, len(data), self._chunk_bytes):
+                    self._pause()
+                    self._driver.write(key, position, [bytes(data[position : position + self._chunk_bytes])])
+                return key
+            if self._keep_occupant(key, size):
+                base += size
+            else:
+                log.warning("%s: removing %d bytes that are neither ours nor an index file", key, size)
+                self._driver.delete(key)
+
+    def _is_ours(self, key: SegmentKey, size: int, data: memoryview) -> bool:
+        """Whether what is stored is the beginning of `data`, as an attempt that was cut short leaves it."""
+        if size > len(data):
+            return False
+        for position in range(0, size, self._chunk_bytes):
+            self._pause()
+            length = min(self._chunk_bytes, size - position)
+            if self._driver.read(key, position, length) != data[position : position + length]:
+                return False
+        return True
+
+    def keep_occupants(self, base: int) -> None:
+        """Add rows for complete index files from `base` on: uploads whose last step a crash interrupted."""
+        key = self._queue.segment(SegmentType.INDEX, base)
+        while self._keep_occupant(key, size := self._driver.size(key)):
+            key = self._queue.segment(SegmentType.INDEX, key.base + size)
+
+    def _keep_occupant(self, key: SegmentKey, size: int) -> bool:
+        """Give a row to a whole index file that has none; False when the bytes are no index file."""
+        if size <= HEADER_BYTES:
+            return False
+        try:
+            CompactedIndex(self._driver, Segment(key, size)).slots()
+        except CorruptSegment:
+            return False
+        header = decode_header(self._driver.read(key, 0, HEADER_BYTES))
+        if header.magic != MAGIC_END:
+            return False
+        log.warning("%s: an index file that no row knew; it is kept", key)
+        self._driver.seal(key)
+        self._row(key, size, header.begin_ms, header.end_ms, None)
+        return True
+
+    def _row(self, key: SegmentKey, size: int, begin_ms: int, end_ms: int, crc32: int | None) -> Segment:
+        now_ms = self._clock.now_ms()
+        segment = Segment(key, size, SegmentStatus.SEALED, now_ms, begin_ms, end_ms, now_ms, crc32)
+        self._rows.put_segment(segment)
+        return segment
+
+    def _pause(self) -> None:
+        if self._should_stop():
+            raise UploadStopped
+
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +209,6 @@ RetentionMs = Callable[[frozenset[int] | None], int]
 
 IsUnneeded = Callable[[CompactedIndex], bool]
 """Whether no message is left to which an uploaded file leads. May raise TierError."""
-
-HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +275,7 @@ class IndexUpkeep:
         self._recorded_version = -1
         self._sealed_written: set[int] = set()
         self.tails: tuple[QueueTail, ...] = ()
-        self.trusts_foreign = True  # False: the topics got new ids, so RocketMQ's entries name nobody any more.
+        self.trusts_foreign = True  # False: the topics got new ids, so RocketMQ's entries are useless.
         self.counts = UpkeepCounts()
 
     # Durability
@@ -139,7 +302,7 @@ class IndexUpkeep:
             self._table.shut()
 
     def _write_sealed_record(self, entry: IndexEntry) -> None:
-        is_local = entry.remote is None  # Else it was uploaded since the moment was taken.
+        is_local = entry.remote is None  # Else it was uploaded meanwhile.
         if is_local and entry.begin_ms not in self._sealed_written and entry.sealed_record is not None:
             path = sealed_record_path(self._directory, entry.begin_ms)
             self._access.write_bytes(path, sealed_text(entry.sealed_record))
@@ -148,7 +311,7 @@ class IndexUpkeep:
     # Rebuilding
 
     def settle_base(self) -> None:
-        """After the local record was lost: go on from what the newest uploaded file says was indexed."""
+        """After the loss of the local record: continue from the coverage in the newest uploaded file."""
         if self._table.coverage.is_base_known:
             return
         self._uploader.keep_occupants(self._table.next_base)
@@ -167,7 +330,7 @@ class IndexUpkeep:
         self._sealed_written.clear()
 
     def _is_whole(self, remote: CompactedIndex) -> bool:
-        """Whether the items are there that a companion tells of."""
+        """Whether the items of a companion exist."""
         try:
             return remote.slots() > 0
         except (CorruptSegment, SegmentMissing) as error:
@@ -180,7 +343,7 @@ class IndexUpkeep:
         for place in self._table.holes():
             try:
                 has_more |= self._fill(place)
-            except TierError as error:  # One queue that cannot be read does not keep the others out of the index.
+            except TierError as error:  # A queue that cannot be read does not stop the other queues.
                 self.counts.failures += 1
                 log.warning("index: reading back queue %s from %d failed: %s", place.name, place.start, error)
         return has_more
@@ -217,9 +380,9 @@ class IndexUpkeep:
         return False
 
     def upload_next(self) -> bool:
-        """Move the oldest sealed file into the tier; False when there is none. Raises UploadStopped, TierError, …"""
+        """Upload the oldest sealed file; False when there is none. Raises UploadStopped, TierError, …"""
         entry = self._table.first(IndexState.SEALED)
-        # Before the base is known, a file of an earlier life may lie where ours would go, and its companion counts.
+        # Before the base is known: a file of an earlier process may be at our base, and its companion counts.
         if entry is None or entry.local is None or not self._table.coverage.is_base_known:
             return False
         file = entry.local
@@ -270,7 +433,7 @@ class IndexUpkeep:
         for entry in expired:
             if entry.remote is None:
                 continue
-            self._table.drop(entry)  # First, so that no query asks a file that goes.
+            self._table.drop(entry)  # First, so that no query uses a file that is being deleted.
             self._rows.mark_deleted(entry.remote.key)
             self._delete_objects(entry.remote.segment)
             self.counts.expired += 1

@@ -5,17 +5,19 @@ The layout is the open form of `index_item`. Invariants:
 * The items of a message are put together or not at all: an item before its slot, the header last, which may wait for
   the items of some messages more.
 * Items up to the header's count never change. A slot leads to an item that is complete, because the slot is written
-  after it; so a query needs no lock, and a walk along a chain ends because numbers only fall.
-* What is durable is said elsewhere (see `index_coverage`): after a crash the file is opened with the count that was
-  synced, and everything behind it is dropped (see `index_repair`).
+  after it; so a query needs no lock, and a walk along a chain ends because numbers decrease.
+* The durable count is recorded elsewhere (`index_coverage`): after a crash the file is opened with the count that was
+  synced, and everything behind it is dropped (see `cut_to`).
 * Item numbers below `_item_limit` have disk blocks, as have the header and all slots once it is not 0.
-* The map lives as long as somebody reads it: `close` only lets go of it. Nobody can unmap it under a reader.
+* The map stays while a reader uses it: `close` only drops the reference.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -23,9 +25,9 @@ from typing import Any, NamedTuple
 from tiermq.errors import CorruptRecord, StoreClosed, StoreDamaged, TierMQError
 from tiermq.files.file_access import FileAccess, Region
 from tiermq.kernel import put_collected_keys, put_tier_keys, rearrange_index
-from tiermq.kernel.fragments import COLLECTED_KEY_BYTES
+from tiermq.kernel.index_reader import TIME_TOLERANCE_MS
+from tiermq.kernel.tier_records import COLLECTED_KEY_BYTES
 from tiermq.tier.driver.contract import Buffer
-from tiermq.tier.index import index_repair
 from tiermq.tier.index.index_item import (
     HEADER,
     HEADER_BYTES,
@@ -36,7 +38,6 @@ from tiermq.tier.index.index_item import (
     OPEN_SLOT,
     POSITION_MAX,
     SLOT_BYTES,
-    TIME_TOLERANCE_MS,
     IndexHeader,
     IndexItem,
     compacted_bytes,
@@ -46,12 +47,102 @@ from tiermq.tier.index.index_item import (
     seconds_between,
 )
 
+# Taking back what a crash left half-written in a local index file.
+#
+# Two cases, by what is known:
+#
+# `cut_to`  We know how many items were synced, and with them the slots that led to them. Those items are sound. Any
+#           slot may have been written since, so it may lead behind the cut, and the items there may never have
+#           reached the disk: their chains cannot be followed. Such slots get their newest item below the cut, found
+#           by looking at all items from the newest on.
+# `relink`  RocketMQ left the file and never synced it. Every item is checked; torn ones are dropped, the rest move
+#           up, and all chains are rebuilt. Nothing is written when all items are valid.
+
+
+@dataclass(frozen=True, slots=True)
+class Relinked:
+    """What a file holds after `relink`; the exact times are between oldest and newest, at most two seconds inside."""
+
+    item_count: int
+    slot_count: int
+    oldest_ms: int
+    newest_ms: int
+    topic_ids: frozenset[int]
+
+
+def cut_to(buffer: Any, slots: int, item_count: int) -> int:
+    """Make every slot lead to items up to `item_count` only. Returns how many slots had led further.
+
+    Raises CorruptRecord when an item below the cut is not what a put writes.
+    """
+    heads = _slot_heads(buffer, slots)
+    if min(heads) >= 0 and max(heads) <= item_count:
+        return 0
+    wrong = {slot for slot, number in enumerate(heads) if not 0 <= number <= item_count}
+    repaired = len(wrong)
+    first_item = HEADER_BYTES + SLOT_BYTES * slots
+    for number in range(item_count, 0, -1):
+        key_hash, _, _, _, size, _, previous = OPEN_ITEM.unpack_from(buffer, first_item + OPEN_ITEM_BYTES * number)
+        if not _is_sound(key_hash, size, previous, number):
+            raise CorruptRecord(
+                f"expected item {number} of {item_count} to be whole, since it was synced, found it torn"
+            )
+        slot = key_hash % slots
+        if slot in wrong:
+            OPEN_SLOT.pack_into(buffer, HEADER_BYTES + SLOT_BYTES * slot, number)
+            wrong.remove(slot)
+            if not wrong:
+                return repaired
+    for slot in wrong:  # Their first item came after the cut.
+        OPEN_SLOT.pack_into(buffer, HEADER_BYTES + SLOT_BYTES * slot, 0)
+    return repaired
+
+
+def relink(buffer: Any, slots: int, item_count: int, begin_ms: int) -> Relinked:
+    """Drop torn items among the first `item_count`, close the gaps they leave, and rebuild the chains."""
+    first_item = HEADER_BYTES + SLOT_BYTES * slots
+    heads = array("i", bytes(4 * slots))
+    kept = 0
+    oldest = newest = 0
+    topic_ids: set[int] = set()
+    for number in range(1, item_count + 1):
+        *values, previous = OPEN_ITEM.unpack_from(buffer, first_item + OPEN_ITEM_BYTES * number)
+        item = IndexItem._make(values)
+        if not _is_sound(item.key_hash, item.size, previous, number):
+            continue
+        kept += 1
+        slot = item.key_hash % slots
+        if kept != number or previous != heads[slot]:
+            OPEN_ITEM.pack_into(buffer, first_item + OPEN_ITEM_BYTES * kept, *item, heads[slot])
+        heads[slot] = kept
+        topic_ids.add(item.topic_id)
+        earliest_ms, latest_ms = item.earliest_ms(begin_ms), item.latest_ms(begin_ms)
+        oldest = earliest_ms if kept == 1 else min(oldest, earliest_ms)
+        newest = latest_ms if kept == 1 else max(newest, latest_ms)
+    if _slot_heads(buffer, slots) != heads:
+        for slot, head in enumerate(heads):
+            OPEN_SLOT.pack_into(buffer, HEADER_BYTES + SLOT_BYTES * slot, head)
+    return Relinked(kept, sum(map(bool, heads)), oldest, newest, frozenset(topic_ids))
+
+
+def _is_sound(key_hash: int, size: int, previous: int, number: int) -> bool:
+    return key_hash >= 0 and size > 0 and 0 <= previous < number
+
+
+def _slot_heads(buffer: Any, slots: int) -> array[int]:
+    """The first half of every slot, as native ints."""
+    words = array("i", bytes(buffer[HEADER_BYTES : HEADER_BYTES + SLOT_BYTES * slots]))
+    if sys.byteorder == "little":
+        words.byteswap()
+    return words[::2]
+
+
 RESERVE_ITEMS = 1 << 16
 """How many items get disk blocks at a time (2 MiB)."""
 
 
 class Selected(NamedTuple):
-    """Items of a file, newest first; `has_more` says that older ones may match too."""
+    """Items of a file, newest first; `has_more`: older ones may match too."""
 
     items: list[IndexItem]
     has_more: bool
@@ -99,7 +190,7 @@ class IndexWriteFile:
     def create(cls, access: FileAccess, directory: str, begin_ms: int, slots: int, capacity: int) -> IndexWriteFile:
         """A new file, named by `begin_ms`, with disk blocks for its header, slots and first items.
 
-        Raises DiskFull, and leaves no file, when there is no room.
+        Raises DiskFull, and leaves no file, when the disk is full.
         """
         check_shape(slots, capacity)
         path = os.path.join(directory, str(begin_ms))
@@ -124,7 +215,7 @@ class IndexWriteFile:
         file = cls(access, path, region, facts.slots, facts.capacity)
         try:
             file._reserve(facts.item_count + 1)
-            index_repair.cut_to(file._buffer, facts.slots, facts.item_count)
+            cut_to(file._buffer, facts.slots, facts.item_count)
         except CorruptRecord as error:
             file.close()
             raise StoreDamaged(f"{path}: {error}") from error
@@ -139,7 +230,7 @@ class IndexWriteFile:
 
     @classmethod
     def view(cls, access: FileAccess, directory: str, facts: FileFacts) -> IndexWriteFile:
-        """A file that another process writes: to be asked only. Raises StoreDamaged when there is none of that size."""
+        """A file that another process writes, read-only. Raises StoreDamaged when no file has that size."""
         path = os.path.join(directory, str(facts.begin_ms))
         region = access.open(path, open_file_bytes(facts.slots, facts.capacity), writable=False)
         file = cls(access, path, region, facts.slots, facts.capacity)
@@ -148,7 +239,7 @@ class IndexWriteFile:
 
     @classmethod
     def adopt(cls, access: FileAccess, directory: str, name: str, slots: int, capacity: int) -> IndexWriteFile:
-        """A file that RocketMQ left, of which nobody knows what is durable: each item is looked at, torn ones go.
+        """A file that RocketMQ left, whose durable part is unknown: each item is checked, torn ones are dropped.
 
         Raises StoreDamaged for a file of another size or without a header.
         """
@@ -160,7 +251,7 @@ class IndexWriteFile:
                 raise CorruptRecord(f"expected the file's name as its begin time, found {header.begin_ms}")
             count = min(header.item_count, capacity - 1)
             file._reserve(count + 1)
-            found = index_repair.relink(file._buffer, slots, count, header.begin_ms)
+            found = relink(file._buffer, slots, count, header.begin_ms)
         except CorruptRecord as error:
             file.close()
             raise StoreDamaged(f"{path}: {error}. Move the file away; its keys can be indexed again.") from error
@@ -198,7 +289,7 @@ class IndexWriteFile:
     ) -> bool:
         """Add the items of one message, all of them; False, and nothing written, when they do not fit.
 
-        Durable only after `sync`. Raises DiskFull, with nothing written, when the file system has no room.
+        Durable only after `sync`. Raises DiskFull, with nothing written, when the file system is full.
         """
         with self._lock:
             buffer = self._map()
@@ -240,7 +331,7 @@ class IndexWriteFile:
         """Add the items of whole records, from unit `first` on, as `put` would; how many records that were.
 
         Ends early, before a record that does not fit, or that only `put` can deal with; nothing of that one is written.
-        The map is written without the interpreter lock: queries go on meanwhile.
+        The map is written without the interpreter lock: queries continue meanwhile.
         """
         with self._lock:
             buffer = self._map()
@@ -281,7 +372,7 @@ class IndexWriteFile:
                 self._reserve(self._item_limit)  # For one record with a great many keys.
 
     def select(self, key_hash: int, max_count: int, begin_ms: int, end_ms: int) -> Selected | None:
-        """Items of a hash whose records may lie in the time range, newest first; None once the file is closed."""
+        """Items of a hash whose records may be in the time range, newest first; None once the file is closed."""
         buffer = self._buffer
         if buffer is None:
             return None
@@ -345,7 +436,7 @@ class IndexWriteFile:
 
 
 def is_in_time(item: IndexItem, file_begin_ms: int, begin_ms: int, end_ms: int) -> bool:
-    """Whether the record of an item can lie in the time range; the item knows its time to a second only."""
+    """Whether the record of an item can be in the time range; an item has its time to a second only."""
     return item.earliest_ms(file_begin_ms) <= end_ms and item.latest_ms(file_begin_ms) >= begin_ms
 
 

@@ -1,80 +1,173 @@
-"""The lease of a broker: who may copy its messages into the tier now, the embedded dispatcher or a job, never both.
+"""The leases of a broker: who may write which part of its tier now.
 
-One document per broker, `<cluster dir>/<broker>/lease.tiermq.json`: epoch, owner, and the time until which it is held.
-It is only ever replaced by compare-and-set and never removed, so that its epoch never falls.
+    role       object                        its holder writes
+    log        lease.tiermq.json             queues, manifests, key index, tables: the embedded dispatcher, or a job
+    delivery   lease-delivery.tiermq.json    tiered timers: the broker, whoever copies its messages
+
+Both are in `<cluster dir>/<broker>/`, with epochs of their own: epoch, owner, and the time until which it is held. A
+lease is only ever replaced by compare-and-set and never removed, so that its epoch never falls.
 
     free or expired ──acquire──► held (epoch + 1) ──renew──► held ──release──► free
-                                      └── the time passes ──► expired, and somebody else may acquire
+                                      └── the term ends ──► expired: another process may acquire
 
-Clocks of two machines differ, so expiry alone proves nothing: the holder asks the tier (`check`) before it writes a
+Clocks of two machines differ, so expiry alone proves nothing: the holder reads the lease (`check`) before it writes a
 manifest, and the manifest's own compare-and-set settles the rest. `release` leaves the epoch where it is.
 
-A lease that a disk damaged names nobody. Its holder writes it anew while his term runs, for nobody else may have it;
-others wait for that as long as a term, and take over what is still damaged then. Only a sound one of a newer TierMQ is
-left alone for ever (`document.py`).
+An operator ends the term of a holder that is dead at once (`take_over`, `tiermq tier takeover`): the epoch rises, and
+the lease is free. A holder that is not dead after all loses it at its next check, and nothing of it is committed.
 
-Whoever takes a lease that is gone or damaged cannot read the epoch before, so he reads it from all manifests of the
-broker (`epoch_survey.py`), before he puts the lease: once it lies there, nobody asks the manifests again.
+A damaged lease names no holder. Its holder rewrites it while its own term lasts; other processes wait for one term, and
+take over a lease that is still damaged then. A valid lease of a newer TierMQ is never taken over (`document.py`).
 
-Cost: acquire is one GET and one PUT, renew one PUT, check one GET. A lease that is not there costs a survey.
+A missing or damaged lease does not contain the last epoch, so the new holder reads it from all manifests of the broker
+(`survey_epochs`) before it puts the lease: once the lease exists, manifests are not read for it again.
+
+Cost: acquire is one GET and one PUT, renew one PUT, check one GET. A missing lease costs a read of all manifests.
 """
 
 from __future__ import annotations
 
 import logging
+import shlex
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from tiermq.clock import Clock, SystemClock
 from tiermq.errors import ManifestConflict, StaleWriter, TierError
+from tiermq.service import Service
 from tiermq.tier.driver.contract import StoredObject, TierDriver
 from tiermq.tier.metadata.document import (
+    COUNT_MAX,
     CorruptManifest,
+    natural_field,
     number_field,
     open_document,
     refuse_document,
     seal_document,
     text_field,
 )
-from tiermq.tier.metadata.epoch_survey import survey_epochs
-from tiermq.tier.names import OBJECT_SUFFIX, broker_directory
+from tiermq.tier.metadata.manifest import MANIFEST_STEM
+from tiermq.tier.metadata.metadata_values import LEASE_TERM_MS
+from tiermq.tier.names import OBJECT_SUFFIX, TIMERS_DIRECTORY, broker_directory, broker_of_state
+
+# The highest epoch of the manifests of a role, for a process that acquires a missing or damaged lease.
+#
+# The broker's own metadata may be older, since jobs write without the broker; the manifests of its queues, its index
+# and its tables (log), and of its tiered timers (delivery) are current. All versions of them have `epoch` in the body,
+# so newer ones count. Earlier versions had one lease for both roles: the epochs of its timers go on.
+#
+# A damaged manifest is logged and skipped: its queue is not written before a repair has rewritten the manifest, with
+# the epoch of the lease that the repair holds.
+#
+# Cost: one listing of the broker's directory, and one GET for each manifest, in parallel.
+
+
+READ_THREADS = 16
+TELL_EVERY = 1_000
+_NAME_END = f"/{MANIFEST_STEM}{OBJECT_SUFFIX}"
+_ANY_VERSION = 1 << 63
+
+
+class LeaseRole(StrEnum):
+    """What the holder of a lease writes."""
+
+    LOG = "log"
+    DELIVERY = "delivery"
+
+
+def survey_epochs(driver: TierDriver, cluster: str, broker: str, role: LeaseRole = LeaseRole.LOG) -> int:
+    """The highest epoch in any manifest of the role; 0 when there is none. Raises what the driver raises."""
+    home = broker_directory(cluster, broker)
+    timers = f"{home}/{TIMERS_DIRECTORY}/"
+    listed = driver.list_objects(timers if role is LeaseRole.DELIVERY else f"{home}/")
+    names = [name for name in listed if name.endswith(_NAME_END) or broker_of_state(name) is not None]
+    if role is LeaseRole.LOG:
+        names = [name for name in names if not name.startswith(timers)]
+    if not names:
+        return 0
+    _log.warning("%s: no valid lease has the broker's epoch, so it is read from %d manifests", home, len(names))
+    highest = 0
+    with ThreadPoolExecutor(min(READ_THREADS, len(names)), thread_name_prefix="epoch-survey") as pool:
+        try:
+            for done, epoch in enumerate(pool.map(lambda name: _epoch(driver, name), names), start=1):
+                highest = max(highest, epoch)
+                if done % TELL_EVERY == 0 and done < len(names):
+                    _log.info("%s: %d of %d manifests are read for the broker's epoch", home, done, len(names))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    _log.warning("%s: the highest epoch of %d manifests is %d", home, len(names), highest)
+    return highest
+
+
+def _epoch(driver: TierDriver, name: str) -> int:
+    stored = driver.get_object(name)
+    if stored is None:
+        return 0  # Deleted since it was listed.
+    try:
+        return _epoch_of(stored.data, name)
+    except CorruptManifest as error:
+        _log.error("a manifest is damaged, its epoch is not known: %s", error)
+        return 0
+
+
+def _epoch_of(data: bytes, name: str) -> int:
+    body = open_document(data, name, _ANY_VERSION)
+    try:
+        return natural_field(body, "epoch")
+    except (ValueError, LookupError) as error:
+        refuse_document(name, f"a body without an epoch ({error})")
+
 
 _log = logging.getLogger(__name__)
 
 LEASE_VERSION = 1
-DEFAULT_TERM_MS = 60_000
+LEASE_FILES = {
+    LeaseRole.LOG: f"lease{OBJECT_SUFFIX}",  # Its name from before there were roles.
+    LeaseRole.DELIVERY: f"lease-{LeaseRole.DELIVERY}{OBJECT_SUFFIX}",
+}
+KEEPER_REST_S = 1.0
 REMEDY = (
-    "a broker that is at work, or started now, writes it anew within two terms of the lease; if none is to run, and no "
-    "process writes this broker's tier, remove the object"
+    "a running broker, or one started now, rewrites it within two lease terms; `tiermq tier takeover` does it at once"
 )
 
 
 class LeaseHeld(TierError):
-    """Somebody else holds the broker's lease and has not let it expire."""
+    """Another process holds the broker's lease."""
 
 
 class LeaseDamaged(LeaseHeld):
-    """The lease cannot be read, and its holder, if there is one, has had no time to write it anew."""
+    """The lease is damaged, and its holder, if there is one, has not had the time to rewrite it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What the tier says: nobody holds it when `owner` is empty."""
+    """A lease as stored in the tier; an empty `owner` means that it is free."""
 
     epoch: int = 0
     owner: str = ""
     expires_ms: int = 0
     renewals: int = 0
+    acquired_ms: int = 0
+    """Since when the owner holds it; 0: not known, written by an earlier version."""
+
+    def is_held(self, now_ms: int) -> bool:
+        """Whether an owner has it and its term has not ended."""
+        return bool(self.owner) and now_ms < self.expires_ms
 
 
-def lease_name(cluster: str, broker: str) -> str:
+def lease_name(cluster: str, broker: str, role: LeaseRole = LeaseRole.LOG) -> str:
     """The name of the broker's lease in the tier."""
-    return f"{broker_directory(cluster, broker)}/lease{OBJECT_SUFFIX}"
+    return f"{broker_directory(cluster, broker)}/{LEASE_FILES[role]}"
 
 
 def encode_lease(lease: Lease) -> bytes:
     """The lease's one form as bytes."""
     body = {
+        "acquiredMs": lease.acquired_ms,
         "epoch": lease.epoch,
         "expiresMs": lease.expires_ms,
         "owner": lease.owner,
@@ -88,21 +181,22 @@ def decode_lease(data: bytes, name: str) -> Lease:
     body = open_document(data, name, LEASE_VERSION, REMEDY)
     try:
         return Lease(
-            number_field(body, "epoch"),
+            natural_field(body, "epoch"),
             text_field(body, "owner"),
             number_field(body, "expiresMs"),
-            number_field(body, "renewals"),
+            natural_field(body, "renewals"),
+            number_field(body, "acquiredMs") if "acquiredMs" in body else 0,
         )
     except (ValueError, TypeError, LookupError) as error:
         refuse_document(name, f"a body that is no lease ({error})", REMEDY)
 
 
 class BrokerLease:
-    """One process's hand on one broker. Thread-safe.
+    """A lease of one broker, for one process. Thread-safe.
 
-    `owner` says who this is in words that an operator understands, and must be the name of one process at a time: the
-    owner of a lease that is still running may acquire it again at once, which is how a broker comes back after a crash
-    without waiting. (A store directory's lock already keeps a second broker out of it.)
+    `owner` is shown to operators, and must name one process at a time: the owner of a lease that has not expired may
+    acquire it again at once, so that a broker restarts after a crash without waiting. (The lock of the store directory
+    excludes a second broker in it.)
     """
 
     def __init__(
@@ -112,12 +206,14 @@ class BrokerLease:
         broker: str,
         owner: str,
         *,
-        term_ms: int = DEFAULT_TERM_MS,
+        role: LeaseRole = LeaseRole.LOG,
+        term_ms: int = LEASE_TERM_MS,
         clock: Clock | None = None,
     ) -> None:
         if not owner:
-            raise ValueError("a lease needs an owner that other owners can be told about")
-        self.name = lease_name(cluster, broker)
+            raise ValueError("a lease needs an owner that is not empty")
+        self.name = lease_name(cluster, broker, role)
+        self._role = role
         self.owner = owner
         self._driver = driver
         self._cluster = cluster
@@ -147,6 +243,11 @@ class BrokerLease:
         with self._lock:
             return self._require_held().expires_ms
 
+    @property
+    def is_held(self) -> bool:
+        """Whether it was acquired, and neither released nor lost as far as this process knows. Costs no request."""
+        return self._held is not None and self._lost is None
+
     def read(self) -> Lease | None:
         """The lease in the tier now, or None."""
         stored = self._driver.get_object(self.name)
@@ -157,32 +258,37 @@ class BrokerLease:
         return self._has_twin
 
     def require_free(self) -> None:
-        """Raises LeaseHeld, naming the holder, while the lease is another's. One that cannot be read names nobody."""
+        """Raises LeaseHeld, naming the holder, while another process holds the lease. A damaged one names no holder."""
         try:
             found = self.read()
         except CorruptManifest as error:
             _log.error("who holds the broker's part of the tier cannot be read: %s", error)
             return
         now_ms = self._clock.now_ms()
-        if found is not None and found.owner not in ("", self.owner) and now_ms < found.expires_ms:
+        if found is not None and found.owner != self.owner and found.is_held(now_ms):
             raise self._held_by(found, now_ms)
 
     def acquire(self, *, epoch_min: int = 1, force: bool = False) -> int:
         """Take the lease and return its epoch, which is higher than every one before and at least `epoch_min`.
 
-        Where no lease tells the one before, those of the manifests do; `epoch_min` is for what only the caller knows.
-        `force` takes it from a holder that is still running, when an operator knows better. Raises LeaseHeld, naming
-        the holder, or LeaseDamaged: then ask again.
+        Without a valid lease the last epoch is read from the manifests; `epoch_min` is a lower bound of the caller.
+        `force` takes the lease from a holder whose term has not ended. Raises LeaseHeld, naming the holder, or
+        LeaseDamaged: then try again.
         """
         with self._lock:
             stored = self._driver.get_object(self.name)
             now_ms = self._clock.now_ms()
             old = None if stored is None else self._decoded(stored, now_ms, force=force)
             if old is None:
-                old, now_ms = Lease(self._surveyed_epoch()), self._clock.now_ms()  # A survey may take its time.
-            if old.owner not in ("", self.owner) and now_ms < old.expires_ms and not force:
+                old, now_ms = Lease(self._surveyed_epoch()), self._clock.now_ms()  # Takes a while.
+            if old.owner != self.owner and old.is_held(now_ms) and not force:
                 raise self._held_by(old, now_ms)
-            lease = Lease(max(old.epoch + 1, epoch_min), self.owner, now_ms + self._term_ms)
+            lease = Lease(max(old.epoch + 1, epoch_min), self.owner, now_ms + self._term_ms, acquired_ms=now_ms)
+            if lease.epoch >= COUNT_MAX:
+                raise TierError(
+                    f"{self.name}: expected an epoch below {COUNT_MAX} for the next holder, found {lease.epoch - 1} in "
+                    "the lease or in a manifest of the broker, which TierMQ did not write; run `tiermq tier verify`"
+                )
             self._wanted_epoch = lease.epoch
             try:
                 version = self._driver.put_object(
@@ -197,27 +303,38 @@ class BrokerLease:
             return lease.epoch
 
     def _surveyed_epoch(self) -> int:
-        told = survey_epochs(self._driver, self._cluster, self._broker)
+        told = survey_epochs(self._driver, self._cluster, self._broker, self._role)
         return told if self._held is None else max(told, self._held.epoch)
 
     def _decoded(self, stored: StoredObject, now_ms: int, *, force: bool) -> Lease | None:
-        """What the tier says; None when it has been damaged for a whole term, or by force. Raises LeaseDamaged."""
+        """The stored lease; None when it has been damaged for a term, or by force. Raises LeaseDamaged."""
         try:
             return decode_lease(stored.data, self.name)
         except CorruptManifest as error:
             if self._damaged is None or self._damaged[0] != stored.version:
                 _log.error("who holds the broker's part of the tier cannot be read: %s", error)
                 self._damaged = (stored.version, now_ms)
-            left_ms = self._damaged[1] + max(self._term_ms, DEFAULT_TERM_MS) - now_ms
+            left_ms = self._damaged[1] + max(self._term_ms, LEASE_TERM_MS) - now_ms
             if left_ms > 0 and not force:
-                raise LeaseDamaged(f"{error}. Who still waits takes it over in {left_ms} ms") from error
-            _log.error("%s: nobody wrote it anew, %s takes it over", self.name, self.owner)
+                raise LeaseDamaged(
+                    f"{error}. A process that waits takes it over in {left_ms} ms, `{self._takeover}` at once"
+                ) from error
+            _log.error("%s: it was not rewritten, %s takes it over", self.name, self.owner)
             return None
 
-    def renew(self) -> int:
-        """Hold it for another term; returns the new expiry. Raises StaleWriter when somebody else took it.
+    def take_over(self) -> int:
+        """End another holder's term now, and leave the lease free above its epoch, which is returned. For operators.
 
-        A lease that expired and was not taken by anyone is simply renewed: nobody wrote in between.
+        Raises FutureManifest for a lease of a newer TierMQ, and what the driver raises.
+        """
+        epoch = self.acquire(force=True)
+        self.release()
+        return epoch
+
+    def renew(self) -> int:
+        """Hold it for another term; returns the new expiry. Raises StaleWriter when another process took it.
+
+        An expired lease that no other process took is renewed: there was no other writer.
         """
         with self._lock:
             held = self._require_held()
@@ -232,10 +349,18 @@ class BrokerLease:
         with self._lock:
             return self._clock.now_ms() >= self._require_held().expires_ms - self._term_ms * 2 // 3
 
-    def check(self) -> None:
-        """Ask the tier whether the lease is still ours. Raises StaleWriter, naming the new owner, when it is not.
+    def keep(self) -> None:
+        """Renew it when that is due. A lease that was lost stays lost: `check` reports it before a commit."""
+        try:
+            if self._lost is None and self.is_renewal_due():
+                self.renew()
+        except StaleWriter as error:
+            _log.error("%s may not write any more: %s", self.owner, error)
 
-        Whoever waits for his turn is content with an answer to a question that was asked after he came.
+    def check(self) -> None:
+        """Check in the tier that the lease is still ours. Raises StaleWriter, naming the new owner, when it is not.
+
+        Callers that wait for the lock share the result of a request that was sent after they called.
         """
         begun_before = self._checks_begun
         with self._lock:
@@ -259,9 +384,9 @@ class BrokerLease:
             if self._held is None or self._lost is not None:
                 return
             try:
-                self._put(replace(self._held, owner="", expires_ms=0))
+                self._put(replace(self._held, owner="", expires_ms=0, acquired_ms=0))
             except StaleWriter:
-                return  # It was taken over before; then there is nothing of ours to give back.
+                return  # It was taken over before: nothing to release.
             finally:
                 self._held = None
 
@@ -279,21 +404,21 @@ class BrokerLease:
             self._version = self._driver.put_object(self.name, data, expected=stored.version)
 
     def _ours_if_damaged(self, stored: StoredObject, held: Lease) -> Lease:
-        """What the tier says; what is damaged is ours while our term runs. Raises StaleWriter when that is over."""
+        """The stored lease; a damaged one is ours while our term lasts. Raises StaleWriter after that."""
         try:
             return decode_lease(stored.data, self.name)
         except CorruptManifest as error:
             if self._clock.now_ms() < held.expires_ms:
-                _log.error("the broker's lease is written anew: %s", error)
+                _log.error("the broker's damaged lease is rewritten: %s", error)
                 return held
-            self._lost = "nobody knows whom: the lease is damaged"
+            self._lost = "an unknown holder: the lease is damaged"
             raise self._stale() from error
 
     def _lose(self, current: Lease | None) -> StaleWriter:
         if current is None:
-            self._lost = "nobody: the lease is gone from the tier"
+            self._lost = "no holder: the lease is missing in the tier"
         elif not current.owner:
-            self._lost = f"nobody: it was released at epoch {current.epoch}"
+            self._lost = f"no holder: it was released at epoch {current.epoch}"
         else:
             self._has_twin = current.owner == self.owner and current.epoch != self._wanted_epoch
             self._lost = f"{'another ' * self._has_twin}{current.owner} (epoch {current.epoch})"
@@ -315,6 +440,27 @@ class BrokerLease:
 
     def _held_by(self, other: Lease, now_ms: int) -> LeaseHeld:
         return LeaseHeld(
-            f"{self.name}: {self.owner} wanted it, but {other.owner or 'somebody'} holds it with epoch {other.epoch} "
-            f"for another {max(other.expires_ms - now_ms, 0)} ms; stop that one, wait, or take over by force"
+            f"{self.name}: {self.owner} wanted it, but {other.owner or 'another process'} holds it with epoch "
+            f"{other.epoch} for another {-(-max(other.expires_ms - now_ms, 0) // 1000)} s; stop that process. If it is "
+            f"dead, wait until the lease ends, or end it at once: `{self._takeover}`"
         )
+
+    @property
+    def _takeover(self) -> str:
+        place = shlex.join(["--cluster", self._cluster, "--broker", self._broker])
+        if self._role is not LeaseRole.LOG:
+            place += f" --role {self._role}"
+        return f"tiermq tier takeover {shlex.quote(self._driver.url)} {place}"
+
+
+class LeaseKeeper(Service):
+    """Keeps leases while a job or a repair works: calls each of `renewals` every second, which renew when due."""
+
+    def __init__(self, *renewals: Callable[[], object]) -> None:
+        super().__init__("job-lease")
+        self._renewals = renewals
+
+    def run_once(self) -> float:
+        for renew in self._renewals:
+            renew()
+        return KEEPER_REST_S

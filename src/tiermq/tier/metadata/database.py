@@ -10,27 +10,186 @@ that dies inside the block leaves the state from before it. Readers never wait f
 Threads: any thread may call anything. A transaction belongs to the thread that began it; that thread reads its own
 changes, every other thread reads the last committed state. What is written `together` is run by whichever of the
 waiting threads gets the lock first.
+
+Damage of the file is detected when it is opened:
+
+    cleanly closed     a checksum over all bytes (`files.os_file_access`): one bad bit is found
+    otherwise          SQLite's integrity check of pages, order and keys; its journal has checksums of its own
+    missing            the directory has the tier's key index without it
+
+The tier has a second copy of all its contents, so a damaged file is renamed to `<name>.damaged` and rebuilt by a
+restore. That name stays until the restore is finished, so that an interrupted one is continued.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any
 
 from tiermq.errors import DiskFull, ReadOnlyStore, StoreClosed, StoreDamaged, StoreError, StoreLocked
 from tiermq.files.os_errors import translated
-from tiermq.tier.metadata.metadata_damage import seal
-from tiermq.tier.metadata.schema import APPLICATION_ID, MIGRATIONS
+from tiermq.files.os_file_access import is_seal_broken, seal_file
+
+DAMAGED, REPLACED = ".damaged", ".replaced"
+JOURNAL, SHARED = "-wal", "-shm"
+
+
+def damage_of(path: Path, index_record: Path) -> str:
+    """The damage of the metadata as text; empty when none is found. `index_record` never exists without them.
+
+    A file that cannot be read now (locked, disk full) is not damaged: opening it raises the error.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return "it is missing, although the key index of the tier exists" if index_record.exists() else ""
+    if is_seal_broken(str(path), data):
+        return "its bytes changed after it was closed"
+    try:
+        with closing(sqlite3.connect(path)) as connection:
+            [[found], *_] = connection.execute("PRAGMA integrity_check(1)").fetchall()
+    except sqlite3.DatabaseError as error:
+        name = getattr(error, "sqlite_errorname", "") or ""
+        return str(error) if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) else ""
+    return "" if found == "ok" else str(found)
+
+
+def seal(path: str) -> None:
+    """Seal the file after its last connection was closed; does nothing while another one is open."""
+    if os.path.exists(path + JOURNAL):
+        return
+    with open(path, "rb") as file:
+        if seal_file(file.fileno(), file.read()):
+            os.fsync(file.fileno())
+
+
+def put_away(path: Path) -> None:
+    """Rename damaged metadata, to rebuild them; `is_put_away` is true until `note_replaced`."""
+    for suffix in (SHARED, JOURNAL, ""):
+        old = path.with_name(path.name + suffix)
+        if old.exists():
+            os.replace(old, path.with_name(path.name + DAMAGED + suffix))
+    path.with_name(path.name + DAMAGED).touch()
+
+
+def discard(path: Path) -> None:
+    """Delete closed metadata, with their journal."""
+    for suffix in (SHARED, JOURNAL, ""):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def put_back(path: Path) -> None:
+    """Undo `put_away` of valid metadata that were not replaced."""
+    for suffix in (SHARED, JOURNAL, ""):
+        old = path.with_name(path.name + DAMAGED + suffix)
+        if old.exists():
+            os.replace(old, path.with_name(path.name + suffix))
+
+
+def is_put_away(path: Path) -> bool:
+    return path.with_name(path.name + DAMAGED).exists()
+
+
+def note_replaced(path: Path) -> None:
+    """The metadata were rebuilt. The damaged file is kept for inspection."""
+    for suffix in (SHARED, JOURNAL, ""):
+        old = path.with_name(path.name + DAMAGED + suffix)
+        if old.exists():
+            os.replace(old, path.with_name(path.name + REPLACED + suffix))
+
+
+# The tables of the metadata database, one migration per version of the schema.
+#
+# `PRAGMA user_version` counts the migrations that a file has had; `PRAGMA application_id` marks it as ours.
+# A released migration never changes: a change of the schema is one more entry at the end of MIGRATIONS.
+#
+#     counter      name -> value            `topic_serial_number`: the last assigned topic id;
+#                                           `changes_seen`: the last publication of changed manifests that is in here
+#     topic        name -> id, attributes
+#     queue        cluster, broker, topic, queue_id -> offsets, epoch
+#     gap          queue, from_offset -> to_offset, reason, at_ms
+#     time_entry   queue, queue_offset -> store_ms, log_offset
+#     owner        cluster, broker          whose metadata they are, also before there is a queue
+#     segment      queue, type, base -> size, times, offsets, checksum, checksums of its blocks
+#
+# The primary keys begin with the topic, because a topic is what users delete, limit and sum up. Every table but `topic`
+# is clustered by its key, so that a commit changes a fixed number of pages, however many rows there are.
+
+APPLICATION_ID = 0x54724D51  # "TrMQ"
+
+_QUEUE_COLUMNS = "topic TEXT NOT NULL, queue_id INTEGER NOT NULL, broker TEXT NOT NULL, cluster TEXT NOT NULL"
+_QUEUE = "topic, queue_id, broker, cluster"
+
+_FIRST: tuple[str, ...] = (
+    "CREATE TABLE counter (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
+    "INSERT INTO counter VALUES ('topic_serial_number', -1)",
+    """CREATE TABLE topic (
+        name TEXT PRIMARY KEY,
+        topic_id INTEGER NOT NULL UNIQUE,
+        status INTEGER NOT NULL,
+        reserve_time_hours INTEGER NOT NULL,
+        max_bytes INTEGER NOT NULL,
+        updated_ms INTEGER NOT NULL)""",
+    f"""CREATE TABLE queue (
+        {_QUEUE_COLUMNS},
+        min_offset INTEGER NOT NULL,
+        max_offset INTEGER NOT NULL,
+        epoch INTEGER NOT NULL,
+        updated_ms INTEGER NOT NULL,
+        PRIMARY KEY ({_QUEUE})) WITHOUT ROWID""",
+    f"""CREATE TABLE gap (
+        {_QUEUE_COLUMNS},
+        from_offset INTEGER NOT NULL,
+        to_offset INTEGER NOT NULL,
+        reason TEXT NOT NULL,
+        at_ms INTEGER NOT NULL,
+        PRIMARY KEY ({_QUEUE}, from_offset)) WITHOUT ROWID""",
+    f"""CREATE TABLE time_entry (
+        {_QUEUE_COLUMNS},
+        queue_offset INTEGER NOT NULL,
+        store_ms INTEGER NOT NULL,
+        log_offset INTEGER NOT NULL,
+        PRIMARY KEY ({_QUEUE}, queue_offset)) WITHOUT ROWID""",
+    f"""CREATE TABLE segment (
+        {_QUEUE_COLUMNS},
+        type INTEGER NOT NULL,
+        base INTEGER NOT NULL,
+        size INTEGER NOT NULL,
+        status INTEGER NOT NULL,
+        created_ms INTEGER NOT NULL,
+        begin_ms INTEGER NOT NULL,
+        end_ms INTEGER NOT NULL,
+        sealed_ms INTEGER NOT NULL,
+        crc32 INTEGER,
+        begin_offset INTEGER NOT NULL,
+        end_offset INTEGER NOT NULL,
+        PRIMARY KEY ({_QUEUE}, type, base)) WITHOUT ROWID""",
+    # Deletions that a crash interrupted are looked up at each start, among very many segments that are fine.
+    "CREATE INDEX segment_being_deleted ON segment (status) WHERE status = 2",
+)
+
+_SECOND: tuple[str, ...] = ("ALTER TABLE segment ADD COLUMN block_sums BLOB",)
+
+_THIRD: tuple[str, ...] = (
+    "CREATE TABLE owner (cluster TEXT NOT NULL, broker TEXT NOT NULL, PRIMARY KEY (cluster, broker)) WITHOUT ROWID",
+)
+
+MIGRATIONS: Sequence[Sequence[str]] = (_FIRST, _SECOND, _THIRD)
+"""Entry n takes a database from version n to n + 1."""
+
 
 BUSY_TIMEOUT_S = 5.0
-"""How long a statement waits for another process, such as a tool that looks at the file while the broker runs."""
+"""How long a statement waits for another process, such as a tool that reads the file while the broker runs."""
 
 IN_MEMORY = ":memory:"
-"""The path of a database that is no file and has one thread: for a task that gets its rows and gives them back."""
+"""The path of a database that is no file: for a job whose rows come from the tier, and for its tasks."""
 
 Row = tuple[Any, ...]
 
@@ -47,7 +206,8 @@ class Database:
     ) -> None:
         self.path = fspath(path)
         self._write_lock = threading.RLock()
-        self._read_lock = threading.Lock()
+        # In memory there is one connection: a reader must wait until another thread's transaction has ended.
+        self._read_lock = self._write_lock if self.path == IN_MEMORY else threading.RLock()
         self._owner: int | None = None
         self._members: deque[_Member] = deque()
         self._closed = False
@@ -55,7 +215,7 @@ class Database:
             self._writer = self._connect()
             try:
                 self._migrate(migrations)
-                # A database in memory is its one connection's own. Whoever has one reads what it writes.
+                # A database in memory belongs to its connection, which must read and write.
                 self._reader = self._writer if self.path == IN_MEMORY else self._connect_reader()
             except BaseException:
                 self._writer.close()
@@ -109,11 +269,11 @@ class Database:
         return _Transaction(self)
 
     def together(self, work: Callable[[], None]) -> None:
-        """Run `work` in a transaction that it may share with others who come meanwhile; durable on return.
+        """Run `work` in a transaction that it may share with calls of other threads; durable on return.
 
-        `work` reads and writes here and does nothing else: another thread may run it, and when one of those who share
-        fails, everybody's is run again alone. Raises what this one's raised; nothing of it is there then, all of the
-        others'.
+        `work` must only read and write this database: another thread may run it, and when one call of a shared
+        transaction fails, each is run again alone. Raises what `work` raised; its changes are rolled back, those of the
+        other calls are not.
         """
         if self._owner == threading.get_ident():
             work()
@@ -127,14 +287,14 @@ class Database:
             raise mine.error
 
     def _run_members(self) -> None:
-        """Under the lock: everybody who waits, in one transaction, or each alone when that fails."""
+        """With the lock held: run all waiting calls in one transaction, or each alone when that fails."""
         members = [self._members.popleft() for _ in range(len(self._members))]
         try:
             _run(self, members)
             if len(members) > 1 and members[0].error is not None:
                 for member in members:
                     _run(self, [member])
-        except BaseException:  # An interrupt of this thread: the others do their own work when they get the lock.
+        except BaseException:  # An interrupt of this thread: each other thread runs its own work.
             self._members.extendleft(member for member in reversed(members) if not member.is_done)
             raise
 
@@ -153,7 +313,7 @@ class Database:
         return True
 
     def _end(self, outermost: bool, commit: bool) -> None:
-        """Commit or roll back if this block began the transaction, and let go of the lock."""
+        """Commit or roll back if this block began the transaction, and release the lock."""
         try:
             if outermost and commit:
                 self._writer.execute("COMMIT")
@@ -196,7 +356,7 @@ class Database:
         return rows[0] if rows else None
 
     def close(self) -> None:
-        """Fold the log into the file, seal it and let go of it. Calling it again does nothing."""
+        """Checkpoint the WAL, seal the file and close it. Idempotent."""
         with self._write_lock, self._read_lock:
             if not self._closed:
                 self._closed = True
@@ -215,7 +375,7 @@ class Database:
 
 
 class _Member:
-    """Somebody's part of a shared transaction."""
+    """One call's part of a shared transaction."""
 
     __slots__ = ("error", "is_done", "work")
 
@@ -276,7 +436,7 @@ class _Translated:
 def _translate(error: sqlite3.Error, path: str) -> StoreError:
     name = getattr(error, "sqlite_errorname", "") or ""
     if name.startswith("SQLITE_FULL"):
-        return DiskFull(f"{path}: no room for the tier's metadata ({error}); nothing was written, free some space")
+        return DiskFull(f"{path}: the disk is full, the tier's metadata were not written ({error}); free some space")
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return StoreLocked(f"{path}: another process has been writing for {BUSY_TIMEOUT_S:g} s ({error}); stop it")
     if name.startswith("SQLITE_READONLY"):

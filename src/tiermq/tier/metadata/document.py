@@ -2,12 +2,12 @@
 
     {"body": {...}, "crc32": <of the body's canonical text, and of the version's digits behind it>, "version": 2}
 
-Keys are sorted, there is no white space, text is UTF-8: equal documents are equal bytes. Version 1 is older than that
-rule: its sum is the body's alone. So a digit that went bad turns no document into a sound one of another version, in
-either direction, and the bytes of version 1 are what they always were.
+Keys are sorted, there is no white space, text is UTF-8: equal documents are equal bytes. The sum of version
+1, which is older than that rule, covers the body alone. So a damaged digit never turns a document into a valid one of
+another version.
 
-Invariant, for all versions to come: these three keys, and this sum. A document whose sum is right and whose version is
-higher than ours is refused, because its body may mean anything; one whose sum is wrong is damage, whatever it says.
+Invariant, for all future versions: these three keys, and this sum. A document with a correct sum and a version higher
+than ours is refused, because its body may have any meaning; one with a wrong sum is damaged, whatever its version.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import Any, NoReturn
 
 from tiermq.errors import FutureManifest, TierError
 
+COUNT_MAX = 1 << 62
+"""Offsets, sizes, epochs and sequences are below, so that their sums and successors fit 64 bits, as SQLite needs it."""
 REBUILD = "it can be rebuilt from the segments beside it"
 
 
@@ -31,7 +33,7 @@ def seal_document(body: dict[str, Any], version: int) -> bytes:
 
 
 def open_document(data: bytes, name: str, version_max: int, remedy: str = REBUILD) -> dict[str, Any]:
-    """The body of such a document. Raises FutureManifest or CorruptManifest, which says what can be done."""
+    """The body of such a document. Raises FutureManifest or CorruptManifest with `remedy`."""
     try:
         document = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -70,20 +72,22 @@ def refuse_document(name: str, found: str, remedy: str = REBUILD) -> NoReturn:
     raise CorruptManifest(f"{name}: expected a document written by TierMQ, found {found}; {remedy}")
 
 
-def number_field(body: Any, field: str) -> int:
-    """A 64-bit integer of a body. Raises ValueError or LookupError."""
+def number_field(body: Any, field: str, low: int = -(1 << 63), below: int = 1 << 63) -> int:
+    """A 64-bit integer of a body, or one within closer bounds. Raises ValueError or LookupError."""
     value = body[field]
-    if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
-        raise ValueError(f"{field} is a 64-bit integer, found {value!r}")
+    if type(value) is not int or not low <= value < below:
+        raise ValueError(f"{field} is an integer from {low} to {below - 1}, found {str(value)[:40]}")
     return value
 
 
 def natural_field(body: Any, field: str) -> int:
-    """A 64-bit integer that is not negative."""
-    value = number_field(body, field)
-    if value < 0:
-        raise ValueError(f"{field} is not negative, found {value}")
-    return value
+    """A count, a size or an epoch."""
+    return number_field(body, field, 0, COUNT_MAX)
+
+
+def offset_field(body: Any, field: str) -> int:
+    """An offset or a sequence; -1 where it is not known."""
+    return number_field(body, field, -1, COUNT_MAX)
 
 
 def text_field(body: Any, field: str) -> str:

@@ -1,18 +1,19 @@
-"""The manifest of a queue: what the tier says about a queue in the tier itself, so that a bucket describes itself.
+"""The manifest of a queue: its metadata as an object in the tier, so that a bucket is self-describing.
 
 One document (see `document.py`) beside the queue's segments, named
 `<cluster dir>/<broker>/<topic>/<queue id>/manifest.tiermq.json`. Equal manifests are equal bytes. `timeIndex` is a list
 of [queue offset, store ms, log offset], each but the first as the difference to the one before, because a queue of a
 terabyte has a quarter of a million of them.
 
-Invariants: a sound one of a higher `version` than ours is refused (FutureManifest) and never overwritten;
-`epoch` never falls; within an epoch `sequence` counts the writes. Keys that we do not know are ignored: whatever a
-reader must understand comes with a new version.
+Invariants: a valid manifest of a higher `version` than ours is refused (FutureManifest) and never overwritten;
+`epoch` never decreases; within an epoch `sequence` counts the writes. Unknown keys are ignored: changes that a reader
+must understand get a new version.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import enum
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from tiermq.tier.metadata.document import (
     items_field,
     natural_field,
     number_field,
+    offset_field,
     open_document,
     refuse_document,
     seal_document,
@@ -39,13 +41,15 @@ from tiermq.tier.names import QueueKey, SegmentType
 
 MANIFEST_VERSION = 1
 MANIFEST_STEM = "manifest"
+TOPIC_ID_END = 1 << 31
+"""Index items have 32 bits for the id of a topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueManifest:
-    """Everything that a restore needs to know of a queue and cannot read from its segments' names.
+    """Everything that a restore needs of a queue and cannot read from the names of its segments.
 
-    `topic_serial_number` is the last topic id of the whole broker: ids of deleted topics must not be given again.
+    `topic_serial_number` is the last topic id of the whole broker: ids of deleted topics must not be reused.
     """
 
     key: QueueKey
@@ -98,7 +102,7 @@ def encode_manifest(manifest: QueueManifest) -> bytes:
         "minOffset": manifest.min_offset,
         "queueId": manifest.key.queue_id,
         "reserveTimeHours": manifest.reserve_time_hours,
-        "segments": [_encode_segment(segment) for segment in manifest.segments],
+        "segments": [encode_segment(segment) for segment in manifest.segments],
         "sequence": manifest.sequence,
         "timeIndex": _encode_time_index(manifest.time_index),
         "topic": manifest.key.topic,
@@ -124,17 +128,17 @@ def decode_manifest(data: bytes, name: str) -> QueueManifest:
         return QueueManifest(
             key=key,
             writer=text_field(body, "writer"),
-            epoch=number_field(body, "epoch"),
-            sequence=number_field(body, "sequence"),
+            epoch=natural_field(body, "epoch"),
+            sequence=offset_field(body, "sequence"),
             written_ms=number_field(body, "writtenMs"),
-            topic_id=number_field(body, "topicId"),
-            topic_serial_number=number_field(body, "topicSerialNumber"),
+            topic_id=number_field(body, "topicId", -1, TOPIC_ID_END),
+            topic_serial_number=number_field(body, "topicSerialNumber", -1, TOPIC_ID_END),
             topic_status=number_field(body, "topicStatus"),
             reserve_time_hours=number_field(body, "reserveTimeHours"),
             max_bytes=number_field(body, "maxBytes"),
-            min_offset=number_field(body, "minOffset"),
-            max_offset=number_field(body, "maxOffset"),
-            segments=tuple(_decode_segment(key, item) for item in items_field(body, "segments")),
+            min_offset=offset_field(body, "minOffset"),
+            max_offset=offset_field(body, "maxOffset"),
+            segments=tuple(decode_segment(key, item) for item in items_field(body, "segments")),
             time_index=tuple(_decode_time_index(items_field(body, "timeIndex"))),
             gaps=tuple(_decode_gap(gap) for gap in items_field(body, "gaps")),
         )
@@ -142,7 +146,8 @@ def decode_manifest(data: bytes, name: str) -> QueueManifest:
         refuse_document(name, f"a body that does not fit version {MANIFEST_VERSION} ({type(error).__name__}: {error})")
 
 
-def _encode_segment(segment: Segment) -> dict[str, Any]:
+def encode_segment(segment: Segment) -> dict[str, Any]:
+    """A segment as the value of a document."""
     sums = segment.sums
     blocks = {} if sums is None or not sums.size else {"blocks": {**sums.document(), "size": sums.size}}
     return blocks | {
@@ -160,7 +165,8 @@ def _encode_segment(segment: Segment) -> dict[str, Any]:
     }
 
 
-def _decode_segment(queue: QueueKey, item: Any) -> Segment:
+def decode_segment(queue: QueueKey, item: Any) -> Segment:
+    """The segment of the queue. Raises ValueError, TypeError or LookupError."""
     kind = SegmentType[text_field(item, "type")]
     return Segment(
         key=queue.segment(kind, natural_field(item, "base")),
@@ -170,9 +176,9 @@ def _decode_segment(queue: QueueKey, item: Any) -> Segment:
         begin_ms=number_field(item, "beginMs"),
         end_ms=number_field(item, "endMs"),
         sealed_ms=number_field(item, "sealedMs"),
-        crc32=None if item["crc32"] is None else natural_field(item, "crc32"),
-        begin_offset=number_field(item, "beginOffset"),
-        end_offset=number_field(item, "endOffset"),
+        crc32=None if item["crc32"] is None else number_field(item, "crc32", 0, 1 << 32),
+        begin_offset=offset_field(item, "beginOffset"),
+        end_offset=offset_field(item, "endOffset"),
         sums=_decode_sums(item),
     )
 
@@ -189,8 +195,8 @@ def _decode_sums(item: Any) -> BlockSums | None:
 
 def _decode_gap(item: Any) -> Gap:
     return Gap(
-        number_field(item, "fromOffset"),
-        number_field(item, "toOffset"),
+        offset_field(item, "fromOffset"),
+        offset_field(item, "toOffset"),
         text_field(item, "reason"),
         number_field(item, "atMs"),
     )
@@ -216,4 +222,46 @@ def _decode_time_index(rows: list[Any]) -> Iterable[TimeEntry]:
         if not (isinstance(row, list) and len(row) == 3 and all(type(number) is int for number in row)):
             raise ValueError(f"a time entry is three integers, found {row!r}")
         queue_offset, store_ms, log_offset = queue_offset + row[0], store_ms + row[1], log_offset + row[2]
+        if not all(-(1 << 63) <= number < 1 << 63 for number in (queue_offset, store_ms, log_offset)):
+            raise ValueError("a time entry is three integers of 64 bits, found larger ones")
         yield TimeEntry(queue_offset, store_ms, log_offset)
+
+
+# When a queue's manifest is written: at once after what changes its shape, and now and then while it grows.
+#
+# A manifest is not the truth about the tail of a queue, the listing is. It may lag behind commits without any loss: a
+# restore reads what is beyond it from the records. So growth alone costs one small request per interval and queue.
+
+
+class ManifestCause(enum.Enum):
+    """What happened to a queue since its manifest was written."""
+
+    COMMIT = "commit"
+    ROLL = "roll"
+    SEAL = "seal"
+    EXPIRY = "expiry"
+    GAP = "gap"
+    TOPIC_CHANGE = "topic change"
+    CLOSE = "close"
+    START = "start"
+    """An earlier process ended before it wrote its changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestPolicy:
+    """Whether a manifest is due. Pure."""
+
+    interval_ms: int = 60_000
+
+    def is_due(self, causes: Collection[ManifestCause], last_written_ms: int | None, now_ms: int) -> bool:
+        """`last_written_ms` is None when this process has not written the manifest of the queue yet."""
+        due_ms = self.due_at_ms(causes, last_written_ms)
+        return due_ms is not None and now_ms >= due_ms
+
+    def due_at_ms(self, causes: Collection[ManifestCause], last_written_ms: int | None) -> int | None:
+        """The time from which on the manifest is due: 0 for at once, None for not at all."""
+        if not causes:
+            return None
+        if last_written_ms is None or any(cause is not ManifestCause.COMMIT for cause in causes):
+            return 0
+        return last_written_ms + self.interval_ms

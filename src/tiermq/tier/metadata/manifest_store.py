@@ -3,9 +3,9 @@
     acquire(queue)   reads the manifest and puts it back under a higher epoch, in this writer's name
     write(manifest)  replaces exactly the version that this writer saw last
 
-Whoever acquires a queue fences off every writer before it: the old one's next write finds another version, reads it,
-sees a higher epoch and stops with StaleWriter, which names the new owner. A writer that was fenced stays fenced.
-A put whose answer was lost is settled by reading: if the object carries our own epoch, name and sequence, it landed.
+Acquiring a queue fences all earlier writers: the next write of an old writer finds another version, reads it, sees a
+higher epoch and fails with StaleWriter, which names the new owner. A fenced writer stays fenced.
+After a put whose response was lost the object is read: if it has our epoch, name and sequence, the put succeeded.
 
 Cost: acquire is one GET and one PUT, write is one PUT (and one GET when a lease guards it).
 """
@@ -13,6 +13,7 @@ Cost: acquire is one GET and one PUT, write is one PUT (and one GET when a lease
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -20,16 +21,67 @@ from tiermq.clock import Clock, SystemClock
 from tiermq.errors import ManifestConflict, StaleWriter
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.metadata.manifest import QueueManifest, decode_manifest, encode_manifest, manifest_name
+from tiermq.tier.metadata.metadata_store import MetadataStore
+from tiermq.tier.metadata.metadata_values import Queue, Topic
 from tiermq.tier.names import QueueKey
 
+# The manifest of a queue as the metadata on disk has it now. Pure reading; who writes it stamps epoch and writer.
+
+
+def snapshot_manifest(store: MetadataStore, key: QueueKey) -> QueueManifest:
+    """All that a restore needs of the queue, read in one transaction.
+
+    Segments whose deletion is under way are in it with that mark, so that a restore does not take them for living.
+    The index has no topic and no offsets; its manifest is its segments.
+    """
+    with store.transaction():
+        queue = store.queue(key) or Queue(key)
+        topic = store.topic(key.topic) or Topic(-1, key.topic)
+        segments = store.segments(key) + [row for row in store.segments_being_deleted() if row.key.queue == key]
+        return QueueManifest(
+            key=key,
+            epoch=queue.epoch,
+            topic_id=topic.id,
+            topic_serial_number=store.topic_serial_number(),
+            topic_status=topic.status,
+            reserve_time_hours=topic.reserve_time_hours,
+            max_bytes=topic.max_bytes,
+            min_offset=queue.min_offset,
+            max_offset=queue.max_offset,
+            segments=tuple(sorted(segments, key=lambda segment: segment.key)),
+            time_index=tuple(store.time_entries(key)),
+            gaps=tuple(store.gaps(key)),
+        )
+
+
+def take_manifest(store: MetadataStore, manifest: QueueManifest) -> None:
+    """The reverse of `snapshot_manifest`: the metadata of the queue become those of the manifest, all or nothing.
+
+    A topic that has the id of the manifest's topic was never named in the tier, and gets another one.
+    """
+    key = manifest.key
+    with store.transaction():
+        if manifest.topic_id >= 0:
+            other = store.topic_of_id(manifest.topic_id)
+            if other is not None and other.name != key.topic:
+                last_id = max(store.topic_serial_number(), manifest.topic_serial_number)
+                store.put_topic(replace(other, id=last_id + 1))
+            kept = (manifest.topic_status, manifest.reserve_time_hours, manifest.max_bytes)
+            store.put_topic(Topic(manifest.topic_id, key.topic, *kept, manifest.written_ms))
+        store.raise_topic_serial_number(manifest.topic_serial_number)
+        queue = Queue(key, manifest.min_offset, manifest.max_offset, manifest.epoch, manifest.written_ms)
+        store.replace_queue(queue, manifest.segments, manifest.gaps)
+        store.add_time_entries(key, manifest.time_index)
+
+
 ACQUIRE_TRIES = 64
-"""A busy writer may win against an acquirer a few times over; so many losses in a row are a quarrel, not a race."""
+"""A busy writer may win against an acquirer a few times; after this many tries in a row two writers fight."""
 
 
 class EpochBehind(StaleWriter):
-    """A manifest carries `epoch`, which is newer than that of a lease which was ours when the tier was asked.
+    """A manifest carries `epoch`, which is newer than that of our lease.
 
-    Either the lease was lost since, or it is an old one that came back: then its holder may acquire it again, higher.
+    Either the lease was lost since, or an old version of it came back: then its holder may acquire a higher epoch.
     """
 
     def __init__(self, text: str, epoch: int) -> None:
@@ -38,7 +90,7 @@ class EpochBehind(StaleWriter):
 
 
 class WriterLease(Protocol):
-    """What a manifest store wants of a broker's lease (`broker_lease.BrokerLease`)."""
+    """The part of a broker's lease that a manifest store uses (`broker_lease.BrokerLease`)."""
 
     @property
     def epoch(self) -> int:
@@ -46,7 +98,7 @@ class WriterLease(Protocol):
         ...
 
     def check(self) -> None:
-        """Raise StaleWriter when the tier says that this writer no longer holds the broker."""
+        """Raise StaleWriter when this writer no longer holds the broker, according to the tier."""
         ...
 
 
@@ -60,7 +112,7 @@ class _Hold:
 
 
 class ManifestStore:
-    """The manifests of a tier, for one writer. `writer` names the process in errors, and must be its own.
+    """The manifests of a tier, for one writer. `writer` names the process in errors, and must be unique.
 
     With a lease, its epoch is the epoch of every manifest, so that taking over a broker takes over all its queues.
     Thread-safe; calls for one queue wait for each other, as they need each other's version.
@@ -73,8 +125,11 @@ class ManifestStore:
         *,
         lease: WriterLease | None = None,
         clock: Clock | None = None,
+        on_change: Callable[[QueueKey], None] = lambda _queue: None,
     ) -> None:
+        """`on_change` is called after a manifest was replaced or removed."""
         self._driver = driver
+        self._on_change = on_change
         self._writer = writer
         self._lease = lease
         self._clock = clock or SystemClock()
@@ -122,6 +177,7 @@ class ManifestStore:
             stamped = self._stamp(manifest, held.manifest.epoch, held.manifest.sequence + 1)
             held.version = self._replace(stamped, held)
             held.manifest = stamped
+            self._on_change(manifest.key)
             return stamped
 
     def delete(self, queue: QueueKey) -> None:
@@ -135,6 +191,7 @@ class ManifestStore:
                     raise self._fenced(held, found[0])
             self._driver.delete_object(manifest_name(queue))
             self._holds.pop(queue, None)
+            self._on_change(queue)
 
     def release(self, queue: QueueKey) -> None:
         """Forget the queue without a request. The epoch stays; the next writer takes a higher one."""
@@ -152,7 +209,7 @@ class ManifestStore:
             try:
                 version = self._driver.put_object(manifest_name(queue), encode_manifest(claimed), expected=version)
             except ManifestConflict:
-                continue  # Somebody acquired or wrote in between: look again.
+                continue  # Another process acquired or wrote in between: read again.
             self._holds[queue] = _Hold(claimed, version)
             return epoch
         raise ManifestConflict(
@@ -187,7 +244,7 @@ class ManifestStore:
             current, version = found
             if (current.epoch, current.writer) != (manifest.epoch, manifest.writer):
                 raise self._fenced(held, current) from None
-            # An earlier put of ours, whose answer was lost, landed after all: it is the one to replace.
+            # An earlier put of ours, whose response was lost, succeeded: replace that version.
             return self._driver.put_object(name, encode_manifest(manifest), expected=version)
 
     def _load(self, queue: QueueKey) -> tuple[QueueManifest, str] | None:

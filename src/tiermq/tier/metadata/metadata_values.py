@@ -1,12 +1,21 @@
-"""What the metadata knows, as values: topics, queues, segments, gaps. No SQL and no JSON in here.
+"""Values of the metadata: topics, queues, segments, gaps, time entries. No SQL and no JSON here.
 
 Invariants: a segment that never received a message has begin and end at NEVER_MS, as RocketMQ writes it; an offset that
 is not known is -1; a reserve time or byte limit that is not set is -1 and means "the global setting".
+
+The sparse time index of a queue has an entry (queue offset, store time, log offset) for the first message of a commit,
+if the range since the entry before would otherwise exceed 4,096 messages or 4 MiB of commit log. So the messages
+between two entries are fetched with one read of the consume queue and one of the commit log, and a lookup by time takes
+two requests, however long the queue is.
+
+Store times of one queue do not decrease (the commit log assigns them under its lock), unless a clock was set back.
 """
 
 from __future__ import annotations
 
 import enum
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tiermq.tier.block_sums import BlockSums
@@ -15,12 +24,15 @@ from tiermq.tier.names import QueueKey, SegmentKey
 NEVER_MS = (1 << 63) - 1
 """The begin and end time of a segment without messages."""
 
+LEASE_TERM_MS = 60_000
+"""How long a lease on a broker's tier holds without a renewal, for brokers (`tier_lease_term`), jobs and repairs."""
+
 UNKNOWN_OFFSET = -1
 UNLIMITED = -1
 
 
 class SegmentStatus(enum.IntEnum):
-    """RocketMQ's codes. DELETED says that the object may be gone already: nobody reads it, the sweep finishes it."""
+    """RocketMQ's codes. DELETED: the object may be gone already; it is not read, and the sweep finishes it."""
 
     NEW = 0
     SEALED = 1
@@ -28,7 +40,7 @@ class SegmentStatus(enum.IntEnum):
 
 
 class TopicStatus(enum.IntEnum):
-    """RocketMQ stores 0 and nothing else; we mark a topic whose deletion is under way."""
+    """RocketMQ always stores 0; DELETING marks a topic whose deletion is not finished."""
 
     NORMAL = 0
     DELETING = 1
@@ -36,7 +48,7 @@ class TopicStatus(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as the tier knows it. Its id stands in every index item, so it never names another topic again."""
+    """A topic in the tier. Its id is in every index item, so it is never reused for another topic."""
 
     id: int
     name: str
@@ -48,7 +60,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Queue offsets [from_offset, to_offset) that the tier does not hold and never will, why, and since when."""
+    """Queue offsets [from_offset, to_offset) that the tier will never have, the reason, and the time of the record."""
 
     from_offset: int
     to_offset: int
@@ -91,6 +103,11 @@ class Segment:
         """The logical offset behind the last committed byte, where the next segment begins."""
         return self.key.base + self.size
 
+    @property
+    def has_all_sums(self) -> bool:
+        """Whether each of its blocks has a checksum, so that every read can be checked."""
+        return self.size == 0 or (self.sums is not None and self.sums.size >= self.size)
+
     def cut(self, size: int) -> Segment:
         """The segment when only its first `size` bytes count."""
         sums = None if self.sums is None else self.sums.cut(size)
@@ -104,3 +121,60 @@ class TimeEntry:
     queue_offset: int
     store_ms: int
     log_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The longest range of messages of one entry."""
+
+    messages_max: int = 4096
+    bytes_max: int = 4 * 1024 * 1024
+
+
+DEFAULT_STRETCH = Stretch()
+
+
+def entry_for_commit(
+    last: TimeEntry | None,
+    first: TimeEntry,
+    end_queue_offset: int,
+    end_log_offset: int,
+    stretch: Stretch = DEFAULT_STRETCH,
+) -> TimeEntry | None:
+    """`first`, the first message of a commit, when it needs an entry of its own; None when `last` covers the commit.
+
+    The ends are those of the commit: the first queue offset and the first log offset behind it.
+    """
+    if last is None:
+        return first
+    too_many = end_queue_offset - last.queue_offset > stretch.messages_max
+    too_long = end_log_offset - last.log_offset > stretch.bytes_max
+    return first if too_many or too_long else None
+
+
+def sample(
+    before: TimeEntry | None,
+    queue_offsets: Sequence[int],
+    log_offsets: Sequence[int],
+    stretch: Stretch = DEFAULT_STRETCH,
+) -> list[int]:
+    """Which of these messages, given in order, need an entry behind `before`: as few as `stretch` allows.
+
+    The last message of a range begins within `bytes_max`; it may end beyond.
+    """
+    if not queue_offsets:
+        return []
+    chosen = [] if before is not None else [0]
+    queue_offset = queue_offsets[0] if before is None else before.queue_offset
+    log_offset = log_offsets[0] if before is None else before.log_offset
+    while True:
+        reach = min(
+            bisect_right(queue_offsets, queue_offset + stretch.messages_max),
+            bisect_right(log_offsets, log_offset + stretch.bytes_max),
+        )
+        if reach == len(queue_offsets):
+            return chosen
+        # At least one step, also behind a message longer than `bytes_max`.
+        index = max(reach - 1, bisect_right(queue_offsets, queue_offset))
+        chosen.append(index)
+        queue_offset, log_offset = queue_offsets[index], log_offsets[index]

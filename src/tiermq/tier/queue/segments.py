@@ -1,12 +1,116 @@
-"""What a tier lists: segments and small objects within a scope, with as narrow a request as the scope allows."""
+"""SegmentList: the segments of one file of a queue, as a listing or the metadata has them, in the order of the file.
+
+    |  segment at base 0  |  segment at base 1073741775  |    hole    |  segment at base 2147483550 ... |
+
+Invariants: sorted by base. Nothing is read here, and nothing is assumed of neighbours: a damaged tier has holes and
+overlaps. A record or a unit is in one segment whole; a reader that crosses a boundary reads each side.
+
+What a tier lists: segments and small objects within a scope, with as narrow a request as the scope allows.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Generic, Protocol, TypeVar
 
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
 from tiermq.tier.metadata.manifest import queue_of_manifest
-from tiermq.tier.names import INDEX_TOPIC, OBJECT_SUFFIX, QueueKey, cluster_directory, segment_at
+from tiermq.tier.names import (
+    INDEX_TOPIC,
+    OBJECT_SUFFIX,
+    QueueKey,
+    SegmentKey,
+    SegmentType,
+    cluster_directory,
+    segment_at,
+)
+
+END = (1 << 63) - 1
+"""The end of a range without an end."""
+
+
+class StoredSegment(Protocol):
+    """The fields that a listing (`SegmentInfo`) and a row (`Segment`) share."""
+
+    @property
+    def key(self) -> SegmentKey: ...
+    @property
+    def size(self) -> int: ...
+
+
+S = TypeVar("S", bound=StoredSegment)
+
+
+class SegmentList(Generic[S]):
+    """See the module. Immutable."""
+
+    __slots__ = ("_bases", "segments")
+
+    def __init__(self, segments: Iterable[S]) -> None:
+        self.segments = tuple(sorted(segments, key=lambda segment: segment.key.base))
+        self._bases = [segment.key.base for segment in self.segments]
+
+    def __iter__(self) -> Iterator[S]:
+        return iter(self.segments)
+
+    def __len__(self) -> int:
+        return len(self.segments)
+
+    @property
+    def begin(self) -> int:
+        """The base of the first segment; 0 without one."""
+        return self._bases[0] if self._bases else 0
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last segment's last byte; 0 without one."""
+        return end_of(self.segments[-1]) if self.segments else 0
+
+    @property
+    def is_contiguous(self) -> bool:
+        return all(end_of(before) == after.key.base for before, after in pairwise(self.segments))
+
+    def find(self, offset: int, end: int | None = None) -> S | None:
+        """The segment that holds the byte at `offset`, or all of [offset, end); None without one.
+
+        Where two overlap, the one that begins later has it.
+        """
+        last = offset + 1 if end is None else end
+        if last <= offset:
+            return None
+        index = bisect_right(self._bases, offset) - 1
+        while index >= 0:
+            if last <= end_of(self.segments[index]):
+                return self.segments[index]
+            index -= 1
+        return None
+
+    def covers(self, begin: int, end: int) -> bool:
+        """Whether the segment in which [begin, end) begins holds all of it."""
+        index = bisect_right(self._bases, begin) - 1
+        return index >= 0 and end <= end_of(self.segments[index])
+
+    def ranges(self, begin: int = 0, end: int = END) -> list[tuple[S, int, int]]:
+        """The segments that have bytes of [begin, end), each with the positions [start, stop) of them in it."""
+        cut = [
+            (segment, max(begin - segment.key.base, 0), min(end - segment.key.base, segment.size))
+            for segment in self.segments
+            if segment.key.base < end
+        ]
+        return [(segment, start, stop) for segment, start, stop in cut if start < stop]
+
+
+def end_of(segment: StoredSegment) -> int:
+    """The offset behind a segment's last byte."""
+    return segment.key.base + segment.size
+
+
+def of_type(infos: Iterable[SegmentInfo], segment_type: SegmentType) -> tuple[SegmentInfo, ...]:
+    """The segments of one file out of a listing of a queue, by base. A listing is sorted by path, which has a hash."""
+    return tuple(sorted((i for i in infos if i.key.type is segment_type), key=lambda i: i.key.base))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +150,13 @@ class TierListing:
     scope: TierScope
     segments: list[SegmentInfo]
     objects: list[str]
+
+    def by_queue(self) -> dict[QueueKey, list[SegmentInfo]]:
+        """The segments of each queue that has some."""
+        found: dict[QueueKey, list[SegmentInfo]] = {}
+        for info in self.segments:
+            found.setdefault(info.key.queue, []).append(info)
+        return found
 
     @property
     def brokers(self) -> list[tuple[str, str]]:

@@ -1,28 +1,28 @@
 """Units of a consume queue as arrays, and records in memory checked against them, all at once.
 
 A unit that counts points at a record of at least 91 bytes. A *blank* unit stands for a message that is missing for
-good. A unit may point at the end mark (CODA, 16 bytes) of a sealed segment instead of at the record behind it.
+good. A unit may point at the end mark of a sealed segment instead of at the record behind it (`records.CODA_BYTES`).
 
-A record is the one of its unit when it says so itself: its magic, its size, its queue, its queue offset and its own
-place. What lies behind a unit that was damaged, or was overwritten, says otherwise, and is never taken for a message.
-Whether its body is whole, and of which topic it is, is found out by whoever decodes it.
+A record belongs to its unit when its magic, size, queue id, queue offset and physical offset match. Bytes of a damaged
+unit, or overwritten ones, do not match, and are never taken for a message. The decoder checks body and topic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from tiermq.consumequeue.unit import PRE_BLANK_SIZE, UNIT_BYTES
-from tiermq.history.scan_values import RecordPlace
+from tiermq.message.java_hash import tags_code
 from tiermq.message.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from tiermq.tier.queue.records import CODA_BYTES
 
 Int64s: TypeAlias = Any  # numpy arrays; the type checker does not follow numpy here.
 Bools: TypeAlias = Any
-CODA_BYTES = 16
 _UNIT = np.dtype([("place", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _HEAD = np.dtype(
     {
@@ -86,8 +86,17 @@ def decode_units(data: Any, first_offset: int) -> UnitArray:
     )
 
 
-def units_of_places(places: Sequence[RecordPlace]) -> UnitArray:
-    """Units for exact places, their queue offsets not known yet (-1). What cannot be a record's place is dropped."""
+class RecordLocation(Protocol):
+    """Where a record is in its log, and how long it is."""
+
+    @property
+    def log_offset(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+
+
+def units_of_places(places: Iterable[RecordLocation]) -> UnitArray:
+    """Units for exact locations, their queue offsets not known yet (-1). What cannot be a record's is dropped."""
     sound = [place for place in places if place.size >= RECORD_BYTES_MIN and place.log_offset >= 0]
     count = len(sound)
     return UnitArray(
@@ -99,7 +108,7 @@ def units_of_places(places: Sequence[RecordPlace]) -> UnitArray:
 
 
 def _fields_at(buffer: Any, dtype: Any, positions: Int64s) -> Any:
-    """A value at each of some positions of a buffer; all must lie within it."""
+    """A value at each of some positions of a buffer; all must be within it."""
     count = max(0, len(buffer) - np.dtype(dtype).itemsize + 1)
     return np.ndarray(count, dtype, buffer, strides=(1,))[positions]
 
@@ -109,7 +118,7 @@ def locate(
 ) -> tuple[Int64s, Bools]:
     """Where the records of units begin in a buffer that begins at log offset `base`, and which of them are theirs.
 
-    Units must be sound. A record behind an end mark begins 16 bytes later than its unit says. `trust_offsets`: the
+    Units must be sound. A record behind an end mark begins 16 bytes behind the offset of its unit. `trust_offsets`: the
     units were made of places and do not know their queue offsets. Without a queue id, any will do: a light queue points
     at records of other queues.
     """
@@ -136,7 +145,23 @@ def locate(
 
 
 def claimed_offsets(buffer: Any, starts: Int64s, good: Bools) -> Int64s:
-    """The queue offsets that good records say of themselves; -1 for the others."""
+    """The queue offsets in valid records; -1 for invalid ones."""
     found: Int64s = np.full(len(starts), -1, dtype=np.int64)
     found[good] = _fields_at(buffer, _HEAD, starts[good])["queue_offset"]
     return found
+
+
+_LOW, _HIGH = -(1 << 31), (1 << 31) - 1
+
+
+def wanted_by_tags(units: UnitArray, tags: AbstractSet[str]) -> Bools:
+    """Which units can have one of the tags; all without tags.
+
+    A code outside 32 bits is no hash but a delivery time or the address of an ext unit: such a unit stays. Hashes
+    collide: the rows decide.
+    """
+    if not tags:
+        return np.ones(len(units), dtype=bool)
+    codes = np.array(sorted(tags_code(tag) for tag in tags), dtype=np.int64)
+    wanted: Bools = np.isin(units.codes, codes) | (units.codes < _LOW) | (units.codes > _HIGH)
+    return wanted

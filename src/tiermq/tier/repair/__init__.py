@@ -1,4 +1,4 @@
-"""Repair of a tier: rebuilds what can be told from something else, and keeps what it replaces.
+"""Repair of a tier: rebuilds what can be derived from other data, and keeps the bytes that it replaces.
 
-May import the whole tier room. Must never know the network, nor Spark; whoever has many machines sends actions to them.
+May import the whole tier package. Must not depend on the network or Spark: a job sends actions to its executors.
 """

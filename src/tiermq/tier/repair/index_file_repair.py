@@ -1,6 +1,6 @@
-"""An index file made anew from the messages that it covers.
+"""Rebuild an index file from the messages that it covers.
 
-What it covers is what its companion says, less what the companion of the file before it says: for each queue a range of
+It covers the coverage of its companion, less that of the companion of the file before it: for each queue a range of
 log offsets. Without companions (RocketMQ writes none, or they are lost) it is everything that no file before it covers;
 keys that are then in two files are found once, as every answer is one by place. The new file has the name, the base and
 the begin time of the old one, as many slots, and the same companion; it may have another size, unless others follow it
@@ -13,20 +13,25 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from tiermq.clock import Clock
 from tiermq.errors import CorruptRecord, CorruptSegment, IllegalRange, SegmentMissing, StoreDamaged
 from tiermq.files.os_file_access import OsFileAccess
 from tiermq.tier.block_sums import BlockSums, summed
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
-from tiermq.tier.flat.record_batch import RecordBatch
 from tiermq.tier.index.compacted_index import companion_name
 from tiermq.tier.index.index_coverage import CoverageRecord
-from tiermq.tier.index.index_item import HEADER_BYTES, ITEM_BYTES, SLOT_BYTES, decode_header, index_hash
+from tiermq.tier.index.index_item import HEADER_BYTES, ITEM_BYTES, SLOT_BYTES, decode_header, index_hash, is_merged
+from tiermq.tier.index.index_request import IndexRequest, index_requests
+from tiermq.tier.index.index_table import hashes_of
 from tiermq.tier.index.index_write_file import FileFacts, IndexWriteFile
-from tiermq.tier.index.record_requests import index_requests
 from tiermq.tier.metadata.metadata_store import MetadataStore
-from tiermq.tier.names import QueueKey, SegmentKey, SegmentType, broker_directory
-from tiermq.tier.repair.queue_facts import QueueFacts, read_facts
-from tiermq.tier.repair.record_walk import SoundRun, walk_log
+from tiermq.tier.names import QueueKey, QueueName, SegmentKey, SegmentType, broker_directory
+from tiermq.tier.queue.records import RecordBatch
+from tiermq.tier.queue.segments import END, SegmentList, TierScope
+from tiermq.tier.repair.queue_facts import QueueFacts, SoundRun, read_facts, walk_log
+from tiermq.tier.verify.missing_keys import KeyRange, find_missing
+from tiermq.tier.verify.verify import missing_keys_task
+from tiermq.tier.verify.verify_plan import IndexTask, QueueTask, plan_verify
 
 DEFAULT_SLOTS = 5_000_000
 CAPACITY_MAX = 20_000_000
@@ -34,7 +39,7 @@ CAPACITY_STEP = 1 << 16
 
 
 class CannotIndex(Exception):
-    """Why an index file cannot be made anew."""
+    """Why an index file cannot be rebuilt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,7 @@ class RebuiltIndex:
 
 
 def rebuild_index(driver: TierDriver, key: SegmentKey, metadata: MetadataStore | None = None) -> RebuiltIndex:
-    """Make the file anew. Raises CannotIndex, and what the driver raises."""
+    """Rebuild the file. Raises CannotIndex, and what the driver raises."""
     facts = read_facts(driver, key.queue, metadata)
     ranges = covered_ranges(driver, facts, key, metadata)
     if not ranges:
@@ -89,7 +94,7 @@ def covered_ranges(
     """Which messages belong into the file, by companions, topic ids and logs."""
     own = _companion(driver, key)
     earlier = [info for info in facts.index if info.key.base < key.base]
-    before: dict[tuple[str, int], int] = {}
+    before: dict[QueueName, int] = {}
     for info in earlier:
         record = _companion(driver, info.key)
         for topic, _, queue_id, end, _ in record.queues if record is not None else ():
@@ -97,7 +102,7 @@ def covered_ranges(
     ends = {(topic, queue_id): end for topic, _, queue_id, end, _ in own.queues} if own is not None else {}
     ranges = []
     for queue, topic_id in sorted(_queues_with_ids(driver, key, metadata).items()):
-        name = (queue.topic, queue.queue_id)
+        name = queue.name
         stop = ends.get(name, -1)
         if stop < 0 or stop > before.get(name, 0):
             ranges.append(Range(queue, topic_id, before.get(name, 0), stop))
@@ -128,7 +133,7 @@ def _companion(driver: TierDriver, key: SegmentKey) -> CoverageRecord | None:
 
 
 def _begin_and_slots(driver: TierDriver, facts: QueueFacts, key: SegmentKey) -> tuple[int, int]:
-    """From the file itself, its companion, its row, or another file of the same broker: whatever can be read."""
+    """From the file, its companion, its row, or another file of the same broker: the first that can be read."""
     own = _companion(driver, key)
     for found in own.files if own is not None else ():
         return found.begin_ms, found.slots
@@ -141,7 +146,7 @@ def _begin_and_slots(driver: TierDriver, facts: QueueFacts, key: SegmentKey) -> 
             begin_ms = shape[0] if info.key == key or begin_ms < 0 else begin_ms
             slots = slots or shape[1]
     if begin_ms < 0:
-        raise CannotIndex("neither it nor its companion nor a manifest says when it was begun")
+        raise CannotIndex("neither the file nor its companion nor a manifest has its begin time")
     return begin_ms, slots or DEFAULT_SLOTS
 
 
@@ -181,15 +186,12 @@ def _put(made: IndexWriteFile, batch: RecordBatch, each: Range) -> bool:
 
 def _batches(driver: TierDriver, each: Range) -> Iterator[RecordBatch]:
     """The sound records of the range."""
-    logs = [
-        info
-        for info in read_facts(driver, each.queue).logs
-        if info.key.base + info.size > each.start and (each.stop < 0 or info.key.base < each.stop)
-    ]
-    for stretch in walk_log(driver, each.queue, logs):
+    facts = read_facts(driver, each.queue)
+    queue = facts.queue(driver)
+    parts = SegmentList(facts.logs).ranges(each.start, each.stop if each.stop >= 0 else END)
+    for stretch in walk_log(driver, each.queue, [info for info, _, _ in parts]):
         if isinstance(stretch, SoundRun):
-            info = next(i for i in logs if i.key.base <= stretch.start < i.key.base + i.size)
-            data = driver.read(info.key, stretch.start - info.key.base, stretch.stop - stretch.start)
+            data = queue.read_records(stretch.start, stretch.stop - stretch.start)
             yield RecordBatch.of_bytes(data, stretch.units, stretch.queue_offset)
 
 
@@ -207,3 +209,62 @@ def write_index(driver: TierDriver, made: RebuiltIndex, aside: str) -> list[str]
     if not driver.is_sealed(made.key):
         driver.seal(made.key)
     return [*kept, *([path] if path else [])]
+
+
+# An index file of the items that others lack, behind all of them.
+#
+# It has the companion of the newest file: what that claims to be covered is so from now on. The messages are looked for
+# once more, so that a repair that is run again, or finds the items made by another action, adds nothing twice.
+
+
+def missing_requests(
+    driver: TierDriver, index: QueueKey, ranges: Sequence[KeyRange], metadata: MetadataStore | None
+) -> list[IndexRequest]:
+    """The messages of the ranges that lack items, in the order of their queues. Raises what the driver raises."""
+    plan = plan_verify(driver, TierScope(index.cluster, index.broker), metadata=metadata)
+    files = [task for task in plan.tasks if isinstance(task, IndexTask)]
+    owners = {task.key: task for task in plan.tasks if isinstance(task, QueueTask)}
+    found: list[IndexRequest] = []
+    for each in sorted(ranges):
+        tasks = [task for task in plan.tasks if isinstance(task, QueueTask) and task.key == each.queue]
+        if each.queue in owners and tasks:
+            whole = replace(owners[each.queue], unit_from=tasks[0].unit_from, unit_to=tasks[-1].unit_to)
+            found += find_missing(driver, missing_keys_task(0, each, whole, files)).requests
+    return found
+
+
+def build_missing(driver: TierDriver, index: QueueKey, requests: Sequence[IndexRequest], clock: Clock) -> RebuiltIndex:
+    """A new index file of these messages' keys, behind the existing ones. Raises CannotIndex."""
+    files = sorted(
+        (info for info in driver.list_segments(index.directory + "/") if info.key.type is SegmentType.INDEX),
+        key=lambda info: info.key.base,
+    )
+    known = [(info, companion) for info in files if (companion := _companion(driver, info.key)) is not None]
+    if not known:
+        raise CannotIndex("no index file has the coverage; run `tiermq pipeline reindex`")
+    record = known[-1][1]
+    slots = max((facts.slots for _, companion in known for facts in companion.files), default=DEFAULT_SLOTS)
+    taken = {facts.begin_ms for _, companion in known for facts in companion.files}
+    begin_ms = clock.now_ms()
+    while begin_ms in taken or is_merged(begin_ms):
+        begin_ms += 1
+    capacity = sum(len(hashes_of(request)) for request in requests) + 1
+    with tempfile.TemporaryDirectory(prefix="tiermq-repair-") as directory:
+        made = IndexWriteFile.create(OsFileAccess(), directory, begin_ms, slots, capacity)
+        try:
+            for each in requests:
+                place = (each.topic_id, each.queue_id, each.tier_offset, each.size, each.store_ms)
+                if not made.put(hashes_of(each), *place):
+                    raise CannotIndex(f"{len(requests)} messages have more keys than were counted")
+            data, facts = made.compact(), made.facts()
+        finally:
+            made.destroy()
+    key = index.segment(SegmentType.INDEX, files[-1].key.base + files[-1].size)
+    return RebuiltIndex(key, data, replace(record, files=(facts,)).encode(), facts)
+
+
+def write_missing(driver: TierDriver, made: RebuiltIndex) -> None:
+    """Companion first, as for every upload."""
+    driver.put_object(companion_name(made.key), summed(made.companion, BlockSums.of(made.data)))
+    driver.write(made.key, 0, [made.data])
+    driver.seal(made.key)

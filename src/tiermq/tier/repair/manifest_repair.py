@@ -1,8 +1,8 @@
-"""The manifest of a queue, made anew from its segments; what only the old one knew is taken over where it can be read.
+"""Rebuild the manifest of a queue from its segments; facts of the old one are taken over where it can be read.
 
-A checksum is a witness, and is not made to say what one would like to hear. Records that no longer have theirs keep the
-old row, and go on being reported; mended from a local store, they have it again. Units that do not have theirs get a
-new one when the queue, verified without checksums, is sound: they follow from their records. A manifest of a newer
+Checksums of damaged bytes are not replaced. Records that do not match theirs keep the old row, and are still reported;
+repaired from a local store, they match again. Units that do not match theirs get a new one when the queue, verified
+without checksums, is valid: they follow from their records. A manifest of a newer
 version is left alone.
 """
 
@@ -17,7 +17,6 @@ from tiermq.message.crc import crc32
 from tiermq.tier.block_sums import BlockSums
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
 from tiermq.tier.metadata.document import CorruptManifest
-from tiermq.tier.metadata.index_survey import survey_index
 from tiermq.tier.metadata.manifest import (
     MANIFEST_STEM,
     QueueManifest,
@@ -29,13 +28,12 @@ from tiermq.tier.metadata.manifest import (
 from tiermq.tier.metadata.manifest_store import ManifestStore, WriterLease
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import Gap, Segment, SegmentStatus
-from tiermq.tier.metadata.queue_survey import survey_queue
-from tiermq.tier.names import INDEX_TOPIC, QueueKey, SegmentType, broker_directory
-from tiermq.tier.repair.log_survey import has_known_checksum
-from tiermq.tier.repair.queue_facts import QueueFacts
-from tiermq.tier.verify_queue import QueueVerifier
-from tiermq.tier.verify_report import VerifyReport
-from tiermq.tier.verify_task import QueueTask
+from tiermq.tier.names import INDEX_TOPIC, QueueKey, SegmentKey, SegmentType, broker_directory
+from tiermq.tier.repair.queue_facts import QueueFacts, has_known_checksum
+from tiermq.tier.restore.queue_discovery import survey_index, survey_queue
+from tiermq.tier.verify.queue_verifier import QueueVerifier
+from tiermq.tier.verify.verify_plan import QueueTask
+from tiermq.tier.verify.verify_report import VerifyReport
 
 READ_BYTES = 8 * 1024 * 1024
 BLANKED_REASON = "neither records nor units were left when the tier was repaired"
@@ -60,7 +58,7 @@ def rebuild_manifest(
     segments = [
         _with_old(driver, facts, row, known.get(row.key), infos[row.key], is_sound)
         for row in survey.segments
-        if row.key in infos  # A survey ends with an open segment for whoever goes on, also where there is none yet.
+        if row.key in infos  # A discovery ends with an open segment for the next writer, which may not exist yet.
     ]
     deleted = [row for row in facts.rows if row.status is SegmentStatus.DELETED and row.key in infos]
     gaps = {(gap.from_offset, gap.to_offset): gap for gap in (*survey.gaps, *blanked, *facts.gaps)}
@@ -76,7 +74,7 @@ def rebuild_manifest(
 
 
 def _outermost(gaps: Iterable[Gap]) -> list[Gap]:
-    """Gaps that lie in no other: what one survey calls a gap may be a part of one that was recorded before."""
+    """Gaps that no other gap contains: a gap found now may be part of one recorded before."""
     found: list[Gap] = []
     for gap in sorted(gaps, key=lambda gap: (gap.from_offset, -gap.to_offset)):
         if not any(other.from_offset <= gap.from_offset and gap.to_offset <= other.to_offset for other in found):
@@ -133,12 +131,12 @@ def _is_sound(driver: TierDriver, facts: QueueFacts) -> bool:
 def _with_old(
     driver: TierDriver, facts: QueueFacts, row: Segment, old: Segment | None, info: SegmentInfo, is_sound: bool
 ) -> Segment:
-    """The row of a segment, with what only the old row knew, and a checksum as the module says."""
+    """The row of a segment, with facts of the old row, and a checksum (see the module)."""
     is_changed = old is not None and 0 < old.size <= info.size and not has_known_checksum(driver, facts, info)
     # Units follow from their records, so sound ones are what they should be; records follow from nothing.
     if old is not None and is_changed and (row.key.type is SegmentType.COMMIT_LOG or not is_sound):
         return old
-    crc, sums = _sums_of(driver, info, row.size) if is_sound or old is not None else (None, None)
+    crc, sums = sums_of(driver, row.key, row.size) if is_sound or old is not None else (None, None)
     if old is None:
         return replace(row, crc32=crc, sums=sums)
     sealed = old if old.status is SegmentStatus.SEALED else row
@@ -147,12 +145,12 @@ def _with_old(
     )
 
 
-def _sums_of(driver: TierDriver, info: SegmentInfo, size: int) -> tuple[int | None, BlockSums | None]:
+def sums_of(driver: TierDriver, key: SegmentKey, size: int) -> tuple[int | None, BlockSums | None]:
     """The checksum of a segment and those of its blocks; None where it cannot be read."""
-    crc, sums = 0, BlockSums.of_nothing(info.key.type)
+    crc, sums = 0, BlockSums.of_nothing(key.type)
     for position in range(0, size, READ_BYTES):
         try:
-            data = driver.read(info.key, position, min(READ_BYTES, size - position))
+            data = driver.read(key, position, min(READ_BYTES, size - position))
         except (SegmentMissing, IllegalRange, CorruptSegment):
             return None, None
         crc, sums = crc32(data, crc), sums.extended(data)
@@ -179,7 +177,7 @@ def write_manifest(
     clock: Clock,
     aside: str,
 ) -> str:
-    """Keep the old manifest aside, whatever it is, and write the new one. Returns the name of what was kept, or ""."""
+    """Keep a copy of the old manifest, valid or not, and write the new one. Returns the name of the copy, or ""."""
     name = manifest_name(facts.key)
     stored = driver.get_object(name)
     kept = ""
@@ -193,7 +191,7 @@ def write_manifest(
 
 
 def write_metadata(metadata: MetadataStore, manifest: QueueManifest) -> None:
-    """Let the broker's metadata know what the manifest says of the queue, in one transaction."""
+    """Write the manifest's facts to the broker's metadata, in one transaction."""
     with metadata.transaction():
         for row in manifest.segments:
             metadata.put_segment(row)

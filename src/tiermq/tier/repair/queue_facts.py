@@ -1,17 +1,188 @@
-"""What is there of a queue, and what is known of it: the ground on which every repair of a queue stands."""
+"""Facts for the repair of a queue: its segments in the tier, its rows, and a walk over its commit log.
+
+A queue's commit log as it is: runs of sound records with the units that they should have, and the damage between.
+
+Only the log counts. A record is sound when it is complete, intact, at its recorded offset and of this queue. Behind
+damage the walk continues at the next bytes that are a sound record. The mark that ends a sealed segment is no
+damage. Memory: one window.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
-from tiermq.errors import FutureManifest
+from tiermq.consumequeue.unit import UNIT_BYTES
+from tiermq.errors import CorruptSegment, IllegalRange, SegmentMissing
+from tiermq.kernel import check_records
+from tiermq.message.crc import crc32
+from tiermq.message.layout import MAGIC_AT, MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC
+from tiermq.message.record_head import HeadKind, read_head
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
-from tiermq.tier.metadata.document import CorruptManifest
-from tiermq.tier.metadata.manifest import QueueManifest, decode_manifest, manifest_name
+from tiermq.tier.metadata.manifest import QueueManifest, manifest_name
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import Gap, Segment, SegmentStatus
 from tiermq.tier.names import QueueKey, SegmentType
+from tiermq.tier.queue.records import CODA_BYTES, derive_units, is_coda, read_window
+from tiermq.tier.queue.segments import SegmentList, StoredSegment, end_of, of_type
+from tiermq.tier.queue.tier_queue import UNREADABLE, TierQueue
+from tiermq.tier.queue.units import RUN_BYTES, log_range
+from tiermq.tier.restore.restore import read_manifests
+from tiermq.tier.verify.checked_segment import known_checksums
+
+WINDOW_BYTES = RUN_BYTES
+BELIEVED_BYTES_MAX = 64 * 1024 * 1024
+"""A record with a larger size is damaged."""
+
+_MAGICS = tuple((magic & 0xFFFFFFFF).to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
+
+
+class SoundRun(NamedTuple):
+    """Contiguous records in [start, stop), numbered from `queue_offset` on, and their units."""
+
+    start: int
+    stop: int
+    queue_offset: int
+    units: bytes
+
+    @property
+    def next_offset(self) -> int:
+        return self.queue_offset + len(self.units) // UNIT_BYTES
+
+
+class Damage(NamedTuple):
+    """Log offsets [start, stop) that hold no sound record; `is_hole`: no segment holds them at all."""
+
+    start: int
+    stop: int
+    is_hole: bool = False
+
+
+Stretch: TypeAlias = SoundRun | Damage
+
+
+def walk_log(driver: TierDriver, queue: QueueKey, logs: Sequence[StoredSegment]) -> Iterator[Stretch]:
+    """All of the log, in order, damage joined where it touches. Raises what the driver raises when it is away."""
+    pending: Damage | None = None
+    for stretch in _stretches(driver, queue, logs):
+        if isinstance(stretch, Damage):
+            if pending is not None and pending.stop == stretch.start and pending.is_hole == stretch.is_hole:
+                stretch = Damage(pending.start, stretch.stop, stretch.is_hole)
+            elif pending is not None:
+                yield pending
+            pending = stretch
+            continue
+        if pending is not None:
+            yield pending
+            pending = None
+        yield stretch
+    if pending is not None:
+        yield pending
+
+
+def _stretches(driver: TierDriver, queue: QueueKey, logs: Sequence[StoredSegment]) -> Iterator[Stretch]:
+    end = logs[0].key.base if logs else 0
+    for info in logs:
+        if info.key.base > end:
+            yield Damage(end, info.key.base, is_hole=True)
+        yield from _Walk(driver, queue, info).run(max(end, info.key.base))
+        end = max(end, end_of(info))
+
+
+class _Walk:
+    """One segment."""
+
+    def __init__(self, driver: TierDriver, queue: QueueKey, info: StoredSegment) -> None:
+        self._driver, self._info = driver, info
+        self._topic, self._queue_id = queue.topic.encode(), queue.queue_id
+
+    def run(self, at: int) -> Iterator[Stretch]:
+        end = end_of(self._info)
+        while at < end:
+            try:
+                window = memoryview(read_window(self._read, at, end, WINDOW_BYTES, BELIEVED_BYTES_MAX))
+            except (SegmentMissing, IllegalRange, CorruptSegment):
+                stop = min(at + WINDOW_BYTES, end)
+                yield Damage(at, stop)
+                at = stop
+                continue
+            used = 0
+            for stretch in self._in_window(window, at, is_end=at + len(window) >= end):
+                used = stretch.stop - at
+                if not isinstance(stretch, _Passed):
+                    yield stretch
+            at += used
+
+    def _read(self, at: int, length: int) -> memoryview:
+        return memoryview(self._driver.read(self._info.key, at - self._info.key.base, length))
+
+    def _in_window(self, window: memoryview, at: int, *, is_end: bool) -> Iterator[Stretch | _Passed]:
+        """Runs and damage of a window; bytes at its end that may begin a record are left for the next."""
+        position = 0
+        while position < len(window):
+            if _is_end_mark(window, position):
+                position += CODA_BYTES
+                yield _Passed(at + position)
+                continue
+            units, queue_offset = self._sound(window, position, at)
+            if units:
+                stop = log_range(units)[1]
+                yield SoundRun(at + position, stop, queue_offset, units)
+                position = stop - at
+                continue
+            if position and not is_end and self._may_go_on(window, position):
+                return
+            found = self._next_sound(window, position + 1, at)
+            if found < 0:
+                # The next record may begin in the last bytes, with its magic in the window that follows.
+                found = len(window) if is_end else max(position + 1, len(window) - MAGIC_AT - 3)
+            yield Damage(at + position, at + found)
+            position = found
+
+    def _sound(self, window: memoryview, position: int, at: int) -> tuple[bytes, int]:
+        head = read_head(window, position)
+        if head.kind is not HeadKind.OK or head.physical_offset != at + position:
+            return b"", 0
+        rest = window[position:]
+        units = derive_units(rest, at + position, head.queue_offset)
+        count = check_records(units, rest, at + position, head.queue_offset, self._topic, self._queue_id)[0]
+        if count == 0 and units and not _is_foreign(head.topic, head.queue_id, self._topic, self._queue_id):
+            count = 1  # A non-ASCII tag, which the kernel does not check; the record is sound.
+        return units[: count * UNIT_BYTES], head.queue_offset
+
+    @staticmethod
+    def _may_go_on(window: memoryview, position: int) -> bool:
+        head = read_head(window, position)
+        return head.kind is HeadKind.HALF and head.size <= BELIEVED_BYTES_MAX
+
+    def _next_sound(self, window: memoryview, position: int, at: int) -> int:
+        """The first position from here on at which a sound record of this queue begins; -1 without one."""
+        data = bytes(window)
+        while True:
+            found = [place for magic in _MAGICS if (place := data.find(magic, position + MAGIC_AT)) >= 0]
+            if not found:
+                return -1
+            position = min(found) - MAGIC_AT
+            if self._sound(window, position, at)[0]:
+                return position
+            position += 1
+
+
+class _Passed(NamedTuple):
+    """Bytes up to here are neither records nor damage."""
+
+    stop: int
+
+
+def _is_end_mark(window: memoryview, position: int) -> bool:
+    """A complete mark with its own size; a damaged one is damage."""
+    is_whole = len(window) - position >= CODA_BYTES and is_coda(window, position)
+    return is_whole and SIZE_AND_MAGIC.unpack_from(window, position)[0] == CODA_BYTES
+
+
+def _is_foreign(topic: bytes, queue_id: int, expected: bytes, expected_id: int) -> bool:
+    return topic != expected or queue_id != expected_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +199,10 @@ class QueueFacts:
     rows: tuple[Segment, ...]
     gaps: tuple[Gap, ...]
 
+    def queue(self, driver: TierDriver) -> TierQueue:
+        """Its reader."""
+        return TierQueue(driver, self.key, self.logs, self.units)
+
     def rows_of(self, kind: SegmentType) -> list[Segment]:
         """What should be there, by base."""
         live = [row for row in self.rows if row.key.type is kind and row.status is not SegmentStatus.DELETED]
@@ -35,32 +210,23 @@ class QueueFacts:
 
 
 def read_facts(driver: TierDriver, key: QueueKey, metadata: MetadataStore | None = None) -> QueueFacts:
-    """Ask the tier. Raises what the driver raises."""
+    """Read the facts from the tier. Raises what the driver raises."""
     infos = [info for info in driver.list_segments(key.directory + "/") if info.key.queue == key]
-    name = manifest_name(key)
-    stored = driver.get_object(name)
-    manifest, damage, is_future = None, None, False
-    if stored is not None:
-        try:
-            found = decode_manifest(stored.data, name)
-            manifest = found if found.key == key else None
-            damage = None if manifest is not None else f"it is the manifest of {found.key.directory}"
-        except CorruptManifest as error:
-            damage = str(error)
-        except FutureManifest as error:
-            damage, is_future = str(error), True
+    read = read_manifests(driver, [manifest_name(key)], threads=1)
+    manifest = read.manifests.get(key)
+    damage = read.remarks[0].text if read.remarks else None
     known = list(metadata.segments(key)) + _deleted(metadata, key) if metadata is not None else []
     # The metadata is newer than any manifest, so its rows come last and win.
     rows = {row.key: row for row in (*(manifest.segments if manifest else ()), *known)}
     gaps = (*(manifest.gaps if manifest else ()), *(metadata.gaps(key) if metadata is not None else ()))
     return QueueFacts(
         key,
-        _of(infos, SegmentType.COMMIT_LOG),
-        _of(infos, SegmentType.CONSUME_QUEUE),
-        _of(infos, SegmentType.INDEX),
+        of_type(infos, SegmentType.COMMIT_LOG),
+        of_type(infos, SegmentType.CONSUME_QUEUE),
+        of_type(infos, SegmentType.INDEX),
         manifest,
         damage,
-        is_future,
+        key in read.newer,
         tuple(rows.values()),
         gaps,
     )
@@ -70,5 +236,90 @@ def _deleted(metadata: MetadataStore, key: QueueKey) -> list[Segment]:
     return [row for row in metadata.segments_being_deleted() if row.key.queue == key]
 
 
-def _of(infos: Sequence[SegmentInfo], kind: SegmentType) -> tuple[SegmentInfo, ...]:
-    return tuple(sorted((info for info in infos if info.key.type is kind), key=lambda info: info.key.base))
+# A walk over a queue's commit log; records that contradict units or checksums do not count.
+#
+# No checksum of a record covers its number and its properties. Two witnesses do: its unit, and the checksum that the
+# manifest has of the segment.
+#
+# * A record out of order, to which a unit of the right number leads, has a damaged number: it is damage, not a message.
+# * In a segment with a wrong checksum, units win over records that contradict them.
+
+
+@dataclass(frozen=True, slots=True)
+class LogSurvey:
+    """The log as runs and damage, in order, and the bases of the segments with wrong checksums."""
+
+    stretches: tuple[Stretch, ...]
+    doubted: frozenset[int]
+    logs: tuple[SegmentInfo, ...]
+
+    @property
+    def sound(self) -> list[SoundRun]:
+        return [stretch for stretch in self.stretches if isinstance(stretch, SoundRun)]
+
+    @property
+    def damages(self) -> list[Damage]:
+        return [stretch for stretch in self.stretches if isinstance(stretch, Damage)]
+
+    def is_doubted(self, place: int) -> bool:
+        info = SegmentList(self.logs).find(place)
+        return info is not None and info.key.base in self.doubted
+
+
+def survey_log(driver: TierDriver, facts: QueueFacts) -> LogSurvey:
+    """Read all of the log. Raises what the driver raises when the tier is away."""
+    stretches = _settled(driver, facts, list(walk_log(driver, facts.key, facts.logs)))
+    doubted = frozenset(info.key.base for info in facts.logs if not has_known_checksum(driver, facts, info))
+    return LogSurvey(tuple(stretches), doubted, facts.logs)
+
+
+def has_known_checksum(driver: TierDriver, facts: QueueFacts, info: SegmentInfo) -> bool:
+    """Whether a segment's bytes have the known checksum; true when none is known."""
+    crc = position = 0
+    for size, expected in sorted(
+        known_checksums((row for row in facts.rows if row.key == info.key), info.size).items()
+    ):
+        while position < size:
+            length = min(RUN_BYTES, size - position)
+            try:
+                crc = crc32(driver.read(info.key, position, length), crc)
+            except UNREADABLE:
+                return False
+            position += length
+        if crc != expected:
+            return False
+    return True
+
+
+def _settled(driver: TierDriver, facts: QueueFacts, stretches: Sequence[Stretch]) -> list[Stretch]:
+    """Mark records with a damaged queue offset as damage, and join adjacent damage."""
+    found: list[Stretch] = []
+    for index, stretch in enumerate(stretches):
+        after = stretches[index + 1] if index + 1 < len(stretches) else None
+        if isinstance(stretch, SoundRun) and _has_wrong_number(driver, facts, found, stretch, after):
+            stretch = Damage(stretch.start, stretch.stop)
+        last = found[-1] if found else None
+        if isinstance(stretch, Damage) and isinstance(last, Damage) and last.stop == stretch.start:
+            found[-1] = Damage(last.start, stretch.stop, last.is_hole and stretch.is_hole)
+        else:
+            found.append(stretch)
+    return found
+
+
+def _has_wrong_number(
+    driver: TierDriver, facts: QueueFacts, before: Sequence[Stretch], run: SoundRun, after: Stretch | None
+) -> bool:
+    """Only a single record out of order is suspect: two consecutive ones are a repeated upload."""
+    if len(run.units) != UNIT_BYTES:
+        return False
+    last = before[-1] if before else None
+    if isinstance(last, SoundRun):
+        expected = last.next_offset
+    elif isinstance(after, SoundRun):
+        expected = after.queue_offset - 1
+    else:
+        return False
+    if expected == run.queue_offset or expected < 0:
+        return False
+    unit = facts.queue(driver).unit(expected)
+    return unit is not None and unit.packed()[:12] == run.units[:12]

@@ -1,28 +1,38 @@
 """Records that the tier has lost and a local store still has, brought back to where they were.
 
-The walk over the log says which log offsets hold no sound records, and the numbers of the records around them say which
-messages were there. A local store gives these messages, rebased to that place; they are taken only if they fill it to
-the byte, so that nothing behind it moves. Where a log ends too early, units and rows say how far it should reach.
+The walk over the log finds log offsets without sound records; the queue offsets of the records around them identify the
+lost messages. A local store supplies these messages, rebased to that offset; they are used only if they fill the range
+to the byte, so that nothing behind it moves. Where a log ends too early, units and rows have its end.
 Bytes between two sound records that no message is missing from (a repeated upload) are left alone.
+
+A consume queue is rebuilt from its commit log, segment by segment, where it differs.
+
+    the log has the message               its unit, from the record
+    a unit leads to another copy of it    kept: a repeated upload has two
+    only the tag differs, and the log     kept: the unit is more reliable
+      does not have its checksum
+    the log has lost it, a unit is left   kept: it locates the missing record
+    neither                               a blank unit, and a gap in the manifest
+
+Memory: forty bytes for each message of the queue.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from tiermq.consumequeue.unit import PRE_BLANK_SIZE, UNIT, UNIT_BYTES
-from tiermq.errors import CorruptSegment, IllegalRange, SegmentMissing
+from tiermq.consumequeue.unit import PRE_BLANK, PRE_BLANK_SIZE, UNIT_BYTES
 from tiermq.tier.driver.contract import Buffer, SegmentInfo, TierDriver
 from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus
 from tiermq.tier.names import SegmentKey, SegmentType
-from tiermq.tier.repair.log_survey import LogSurvey
-from tiermq.tier.repair.queue_facts import QueueFacts
-from tiermq.tier.repair.record_walk import Damage, SoundRun
+from tiermq.tier.queue.segments import SegmentList, end_of
+from tiermq.tier.queue.tier_queue import UNREADABLE, TierQueue
+from tiermq.tier.queue.units import RUN_BYTES, iter_units, log_offset_at, offset_runs, unit_at
+from tiermq.tier.repair.queue_facts import Damage, LogSurvey, QueueFacts, SoundRun, survey_log
 
 BATCH_COUNT, BATCH_BYTES = 4_096, 4 * 1024 * 1024
-READ_BYTES = 8 * 1024 * 1024
 
 
 class CollectedRun(Protocol):
@@ -45,7 +55,7 @@ class RecordSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Messages [from_offset, to_offset) that should lie in [start, stop) of the log; a stop of -1: not known."""
+    """Messages [from_offset, to_offset) that should be in [start, stop) of the log; a stop of -1: not known."""
 
     start: int
     stop: int
@@ -93,10 +103,9 @@ def find_lost(
 
 def _differing(driver: TierDriver, facts: QueueFacts, run: SoundRun, sources: Sequence[RecordSource]) -> Iterator[Lost]:
     """Records that pass for sound, in a segment with another checksum, and are not those of a local store."""
-    for number, (place, size, _) in enumerate(UNIT.iter_unpack(run.units)):
-        offset = run.queue_offset + number
-        info = next(i for i in facts.logs if i.key.base <= place < i.key.base + i.size)
-        stored = driver.read(info.key, place - info.key.base, size)
+    queue = facts.queue(driver)
+    for offset, place, size, _ in iter_units(run.units, run.queue_offset):
+        stored = queue.read_records(place, size)
         for source in sources:
             found = source.collect_for_tier(facts.key.topic, facts.key.queue_id, offset, 1, size, place)
             if found.count == 1 and len(found.data) == size:
@@ -106,11 +115,11 @@ def _differing(driver: TierDriver, facts: QueueFacts, run: SoundRun, sources: Se
 
 
 def _unexplained(survey: LogSurvey, lost: Sequence[Lost], sources: Sequence[RecordSource]) -> Iterator[str]:
-    """Segments that were changed where no checksum of a record looks, and nothing says where."""
+    """Segments that changed in bytes that no checksum of a record covers, at an unknown position."""
     for info in survey.logs:
         base, end = info.key.base, info.key.base + info.size
         if base in survey.doubted and not any(base <= each.start < end for each in lost):
-            why = "is not in the local store" if sources else "cannot be told without a local store"
+            why = "is not in the local store" if sources else "is unknown without a local store"
             yield f"{info.key.path}: it has lost bytes that no record's own checksum covers, and what they were {why}"
 
 
@@ -127,7 +136,7 @@ def _name(
     start, stop = damages[0].start, damages[-1].stop
     first = before.next_offset if before is not None else _offset_of_place(driver, facts, start, next_offset)
     if first is None:
-        unknown.append(f"log offsets {start} to {stop}: nothing says which message was the first of them")
+        unknown.append(f"log offsets {start} to {stop}: the first lost message is unknown")
     elif first < next_offset:
         lost.append(Lost(start, stop, first, next_offset))
 
@@ -141,7 +150,7 @@ def _name_tail(
     unknown: list[str],
 ) -> None:
     """Behind the last sound record: what units still know of. Without units it is a torn end, which a writer cuts."""
-    log_end = facts.logs[-1].key.base + facts.logs[-1].size if facts.logs else 0
+    log_end = SegmentList(facts.logs).end
     start = damages[0].start if damages else log_end
     if not facts.logs:
         rows = facts.rows_of(SegmentType.COMMIT_LOG)
@@ -149,14 +158,14 @@ def _name_tail(
     units_end = _units_end(facts)
     first = before.next_offset if before is not None else _offset_of_place(driver, facts, start, units_end)
     if first is None and units_end:
-        unknown.append(f"log offsets from {start} on: nothing says which message was the first of them")
+        unknown.append(f"log offsets from {start} on: the first lost message is unknown")
     elif first is not None and first < units_end:
         rows_end = max((row.end for row in facts.rows_of(SegmentType.COMMIT_LOG)), default=-1)
         lost.append(Lost(start, rows_end if rows_end > start else -1, first, units_end))
 
 
 def _units_end(facts: QueueFacts) -> int:
-    known = [info.key.base + info.size for info in facts.units]
+    known = [end_of(info) for info in facts.units]
     known += [row.end for row in facts.rows_of(SegmentType.CONSUME_QUEUE)]
     return max(known, default=0) // UNIT_BYTES
 
@@ -166,24 +175,15 @@ def _offset_of_place(driver: TierDriver, facts: QueueFacts, place: int, before: 
     for row in facts.rows_of(SegmentType.COMMIT_LOG):
         if row.key.base == place and row.begin_offset >= 0:
             return row.begin_offset
-    for info in reversed(facts.units):
-        offset = info.key.base // UNIT_BYTES
-        if offset >= before:
-            continue
-        try:
-            data = driver.read(info.key, 0, info.size // UNIT_BYTES * UNIT_BYTES)
-        except (SegmentMissing, IllegalRange, CorruptSegment):
-            continue
-        for number, (at, size, _) in enumerate(UNIT.iter_unpack(data)):
-            if at == place and size != PRE_BLANK_SIZE:
-                return offset + number
-    return None
+    chunks = facts.queue(driver).unit_chunks(None, before, skip=lambda _error: None)
+    found = (unit for first, data in chunks for unit in iter_units(data, first))
+    return next((u.queue_offset for u in found if u.log_offset == place and u.size != PRE_BLANK_SIZE), None)
 
 
 def find_patches(
     facts: QueueFacts, lost: Sequence[Lost], sources: Sequence[RecordSource]
 ) -> tuple[list[Patch], list[str]]:
-    """The patches that local stores can give, and for each of the others why not."""
+    """The patches that local stores can give, and the reason for each that they cannot."""
     patches, failed = [], []
     for each in lost:
         reasons = []
@@ -251,8 +251,8 @@ class PatchedSegment:
         yield from self._old_bytes(at, self.end)
 
     def _old_bytes(self, start: int, stop: int) -> Iterator[Buffer]:
-        for at in range(start, stop, READ_BYTES):
-            yield self._driver.read(self._key, at - self._key.base, min(READ_BYTES, stop - at))
+        for at in range(start, stop, RUN_BYTES):
+            yield self._driver.read(self._key, at - self._key.base, min(RUN_BYTES, stop - at))
 
 
 def apply_patches(
@@ -282,12 +282,12 @@ def describe(lost: Lost) -> str:
 
 
 def _owner(at: int, infos: dict[int, SegmentInfo], rows: dict[int, Segment]) -> int:
-    """The base of the segment in which a log offset lies, or should lie; the offset itself when none is known."""
+    """The base of the segment of a log offset; the offset when none is known."""
     for base in sorted(infos.keys() | rows.keys(), reverse=True):
         size = max(infos[base].size if base in infos else 0, rows[base].size if base in rows else 0)
         if base <= at < base + size:
             return base
-    # Right behind an open segment its bytes go on; behind nothing a new one begins.
+    # Directly behind an open segment its bytes continue; otherwise a new one begins.
     return next((base for base, info in infos.items() if base + info.size == at and not info.sealed), at)
 
 
@@ -313,9 +313,141 @@ def _sizes(patch: Patch) -> Iterator[int]:
         )
         if found.count == 0:
             return
-        yield from (size for _, size, _ in UNIT.iter_unpack(found.units))
+        yield from (unit.size for unit in iter_units(found.units))
         offset += found.count
 
 
 def _piece(patch: Patch, start: int, stop: int, first: int, behind: int) -> Patch:
     return Patch(Lost(start, stop, first, behind), stop, patch.source, patch.topic, patch.queue_id)
+
+
+SEGMENT_BYTES_MAX = 104_857_600
+
+
+@dataclass(slots=True)
+class RebuiltUnits:
+    """Units from `begin` on, as they should be; which are unknown; which records the log lacks."""
+
+    begin: int
+    data: bytearray
+    blanked: list[int] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        return self.begin + len(self.data) // UNIT_BYTES
+
+
+def rebuild_units(driver: TierDriver, facts: QueueFacts) -> RebuiltUnits | None:
+    """The units that the queue should have; None when there is neither log nor units."""
+    survey = survey_log(driver, facts)
+    sound = survey.sound
+    offsets = [info.key.base // UNIT_BYTES for info in facts.units] + [run.queue_offset for run in sound]
+    offsets += [row.key.base // UNIT_BYTES for row in facts.rows_of(SegmentType.CONSUME_QUEUE)]
+    if not offsets:
+        return None
+    begin = min(offsets)
+    end = max(
+        [run.next_offset for run in sound]
+        + [(info.key.base + info.size) // UNIT_BYTES for info in facts.units if info.size >= UNIT_BYTES],
+        default=begin,
+    )
+    old = _stored_units(driver, facts, begin, end)
+    made = RebuiltUnits(begin, bytearray((end - begin) * UNIT_BYTES))
+    for run in sound:
+        at = (run.queue_offset - begin) * UNIT_BYTES
+        made.data[at : at + len(run.units)] = run.units
+    _settle(driver, facts, made, old, survey)
+    return made
+
+
+def _settle(driver: TierDriver, facts: QueueFacts, made: RebuiltUnits, old: bytearray, survey: LogSurvey) -> None:
+    """Decide wherever the log and the old units differ."""
+    nothing = bytes(UNIT_BYTES)
+    queue = facts.queue(driver)
+    log_begin = facts.logs[0].key.base if facts.logs else 0
+    for at in range(0, len(made.data), UNIT_BYTES):
+        derived, stored = bytes(made.data[at : at + UNIT_BYTES]), bytes(old[at : at + UNIT_BYTES])
+        if derived == stored != nothing:
+            continue
+        queue_offset = made.begin + at // UNIT_BYTES
+        unit = unit_at(stored, 0, queue_offset)
+        _, place, size, _ = unit
+        if derived != nothing:
+            is_elsewhere = stored != nothing and place != log_offset_at(derived, 0)
+            is_witness = stored[:12] == derived[:12] and survey.is_doubted(place)
+            if is_witness or (is_elsewhere and queue.leads(unit)):
+                made.data[at : at + UNIT_BYTES] = stored
+            continue
+        is_blank = size == PRE_BLANK_SIZE and place == 0
+        is_expired = stored != nothing and 0 < size < PRE_BLANK_SIZE and 0 <= place < log_begin
+        if is_blank or is_expired:
+            made.data[at : at + UNIT_BYTES] = stored
+        elif stored != nothing and size > 0 and _is_lost(place, size, facts, survey.damages):
+            made.lost.append(queue_offset)
+            made.data[at : at + UNIT_BYTES] = stored
+        else:
+            made.blanked.append(queue_offset)
+            made.data[at : at + UNIT_BYTES] = PRE_BLANK
+
+
+def _is_lost(place: int, size: int, facts: QueueFacts, damages: Sequence[Damage]) -> bool:
+    """Whether a unit leads to where the log has lost something."""
+    return place + size > SegmentList(facts.logs).end or any(damage.start <= place < damage.stop for damage in damages)
+
+
+def _stored_units(driver: TierDriver, facts: QueueFacts, begin: int, end: int) -> bytearray:
+    """The units that are there, each at its place; zeros where there are none, or none that can be read."""
+    old = bytearray((end - begin) * UNIT_BYTES)
+    aligned = [info for info in facts.units if info.key.base % UNIT_BYTES == 0]
+    for first, data in TierQueue(driver, facts.key, (), aligned).unit_chunks(skip=lambda _error: None):
+        at = (first - begin) * UNIT_BYTES
+        old[at : at + len(data)] = data
+    return old
+
+
+def changed_segments(driver: TierDriver, facts: QueueFacts, made: RebuiltUnits) -> list[tuple[int, bytes]]:
+    """(base, new bytes) of each segment that is not there, or has other bytes than it should have."""
+    found = []
+    infos = {info.key.base: info for info in facts.units if info.key.base % UNIT_BYTES == 0}
+    known = sorted(infos.keys() | {row.key.base for row in facts.rows_of(SegmentType.CONSUME_QUEUE)})
+    bases = [base for base in known if base < made.end * UNIT_BYTES]
+    if not bases or bases[0] > made.begin * UNIT_BYTES:
+        bases.insert(0, made.begin * UNIT_BYTES)
+    bases = sorted(
+        {cut for base, stop in _spans(bases, made) for cut in range(base, stop, SEGMENT_BYTES_MAX)} | {*bases}
+    )
+    for base, stop in _spans(bases, made):
+        wanted = bytes(made.data[base - made.begin * UNIT_BYTES : stop - made.begin * UNIT_BYTES])
+        info = infos.get(base)
+        try:
+            stored = bytes(driver.read(info.key, 0, info.size)) if info is not None and info.size else b""
+        except UNREADABLE:
+            stored = b""
+        if wanted and stored != wanted:
+            found.append((base, wanted))
+    return found
+
+
+def _spans(bases: Sequence[int], made: RebuiltUnits) -> list[tuple[int, int]]:
+    return list(zip(bases, [*bases[1:], made.end * UNIT_BYTES], strict=True))
+
+
+def write_segments(
+    driver: TierDriver, facts: QueueFacts, changed: Sequence[tuple[int, bytes]], aside: str
+) -> list[str]:
+    """Replace the segments; what was kept aside of them."""
+    rows = {row.key.base: row for row in facts.rows_of(SegmentType.CONSUME_QUEUE)}
+    kept = []
+    for base, data in changed:
+        key = facts.key.segment(SegmentType.CONSUME_QUEUE, base)
+        path = driver.replace(key, [data], aside)
+        kept += [path] if path else []
+        row = rows.get(base)
+        if row is not None and row.status is SegmentStatus.SEALED and not driver.is_sealed(key):
+            driver.seal(key)
+    return kept
+
+
+def describe_offsets(offsets: Sequence[int]) -> str:
+    return ", ".join(f"{first} to {behind}" for first, behind in offset_runs(offsets))

@@ -1,10 +1,10 @@
-"""Repair: verify, plan, mend, verify again. Nothing is destroyed: what is replaced is kept under another name.
+"""Repair: verify, plan, fix, verify again. Nothing is destroyed: what is replaced is kept under another name.
 
     verify_plan ──► plan_repair ──► run_repair for each action, in order ──► verify_tier
 
-Each action looks for itself what is wrong and changes only that; so an interrupted repair is simply run again, and one
-that finds nothing does nothing. The broker must not write meanwhile: its lease is taken first, and a broker that holds
-it is named. What cannot be mended is left as it is, and said.
+Each action finds the damage again and changes only that; so an interrupted repair is run again, and one that finds
+nothing does nothing. The broker must not write meanwhile: its lease is taken first, and a broker that holds
+it is named. What cannot be repaired is left unchanged, and reported.
 """
 
 from __future__ import annotations
@@ -18,28 +18,36 @@ from dataclasses import dataclass, field
 from tiermq.clock import Clock, SystemClock
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.index.compacted_index import companion_name
-from tiermq.tier.metadata.broker_lease import BrokerLease
+from tiermq.tier.metadata.broker_lease import BrokerLease, LeaseKeeper
 from tiermq.tier.metadata.manifest import QueueManifest
 from tiermq.tier.metadata.manifest_store import WriterLease
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import Gap, Segment, SegmentStatus
-from tiermq.tier.metadata.unit_walk import runs
 from tiermq.tier.names import SegmentKey
-from tiermq.tier.repair import log_repair, manifest_repair, unit_repair
-from tiermq.tier.repair.index_file_repair import CannotIndex, RebuiltIndex, rebuild_index, write_index
-from tiermq.tier.repair.log_repair import RecordSource
-from tiermq.tier.repair.log_survey import survey_log
-from tiermq.tier.repair.missing_items import build_missing, missing_requests, write_missing
-from tiermq.tier.repair.queue_facts import QueueFacts, read_facts
-from tiermq.tier.repair.repair_plan import lost_manifests, plan_repair
-from tiermq.tier.repair.repair_report import RepairAction, RepairKind, RepairOutcome, RepairReport
-from tiermq.tier.tier_listing import TierScope
-from tiermq.tier.verify import run_verify_task, verify_plan, verify_tier
-from tiermq.tier.verify_plan import plan_verify
-from tiermq.tier.verify_task import IndexTask
-
-LEASE_TERM_MS = 3_600_000
-"""A repair reads a lot between two writes, and renews before each action."""
+from tiermq.tier.queue.segments import TierScope
+from tiermq.tier.queue.units import offset_runs
+from tiermq.tier.repair import manifest_repair, queue_repair
+from tiermq.tier.repair.index_file_repair import (
+    CannotIndex,
+    RebuiltIndex,
+    build_missing,
+    missing_requests,
+    rebuild_index,
+    write_index,
+    write_missing,
+)
+from tiermq.tier.repair.queue_facts import QueueFacts, read_facts, survey_log
+from tiermq.tier.repair.queue_repair import RecordSource
+from tiermq.tier.repair.repair_plan import (
+    RepairAction,
+    RepairKind,
+    RepairOutcome,
+    RepairReport,
+    lost_manifests,
+    plan_repair,
+)
+from tiermq.tier.verify.verify import run_verify_task, verify_plan, verify_tier
+from tiermq.tier.verify.verify_plan import IndexTask, plan_verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +77,9 @@ def run_repair(
     dry_run: bool = False,
     clock: Clock | None = None,
 ) -> RepairOutcome:
-    """Look at one thing and mend it, or with `dry_run` say what would be done. Harmless when repeated.
+    """Carry out one action, or with `dry_run` report what would be done. Idempotent.
 
-    The caller sees to it that nobody writes to the queue. Raises what the driver raises when the tier is away.
+    The caller excludes other writers of the queue. Raises what the driver raises when the tier is unreachable.
     """
     writer = f"repair {os.getpid()}@{socket.gethostname()}"
     context = RepairContext(driver, sources, metadata, lease, dry_run, writer, clock or SystemClock())
@@ -87,13 +95,13 @@ def _mend_log(
 ) -> None:
     facts = read_facts(context.driver, action.queue, context.metadata)
     survey = survey_log(context.driver, facts)
-    lost, unknown = log_repair.find_lost(context.driver, facts, survey, context.sources)
-    patches, impossible = log_repair.find_patches(facts, lost, context.sources)
+    lost, unknown = queue_repair.find_lost(context.driver, facts, survey, context.sources)
+    patches, impossible = queue_repair.find_patches(facts, lost, context.sources)
     failed += unknown + impossible
     if context.is_dry_run:
-        changes += [f"{facts.key.directory}/COMMIT_LOG: {log_repair.describe(patch.lost)}" for patch in patches]
+        changes += [f"{facts.key.directory}/COMMIT_LOG: {queue_repair.describe(patch.lost)}" for patch in patches]
     elif patches:
-        done, aside = log_repair.apply_patches(context.driver, facts, patches, context.aside)
+        done, aside = queue_repair.apply_patches(context.driver, facts, patches, context.aside)
         changes += done
         kept += aside
 
@@ -102,29 +110,30 @@ def _mend_units(
     context: RepairContext, action: RepairAction, changes: list[str], kept: list[str], failed: list[str]
 ) -> None:
     facts = read_facts(context.driver, action.queue, context.metadata)
-    made = unit_repair.rebuild_units(context.driver, facts)
+    made = queue_repair.rebuild_units(context.driver, facts)
     if made is None:
         failed.append("there are neither records nor units")
         return
-    changed = unit_repair.changed_segments(context.driver, facts, made)
+    changed = queue_repair.changed_segments(context.driver, facts, made)
     if changed and not context.is_dry_run:
-        kept += unit_repair.write_segments(context.driver, facts, changed, context.aside)
+        kept += queue_repair.write_segments(context.driver, facts, changed, context.aside)
         if made.blanked:
             _record_gaps(context, facts, made.blanked)
     for base, data in changed:
         changes.append(f"{facts.key.directory}/CONSUME_QUEUE: {len(data)} bytes of units from offset {base} on")
     if made.blanked:
         changes.append(
-            f"a gap for queue offsets {unit_repair.describe_offsets(made.blanked)}, of which nothing is left"
+            f"a gap for queue offsets {queue_repair.describe_offsets(made.blanked)}, of which nothing is left"
         )
     if made.lost:
-        failed.append(f"the records of queue offsets {unit_repair.describe_offsets(made.lost)} are lost")
+        failed.append(f"the records of queue offsets {queue_repair.describe_offsets(made.lost)} are lost")
 
 
 def _record_gaps(context: RepairContext, facts: QueueFacts, blanked: Sequence[int]) -> None:
-    """At once, so that a crash before the manifest is mended leaves no blank unit that nobody can explain."""
+    """At once, so that a crash before the manifest is repaired leaves no blank unit without a gap."""
     gaps = [
-        Gap(first, behind, manifest_repair.BLANKED_REASON, context.clock.now_ms()) for first, behind in runs(blanked)
+        Gap(first, behind, manifest_repair.BLANKED_REASON, context.clock.now_ms())
+        for first, behind in offset_runs(blanked)
     ]
     now = read_facts(context.driver, facts.key, context.metadata)
     if now.is_future:
@@ -224,7 +233,7 @@ def _is_sound_index(context: RepairContext, key: SegmentKey) -> bool:
 def _mend_nothing(
     _context: RepairContext, action: RepairAction, _changes: list[str], _kept: list[str], failed: list[str]
 ) -> None:
-    failed += [f"{reason}: nothing else says what it should be" for reason in action.reasons]
+    failed += [f"{reason}: there is no other source for it" for reason in action.reasons]
 
 
 _Work = Callable[[RepairContext, RepairAction, list[str], list[str], list[str]], None]
@@ -249,7 +258,7 @@ def repair_tier(
     clock: Clock | None = None,
     on_outcome: Callable[[RepairOutcome], None] = lambda _outcome: None,
 ) -> RepairReport:
-    """All of it, for what lies within `scope`. A dry run takes no lease and changes nothing.
+    """Verify and repair everything within `scope`. A dry run takes no lease and changes nothing.
 
     Raises LeaseHeld when a broker is at work, and what the driver raises when the tier is away: then run it again.
     """
@@ -278,16 +287,19 @@ def repair_tier(
 def _leases(
     driver: TierDriver, actions: Sequence[RepairAction], *, dry_run: bool, clock: Clock
 ) -> Iterator[dict[tuple[str, str], BrokerLease]]:
-    """The leases of all brokers that are to be mended, given back at the end."""
+    """The leases of all brokers to repair, released at the end."""
     homes = {(action.queue.cluster, action.queue.broker) for action in actions if action.kind is not RepairKind.NONE}
     held: dict[tuple[str, str], BrokerLease] = {}
     with ExitStack() as stack:
         for cluster, broker in sorted(homes) if not dry_run else ():
             owner = f"repair {os.getpid()}@{socket.gethostname()}"
-            lease = BrokerLease(driver, cluster, broker, owner, term_ms=LEASE_TERM_MS, clock=clock)
+            lease = BrokerLease(driver, cluster, broker, owner, clock=clock)
             lease.acquire(epoch_min=_epoch_min(driver, actions, cluster, broker))
             stack.callback(lease.release)
             held[cluster, broker] = lease
+        keeper = LeaseKeeper(*(lease.keep for lease in held.values()))
+        keeper.start()
+        stack.callback(keeper.stop)
         yield held
 
 

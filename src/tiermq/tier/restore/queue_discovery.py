@@ -1,31 +1,270 @@
 """One queue of the tier, as its segments and its manifest together show it: the rows that a restore writes.
 
     listing ──┬► choose segments ──► units beyond the manifest ──► times of a few records ──► the log's tail ──► rows
-    manifest ─┘  (believed where it agrees with the listing)
+    manifest ─┘  (used where it agrees with the listing)
 
 The manifest saves reading, it is never needed: without one, all units are read, and of the records only the fixed part
 of those that begin or end a segment or stand in the time index. Nothing is written, not even to the tier: a torn tail
-counts only as far as it is whole, and the queue's recovery trims it when a writer opens the queue.
+counts only up to its last complete record, and the queue's recovery trims it when a writer opens the queue.
+
+Which of the segments that a listing shows make up a queue's file, and how much of each counts.
+
+The listing defines which segments exist and their sizes; the manifest has the intended state. A segment that the
+manifest has marked as deleted, or that is before all its live segments, is an orphan: an expiry was interrupted. A
+segment that overlaps the next one is clipped: the writer of the next one had decided so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.errors import CorruptSegment
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
-from tiermq.tier.metadata.log_tail import walk_tail
 from tiermq.tier.metadata.manifest import QueueManifest
-from tiermq.tier.metadata.metadata_values import NEVER_MS, UNKNOWN_OFFSET, Gap, Queue, Segment, SegmentStatus, TimeEntry
-from tiermq.tier.metadata.record_peek import UnitPlace, peek_store_ms
-from tiermq.tier.metadata.restore_report import Finding, Remark
-from tiermq.tier.metadata.segment_choice import Choice, choose_segments
-from tiermq.tier.metadata.time_index import DEFAULT_STRETCH, Stretch
-from tiermq.tier.metadata.unit_findings import UnitFindings
-from tiermq.tier.metadata.unit_walk import LogRanges, runs, walk_units
-from tiermq.tier.names import QueueKey, SegmentType
+from tiermq.tier.metadata.metadata_values import (
+    DEFAULT_STRETCH,
+    NEVER_MS,
+    UNKNOWN_OFFSET,
+    Gap,
+    Queue,
+    Segment,
+    SegmentStatus,
+    Stretch,
+    TimeEntry,
+    sample,
+)
+from tiermq.tier.names import QueueKey, SegmentKey, SegmentType
+from tiermq.tier.queue.records import peek_store_ms, walk_tail
+from tiermq.tier.queue.segments import SegmentList, of_type
+from tiermq.tier.queue.units import Unit, UnitChunk, offset_runs, walk_units
+from tiermq.tier.restore.restore_report import Finding, Remark
+
+
+@dataclass(slots=True)
+class Choice:
+    """The live segments of one type in order, what is to be deleted, and whether the manifest can be used."""
+
+    live: list[Segment]
+    deleted: list[Segment]
+    remarks: list[Remark]
+    agrees: bool
+
+
+def choose_segments(infos: Sequence[SegmentInfo], manifest: QueueManifest | None, segment_type: SegmentType) -> Choice:
+    """Compare a listing of one queue and type, in any order, with the manifest."""
+    rows = {row.key: row for row in (manifest.segments if manifest else ()) if row.key.type is segment_type}
+    meant = [row for row in rows.values() if row.status is not SegmentStatus.DELETED]
+    first_meant = min((row.key.base for row in meant), default=-1)
+    choice = Choice([], [], [], agrees=manifest is not None)
+    # A listing is sorted by path, and paths begin with a hash.
+    for info in sorted(infos, key=lambda info: info.key.base):
+        row = rows.get(info.key)
+        if info.damage is not None:
+            choice.remarks.append(Remark(Finding.DAMAGED_SEGMENT, info.key.path, info.damage))
+        if row is not None and row.status is SegmentStatus.DELETED:
+            choice.deleted.append(replace(row, size=info.size))
+            choice.remarks.append(Remark(Finding.ORPHAN, info.key.path, "its deletion was interrupted"))
+        elif row is None and info.key.base + info.size <= first_meant:
+            choice.remarks.append(Remark(Finding.ORPHAN, info.key.path, "older than everything in the manifest"))
+        elif segment_type is SegmentType.CONSUME_QUEUE and info.key.base % UNIT_BYTES:
+            choice.agrees = False
+            choice.remarks.append(Remark(Finding.ORPHAN, info.key.path, f"its base is no multiple of {UNIT_BYTES}"))
+        else:
+            choice.live.append(_segment(info, row))
+    _compare(choice, meant, {info.key: info.size for info in infos})
+    _clip(choice)
+    return choice
+
+
+def _segment(info: SegmentInfo, row: Segment | None) -> Segment:
+    """The segment as the listing has it, with the particulars of the manifest's row as far as they still hold."""
+    if row is None:
+        segment = Segment(info.key, info.size, created_ms=info.modified_ms)
+    else:
+        segment = row if row.size == info.size else replace(row.cut(info.size), crc32=None, size=info.size)
+    if info.sealed and segment.status is SegmentStatus.NEW:
+        segment = replace(segment, status=SegmentStatus.SEALED, sealed_ms=info.modified_ms)
+    return segment
+
+
+def _compare(choice: Choice, meant: Sequence[Segment], sizes: dict[SegmentKey, int]) -> None:
+    """Whether the tier has at least what the manifest records."""
+    first_live = choice.live[0].key.base if choice.live else None
+    for row in meant:
+        size = sizes.get(row.key, 0)
+        if size >= row.size:
+            continue
+        if size:
+            choice.agrees = False
+            text = f"{size} bytes where the manifest has {row.size}"
+            choice.remarks.append(Remark(Finding.MANIFEST_DISAGREES, row.key.path, text))
+            continue
+        at_head = first_live is None or row.key.base < first_live
+        # A missing head is what an expiry leaves that died before it could write the manifest.
+        choice.agrees = choice.agrees and at_head
+        text = f"{row.size} bytes, " + ("at the head: expired or lost" if at_head else "in the middle: lost")
+        choice.remarks.append(Remark(Finding.MISSING_SEGMENT, row.key.path, text))
+
+
+def _clip(choice: Choice) -> None:
+    """Clip segments that overlap the next one, and report holes."""
+    for index in range(len(choice.live) - 1):
+        segment, following = choice.live[index], choice.live[index + 1]
+        room = following.key.base - segment.key.base
+        if segment.size > room:
+            text = f"{segment.size} bytes, but the next segment begins after {room}"
+            choice.remarks.append(Remark(Finding.OVERLAP, segment.key.path, text))
+            choice.live[index] = segment.cut(room)
+        elif segment.size < room:
+            text = f"offsets {segment.end} to {following.key.base}"
+            choice.remarks.append(Remark(Finding.HOLE, segment.key.path, text))
+
+
+# The uploaded index files of a broker: their time ranges, and the topic ids that their entries carry.
+#
+#     0      4          12         20      24      28
+#     +------+----------+----------+-------+-------+-----------------+------------------------+
+#     | magic| begin ms | end ms   | slots | items | slots, 8 B each | items, 28 B each       |
+#     +------+----------+----------+-------+-------+-----------------+------------------------+
+#
+# An item has the topic's id at byte 4. How many slots there are is not in the header; it follows from the size.
+# The full format belongs to `tier.index`, which this package may not import; a test compares the two.
+
+HEADER = struct.Struct(
+    ">"
+    "I"  # magic
+    "q"  # begin_ms    creation of the file
+    "q"  # end_ms      newest store time in it
+    "i"  # slot_count  in use
+    "i"  # item_count
+)
+HEADER_BYTES = HEADER.size
+assert HEADER_BYTES == 28
+MAGIC_END = 0xBCC50285
+SLOT_BYTES = 8
+ITEM_BYTES = 28
+READ_BYTES = 150_000 * ITEM_BYTES
+
+
+def survey_index(
+    driver: TierDriver, infos: Sequence[SegmentInfo], manifest: QueueManifest | None
+) -> tuple[list[Segment], list[Remark]]:
+    """The index segments with the times from their headers, and what is wrong with them."""
+    choice = choose_segments(infos, manifest, SegmentType.INDEX)
+    segments, remarks = [], list(choice.remarks)
+    for segment in choice.live:
+        found = _read_header(driver, segment)
+        if isinstance(found, str):
+            # It is kept, so that retention can find it; its times are those of its object.
+            remarks.append(Remark(Finding.DAMAGED_SEGMENT, segment.key.path, found))
+            segments.append(replace(segment, begin_ms=segment.created_ms, end_ms=segment.created_ms))
+        else:
+            begin_ms, end_ms, _ = found
+            segments.append(replace(segment, begin_ms=begin_ms, end_ms=end_ms, status=SegmentStatus.SEALED))
+    return segments + choice.deleted, remarks
+
+
+def topic_ids_in_index(driver: TierDriver, segments: Sequence[Segment]) -> Counter[int]:
+    """How many entries carry which topic id. Reads every entry; wanted only when ids are in doubt."""
+    counts: Counter[int] = Counter()
+    for segment in segments:
+        found = _read_header(driver, segment) if segment.status is not SegmentStatus.DELETED else ""
+        if isinstance(found, str):
+            continue
+        position = segment.size - found[2] * ITEM_BYTES
+        while position < segment.size:
+            length = min(READ_BYTES, segment.size - position)
+            fields = struct.unpack(">" + "4xi20x" * (length // ITEM_BYTES), driver.read(segment.key, position, length))
+            counts.update(fields)
+            position += length
+    return counts
+
+
+def _read_header(driver: TierDriver, segment: Segment) -> tuple[int, int, int] | str:
+    """(begin_ms, end_ms, item_count), or what is wrong."""
+    if segment.size < HEADER_BYTES:
+        return f"an index file has at least {HEADER_BYTES} bytes, found {segment.size}"
+    magic, begin_ms, end_ms, _, item_count = HEADER.unpack(driver.read(segment.key, 0, HEADER_BYTES))
+    slots_bytes = segment.size - HEADER_BYTES - item_count * ITEM_BYTES
+    if magic != MAGIC_END:
+        return f"expected magic {MAGIC_END:#010x}, found {magic:#010x}"
+    if item_count < 0 or slots_bytes <= 0 or slots_bytes % SLOT_BYTES:
+        return f"{item_count} items do not fit its {segment.size} bytes"
+    return begin_ms, max(begin_ms, end_ms), item_count
+
+
+# What a walk over a queue's units finds out: which records begin and end each segment, which belong into the time
+# index, and which units are odd. Collected chunk by chunk, so that a long queue needs little memory.
+
+
+class UnitFindings:
+    """The collected findings of one queue; used by one thread."""
+
+    def __init__(
+        self, logs: Sequence[Segment], units: Sequence[Segment], last_entry: TimeEntry | None, stretch: Stretch
+    ) -> None:
+        self._logs, self._units, self._stretch = logs, units, stretch
+        self._last_entry = last_entry
+        self.log_ends: list[tuple[Unit, Unit] | None] = [None] * len(logs)
+        self.unit_ends: list[tuple[Unit, Unit] | None] = [None] * len(units)
+        self.samples: list[Unit] = []
+        self.blank: list[int] = []
+        self.expired_count = 0
+        self.lost: list[int] = []
+        self.beyond: list[int] = []
+        self.bad: list[int] = []
+
+    def take(self, chunk: UnitChunk) -> None:
+        """Add the next chunk."""
+        self.blank += chunk.blank
+        self.expired_count += len(chunk.expired)
+        self.lost += chunk.lost
+        self.beyond += chunk.beyond
+        self.bad += chunk.bad
+        if not chunk.log_offsets:
+            return
+        for index, log in enumerate(self._logs):
+            self.log_ends[index] = _extended(self.log_ends[index], chunk, chunk.in_log(log.key.base, log.end))
+        for index, units in enumerate(self._units):
+            found = chunk.in_queue(units.key.base // UNIT_BYTES, units.end // UNIT_BYTES)
+            self.unit_ends[index] = _extended(self.unit_ends[index], chunk, found)
+        for index in sample(self._last_entry, chunk.queue_offsets, chunk.log_offsets, self._stretch):
+            place = chunk.unit(index)
+            self.samples.append(place)
+            self._last_entry = TimeEntry(place.queue_offset, 0, place.log_offset)
+
+    def places(self) -> list[Unit]:
+        """The records whose times are wanted, in the order of the queue."""
+        ends = (place for pair in (*self.log_ends, *self.unit_ends) if pair for place in pair)
+        wanted = {place.queue_offset: place for place in (*ends, *self.samples)}
+        return [wanted[queue_offset] for queue_offset in sorted(wanted)]
+
+    def good_end(self, end: int) -> int:
+        """The end of the queue without the units at its very end that have no record."""
+        odd = sorted(self.beyond + self.bad)
+        while odd and odd[-1] == end - 1:
+            end = odd.pop()
+        return end
+
+    def bad_before(self, end: int) -> list[int]:
+        """Damaged units, and such without a record, that are followed by good ones."""
+        return sorted(_before(self.bad, end) + _before(self.beyond, end))
+
+
+def _extended(ends: tuple[Unit, Unit] | None, chunk: UnitChunk, found: tuple[int, int]) -> tuple[Unit, Unit] | None:
+    first, behind = found
+    if first >= behind:
+        return ends
+    return (ends[0] if ends else chunk.unit(first)), chunk.unit(behind - 1)
+
+
+def _before(offsets: Iterable[int], end: int) -> list[int]:
+    return [offset for offset in offsets if offset < end]
+
 
 BLANK_REASON = "blank units in the consume queue"
 LOST_REASON = "the segment of the records is missing in the tier"
@@ -52,12 +291,12 @@ def survey_queue(
     now_ms: int,
     stretch: Stretch = DEFAULT_STRETCH,
 ) -> QueueSurvey:
-    """Look at one queue. Raises what the driver raises when it cannot be read; damage is told in the remarks."""
+    """Discover one queue. Raises what the driver raises when it cannot be read; damage is in the remarks."""
     return _Surveyor(driver, key, infos, manifest, now_ms, stretch).survey()
 
 
 class _Surveyor:
-    """The state of one survey; used once, by one thread."""
+    """The state of one discovery; used once, by one thread."""
 
     def __init__(
         self,
@@ -69,8 +308,8 @@ class _Surveyor:
         stretch: Stretch,
     ) -> None:
         self.driver, self.key, self.manifest, self.now_ms = driver, key, manifest, now_ms
-        logs = choose_segments(_of(infos, SegmentType.COMMIT_LOG), manifest, SegmentType.COMMIT_LOG)
-        units = choose_segments(_of(infos, SegmentType.CONSUME_QUEUE), manifest, SegmentType.CONSUME_QUEUE)
+        logs = choose_segments(of_type(infos, SegmentType.COMMIT_LOG), manifest, SegmentType.COMMIT_LOG)
+        units = choose_segments(of_type(infos, SegmentType.CONSUME_QUEUE), manifest, SegmentType.CONSUME_QUEUE)
         self.remarks = logs.remarks + units.remarks
         self.deleted = logs.deleted + units.deleted
         self.believed = manifest if manifest is not None and logs.agrees and units.agrees else None
@@ -88,7 +327,7 @@ class _Surveyor:
         begin = self.units[0].key.base // UNIT_BYTES if self.units else UNKNOWN_OFFSET
         end = self.units[-1].end // UNIT_BYTES if self.units else UNKNOWN_OFFSET
         scan_from = max(begin, self.believed.max_offset) if self.believed else begin
-        for chunk in walk_units(self.driver, self.units, LogRanges(self.logs), scan_from):
+        for chunk in walk_units(self.driver, self.units, SegmentList(self.logs), scan_from):
             self.found.take(chunk)
         end = self._cut_units(end)
         times = self._read_times(self.found.places())
@@ -112,7 +351,7 @@ class _Surveyor:
         return [*segments, Segment(following, created_ms=self.now_ms)]
 
     def _as_far_as_believed(self, choice: Choice) -> list[Segment]:
-        """Times and offsets of a manifest that is not believed are found anew."""
+        """Find times and offsets again where the manifest cannot be used."""
         if self.believed is not None:
             return choice.live
         return [
@@ -127,14 +366,14 @@ class _Surveyor:
         ]
 
     def _go_on_behind(self, manifest: QueueManifest) -> None:
-        """Every segment expired. Offsets are never given twice, in the queue or in its log: both go on behind."""
+        """Every segment expired. Offsets are never assigned twice, in the queue or in its log: both continue behind."""
         ends = [row.end for row in manifest.segments if row.key.type is SegmentType.COMMIT_LOG]
         log = self.key.segment(SegmentType.COMMIT_LOG, max(ends, default=0))
         units = self.key.segment(SegmentType.CONSUME_QUEUE, manifest.max_offset * UNIT_BYTES)
         self.logs, self.units = [Segment(log, created_ms=self.now_ms)], [Segment(units, created_ms=self.now_ms)]
 
     def _begun(self, segment_type: SegmentType) -> list[Segment]:
-        """The segment that takes the place of the expired ones and has no byte yet: only the manifest tells of it."""
+        """The empty segment that replaces expired ones: only the manifest has it."""
         rows = self.manifest.segments if self.manifest is not None else ()
         return [
             row for row in rows if row.key.type is segment_type and row.size == 0 and row.status is SegmentStatus.NEW
@@ -143,7 +382,7 @@ class _Surveyor:
     def _first_units(self) -> list[Segment]:
         """Where units go that a queue never got: its first records are there, and the writer died before their units.
 
-        Only a manifest tells that from units which are lost.
+        Only a manifest distinguishes that from lost units.
         """
         if self.manifest is None or self.manifest.max_offset > 0 or self.manifest.segments or len(self.logs) != 1:
             return []
@@ -170,11 +409,13 @@ class _Surveyor:
                 self.units[index] = segment.cut(size)
         return good_end
 
-    def _read_times(self, places: Sequence[UnitPlace]) -> dict[int, int]:
+    def _read_times(self, places: Sequence[Unit]) -> dict[int, int]:
         """Store times by queue offset; a record that is not the one of its unit is remarked upon and has none."""
         times = {}
+        logs = SegmentList(self.logs)
         for place in places:
-            log = next(log for log in self.logs if log.key.base <= place.log_offset < log.end)
+            log = logs.find(place.log_offset)
+            assert log is not None, "A good unit leads into a segment."
             try:
                 times[place.queue_offset] = peek_store_ms(self.driver, log, place)
             except CorruptSegment as error:
@@ -245,10 +486,10 @@ class _Surveyor:
         if self.logs and not self.units:
             self._say(Finding.MISSING_CONSUME_QUEUE, where, f"{len(self.logs)} commit-log segments")
         if self.believed is None and self.found.expired_count and not self.logs:
-            # A manifest knows that they expired, or names the segments that are missing. Without one nobody knows.
+            # A manifest shows that they expired, or names the missing segments. Without one that is unknown.
             text = f"{self.found.expired_count} units; the next message gets queue offset {max_offset}"
             self._say(Finding.MISSING_COMMIT_LOG, where, text)
-        for first, behind in runs(self.found.bad_before(max_offset)):
+        for first, behind in offset_runs(self.found.bad_before(max_offset)):
             self._say(Finding.DAMAGED_UNITS, where, f"queue offsets {first} to {behind}")
         if self.believed and 0 <= scan_from < max_offset:
             self._say(Finding.BEYOND_MANIFEST, where, f"queue offsets {scan_from} to {max_offset}")
@@ -256,9 +497,9 @@ class _Surveyor:
     def _gaps(self, min_offset: int, max_offset: int) -> list[Gap]:
         """The gaps that the manifest knows, and those that the segments show."""
         gaps = list(self.manifest.gaps) if self.manifest else []
-        shown = [(*run, BLANK_REASON) for run in runs(self.found.blank)]
-        shown += [(*run, LOST_REASON) for run in runs(self.found.lost)]
-        shown += [(*run, DAMAGE_REASON) for run in runs(self.found.bad_before(max_offset))]
+        shown = [(*run, BLANK_REASON) for run in offset_runs(self.found.blank)]
+        shown += [(*run, LOST_REASON) for run in offset_runs(self.found.lost)]
+        shown += [(*run, DAMAGE_REASON) for run in offset_runs(self.found.bad_before(max_offset))]
         for segment, following in zip(self.units, self.units[1:], strict=False):
             if segment.end < following.key.base:
                 shown.append((segment.end // UNIT_BYTES, following.key.base // UNIT_BYTES, HOLE_REASON))
@@ -270,10 +511,6 @@ class _Surveyor:
 
     def _say(self, finding: Finding, where: str, text: str) -> None:
         self.remarks.append(Remark(finding, where, text))
-
-
-def _of(infos: Sequence[SegmentInfo], segment_type: SegmentType) -> list[SegmentInfo]:
-    return [info for info in infos if info.key.type is segment_type]
 
 
 def _with_times(segment: Segment, times: Sequence[int]) -> Segment:

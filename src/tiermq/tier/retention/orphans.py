@@ -1,4 +1,4 @@
-"""Orphans: bytes in the tier that nobody refers to, and rows that refer to bytes which are not there.
+"""Orphans: bytes in the tier without metadata, and rows whose bytes are missing.
 
     listing ──┬─► in the tier, in no manifest, not in the metadata, older than the grace time   orphan
     manifests ┤
@@ -7,7 +7,7 @@
 The tier is listed before the metadata is read, and a writer announces a segment in the metadata before its first byte:
 so what a living writer has just begun is never an orphan, with the metadata at hand. Without it (from the bucket alone)
 only what the queue's own manifest rules out is one: a segment before or between those that the manifest names.
-Nothing is deleted unless `clean` is called with what was found, and then each is looked at once more.
+Nothing is deleted unless `clean` is called with what was found, and then each is checked once more.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tiermq.clock import Clock, SystemClock
-from tiermq.errors import FutureManifest
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
-from tiermq.tier.metadata.document import CorruptManifest
-from tiermq.tier.metadata.manifest import QueueManifest, decode_manifest, queue_of_manifest
+from tiermq.tier.metadata.manifest import QueueManifest, queue_of_manifest
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import Segment, SegmentStatus
 from tiermq.tier.names import INDEX_TOPIC, OBJECT_SUFFIX, QueueKey, SegmentKey, segment_at
-from tiermq.tier.tier_listing import TierScope, list_tier
+from tiermq.tier.queue.segments import TierScope, list_tier
+from tiermq.tier.restore.restore import read_manifests
 
 GRACE_MS = 24 * 3_600_000
-"""So old must a segment be at least: by then whoever began it has told somebody."""
+"""The least age of an orphan: by then its writer has recorded it."""
 
 
 class OrphanKind(enum.Enum):
-    """What sort of thing nobody refers to. The value says why it is one."""
+    """Kinds of orphans. The value is the reason."""
 
     SEGMENT = "a segment that neither a manifest nor the metadata knows"
     DELETED = "a segment whose deletion was begun and not finished"
@@ -51,7 +50,7 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """One segment that somebody knows and the tier does not have, or not all of."""
+    """A recorded segment that is missing in the tier, or too short."""
 
     path: str
     expected_bytes: int
@@ -90,8 +89,8 @@ def find_orphans(
     The scope must be that broker's when there is metadata. Raises what the driver raises.
     """
     listing = list_tier(driver, scope or TierScope())
-    report = OrphanReport()
-    manifests = _read_manifests(driver, listing.objects, report)
+    read = read_manifests(driver, listing.objects)
+    manifests, report = read.manifests, OrphanReport(unread=read.unread)
     unread = {key for key in map(queue_of_manifest, report.unread) if key is not None}
     before_ms = (clock or SystemClock()).now_ms() - grace_ms
     known = _Known(manifests, metadata, unread)
@@ -106,9 +105,9 @@ def find_orphans(
 
 
 def clean(driver: TierDriver, orphans: Iterable[Orphan], metadata: MetadataStore | None = None) -> list[str]:
-    """Delete orphans that were found; the paths of those that went. One that somebody knows by now is left alone.
+    """Delete orphans that were found; returns the deleted paths. One that is recorded by now is kept.
 
-    Raises what the driver raises; calling it again with the same orphans goes on.
+    Raises what the driver raises; another call with the same orphans continues.
     """
     gone = []
     for orphan in orphans:
@@ -127,7 +126,7 @@ def clean(driver: TierDriver, orphans: Iterable[Orphan], metadata: MetadataStore
 
 
 class _Known:
-    """What manifests and metadata say about segments."""
+    """Segments in manifests and metadata."""
 
     def __init__(
         self, manifests: dict[QueueKey, QueueManifest], metadata: MetadataStore | None, unread: set[QueueKey]
@@ -170,20 +169,6 @@ class _Known:
         return found
 
 
-def _read_manifests(driver: TierDriver, names: Iterable[str], report: OrphanReport) -> dict[QueueKey, QueueManifest]:
-    manifests = {}
-    for name in names:
-        key = queue_of_manifest(name)
-        stored = driver.get_object(name) if key is not None else None
-        if key is None or stored is None:
-            continue
-        try:
-            manifests[key] = decode_manifest(stored.data, name)
-        except (CorruptManifest, FutureManifest):
-            report.unread.append(name)
-    return manifests
-
-
 def _small_orphans(
     names: Iterable[str],
     listed: dict[SegmentKey, int],
@@ -197,7 +182,7 @@ def _small_orphans(
         segment = segment_at(name.removesuffix(OBJECT_SUFFIX))
         manifest = manifests.get(key) if (key := queue_of_manifest(name)) is not None else None
         if segment is not None and segment not in listed:
-            # A companion is written before its file: one whose file is announced or may still come is none.
+            # A companion is written before its file: one whose file is announced or may still come is no orphan.
             row = metadata.segment(segment) if metadata is not None else None
             last = max((other.base for other in listed if other.queue == segment.queue), default=-1)
             if row is None and segment.base < last:

@@ -21,17 +21,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from tiermq.clock import Clock
+from tiermq.clock import HOUR_MS, Clock
 from tiermq.errors import CorruptSegment, StaleWriter, TierMQError, TierUnavailable
-from tiermq.message.topic_name import is_system_topic
+from tiermq.message.layout import PHYSICAL_OFFSET_AT, QUEUE_OFFSET_AT
+from tiermq.message.topic_name import LIGHT_QUEUE_PREFIX, is_system_topic
 from tiermq.tier.driver.contract import TierDriver
-from tiermq.tier.flat.flat_append_file import FlatAppendFile
+from tiermq.tier.flat.flat_file import FlatAppendFile
 from tiermq.tier.flat.flat_file_store import FlatFileStore
 from tiermq.tier.flat.flat_message_file import FlatMessageFile
 from tiermq.tier.flat.flat_segment import FlatSegment
 from tiermq.tier.index.compacted_index import CompactedIndex
-from tiermq.tier.metadata.manifest import manifest_name
-from tiermq.tier.metadata.manifest_policy import ManifestCause
+from tiermq.tier.metadata.manifest import ManifestCause, manifest_name, queue_of_manifest
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.metadata.metadata_values import (
     NEVER_MS,
@@ -42,30 +42,76 @@ from tiermq.tier.metadata.metadata_values import (
     Topic,
     TopicStatus,
 )
-from tiermq.tier.names import QueueKey, SegmentKey, SegmentType
-from tiermq.tier.retention_plan import ExpiryPlan, Kept, plan_by_size, plan_by_time, wants_roll
-from tiermq.tier.tier_config import HOUR_MS, TierConfig
-from tiermq.tier.topic_deletion import delete_topic_objects
+from tiermq.tier.names import QueueKey, SegmentKey, SegmentType, broker_directory
+from tiermq.tier.retention.retention_plan import ExpiryPlan, Kept, plan_by_size, plan_by_time, wants_roll
+from tiermq.tier.tier_config import TierConfig
+
+# Deleting what the tier holds of a topic, in steps that can each be repeated.
+#
+#     units and records of each queue ─► rows of the queue ─► other objects below the topic's name ─► manifests
+#
+# The last two steps go by the tier's own listing, so that nothing is forgotten that a crash, a restore or a foreign
+# program left there: a topic that is made again begins at offset 0, under the same names, and must find them free.
+# Manifests go last: until then the tier records that the topic is being deleted.
+
+
+def delete_topic_objects(
+    files: FlatFileStore,
+    metadata: MetadataStore,
+    driver: TierDriver,
+    topic: str,
+    on_gone: Callable[[QueueKey], None],
+    forget: Callable[[QueueKey], None],
+) -> None:
+    """Delete the topic's segments, queues and manifests; its own row stays. Raises TierError; another call continues.
+
+    `on_gone` removes the manifest of a queue, `forget` makes the index start over with it.
+    """
+    queues = {queue.key for queue in metadata.queues(topic)}
+    queues |= {file.queue for file in files if file.queue.topic == topic}
+    for key in sorted(queues):
+        if not files.destroy(topic, key.queue_id):
+            _delete_rows(metadata, driver, key)
+        files.damaged.pop((topic, key.queue_id), None)
+        forget(key)
+    prefix = f"{broker_directory(files.cluster, files.broker)}/{topic}/"
+    for info in list(driver.list_segments(prefix)):
+        driver.delete(info.key)
+        metadata.delete_segment(info.key)
+    for name in driver.list_objects(prefix):
+        owner = queue_of_manifest(name)
+        if owner is None:
+            driver.delete_object(name)
+        else:
+            on_gone(owner)
+
+
+def _delete_rows(metadata: MetadataStore, driver: TierDriver, key: QueueKey) -> None:
+    """The segments of a queue that could not be opened: it is known to the metadata alone."""
+    for segment in metadata.segments(key):
+        metadata.mark_deleted(segment.key)
+    for segment in metadata.segments_being_deleted():
+        if segment.key.queue == key:
+            driver.delete(segment.key)
+            metadata.delete_segment(segment.key)
+    metadata.delete_queue(key)
+
 
 _log = logging.getLogger(__name__)
 
 SILENCES_MAX = 3
-"""So many calls in a row without an answer end a round: the back end is down, and each further one costs a timeout."""
-
-LIGHT_QUEUE_PREFIX = "%LMQ%"
-HEAD_BYTES = 28
-QUEUE_OFFSET_AT = 20
+"""Calls in a row without a response that end a round: the back end is down, and each call costs a time-out."""
 
 
 class ExpiringIndex(Protocol):
-    """What retention asks of the key index (`index.index_store.IndexStore`)."""
+    """The part of the key index that retention uses (`index.index_store.IndexStore`)."""
 
     def expire(self) -> int:
-        """Remove index files that nobody needs; how many."""
+        """Delete index files that are not needed; returns their number."""
         ...
 
     def forget_queue(self, topic: str, queue_id: int) -> None:
-        """The queue is gone; its offsets begin anew if it comes back."""
+        """The queue is gone; its offsets start over if it is created again."""
         ...
 
 
@@ -91,7 +137,7 @@ class RetentionReport:
     index_file_count: int = 0
     failures: list[RetentionFailure] = field(default_factory=list)
     emptied: set[QueueKey] = field(default_factory=set)
-    """Queues of which nothing is left, and whose manifest says so by now."""
+    """Queues without any segment left, whose manifest records that."""
     silences: int = 0
     """Calls that got no answer since the last one that did."""
 
@@ -124,10 +170,10 @@ def _nothing(_key: QueueKey, _cause: ManifestCause) -> None:
 class Retention:
     """See the module.
 
-    `on_changed` is told of each queue whose manifest is out of date; `on_gone` removes the manifest of a queue that is
-    gone (by default without asking whose it is). `check_owner` raises StaleWriter when another process owns the tier
-    by now: whoever is not the owner deletes nothing. `before_emptied` writes the manifest of a queue whose last segment
-    is hidden and about to go: from then on nothing else in the tier says which numbers were given.
+    `on_changed` is called for each queue whose manifest is out of date; `on_gone` removes the manifest of a queue that
+    is gone (by default without asking whose it is). `check_owner` raises StaleWriter when another process owns the tier
+    by now: only the owner deletes. `before_emptied` writes the manifest of a queue whose last segment is hidden and
+    about to be deleted: after that, only the manifest has the assigned offsets.
     """
 
     def __init__(
@@ -181,9 +227,9 @@ class Retention:
     def is_unneeded(self, remote: CompactedIndex, *, knows_all_topics: bool = True) -> bool:
         """Whether no message is left to which an uploaded index file leads. Raises what the driver raises.
 
-        The file's companion says up to where each queue was indexed when the file was full. Where it does not say so of
-        every topic that has items in the file, and for RocketMQ's files, which have none, the age of the newest message
-        decides. `knows_all_topics`: an id that no topic has is of a deleted one; else a manifest may be lost.
+        The companion has each queue's indexed end when the file was full. Where it lacks that of a topic, and
+        for RocketMQ's files, which have none, the age of the newest message decides.
+        `knows_all_topics`: an id that no topic has is of a deleted one; else a manifest may be lost.
         """
         try:
             record, facts = remote.companion(), remote.facts()
@@ -216,7 +262,7 @@ class Retention:
     # One round
 
     def run(self) -> RetentionReport:
-        """One round. Failures are in the report; raises StaleWriter when the tier belongs to somebody else by now."""
+        """One round. Failures are in the report; raises StaleWriter when another process owns the tier by now."""
         with self._lock:
             report = RetentionReport()
             if self._attempt(report, self._driver.url, self._check_owner):
@@ -243,7 +289,7 @@ class Retention:
             report.index_file_count += self._index.expire()
 
     def _change(self, file: FlatMessageFile, report: RetentionReport, step: Callable[[], None]) -> bool:
-        """Do a step under the queue's lock; whatever became of it, what it changed is told. False: it failed."""
+        """Run a step under the queue's lock; its changes are reported, also when it fails. False: it failed."""
         done_before = len(report.segments), report.rolled_count
 
         def locked() -> None:
@@ -256,11 +302,10 @@ class Retention:
         if (len(report.segments), report.rolled_count) != done_before:
             queue = self._metadata.queue(file.queue)
             self._metadata.trim_time_entries(file.queue, queue.min_offset if queue is not None else 0)
-            self._attempt(report, manifest_name(file.queue), partial(self._tell, file.queue, ManifestCause.EXPIRY))
+            self._attempt(
+                report, manifest_name(file.queue), partial(self._on_changed, file.queue, ManifestCause.EXPIRY)
+            )
         return is_done
-
-    def _tell(self, key: QueueKey, cause: ManifestCause) -> None:
-        self._on_changed(key, cause)
 
     def _expire_by_time(self, file: FlatMessageFile, threshold_ms: int, report: RetentionReport) -> None:
         plan = plan_by_time(file.log.segments, file.units.segments, threshold_ms)
@@ -293,7 +338,7 @@ class Retention:
         self._remove(file, plan_by_size(file.log.segments, file.units.segments), report)
 
     def _remove(self, file: FlatMessageFile, plan: ExpiryPlan, report: RetentionReport) -> None:
-        """Carry a plan out, under the queue's lock. Raises TierError; whatever was done by then counts."""
+        """Carry a plan out, under the queue's lock. Raises TierError; what was done by then counts."""
         hidden: list[tuple[FlatAppendFile, SegmentKey]]
         hidden = [(file.units, self._hide_first(file.units, report)) for _ in range(plan.unit_count)]
         for _ in range(plan.log_count):
@@ -313,7 +358,7 @@ class Retention:
         return segment.key
 
     def _is_emptied(self, key: QueueKey) -> bool:
-        """Whether the segments that live tell no longer where the queue, or its log, goes on."""
+        """Whether the live segments no longer have the next offset of the queue, or of its log."""
         rows = self._metadata.segments(key)
         return {row.key.type for row in rows if row.size} != {SegmentType.COMMIT_LOG, SegmentType.CONSUME_QUEUE}
 
@@ -323,14 +368,20 @@ class Retention:
     def _learn_first_offset(self, segment: FlatSegment) -> None:
         """Let the metadata know where a segment begins that is about to be the first: the queue's minimum needs it.
 
-        Only a tier that RocketMQ wrote does not say so; then it is read from the first record.
+        A tier that RocketMQ wrote lacks it; then it is read from the first record.
         """
-        if segment.begin_offset != UNKNOWN_OFFSET or segment.commit_position < HEAD_BYTES:
+        if segment.begin_offset != UNKNOWN_OFFSET or segment.commit_position < PHYSICAL_OFFSET_AT:
             return
-        head = segment.read(0, HEAD_BYTES)
-        begin = int.from_bytes(head[QUEUE_OFFSET_AT:HEAD_BYTES], "big", signed=True)
+        head = segment.read(0, PHYSICAL_OFFSET_AT)
+        begin = int.from_bytes(head[QUEUE_OFFSET_AT:PHYSICAL_OFFSET_AT], "big", signed=True)
         self._metadata.update_size(
-            segment.key, segment.commit_position, segment.begin_ms, segment.end_ms, segment.crc32, begin_offset=begin
+            segment.key,
+            segment.commit_position,
+            segment.begin_ms,
+            segment.end_ms,
+            segment.crc32,
+            begin_offset=begin,
+            sums=segment.sums,
         )
         segment.begin_offset = begin
 
@@ -346,7 +397,7 @@ class Retention:
         """The object, then the row; not if the name was given to a new segment meanwhile."""
         name = row.key.topic, row.key.queue_id
         file = self._files.find(*name)
-        # A queue that is not open has no lock of its own. The metadata stay free: the back end may be slow to answer.
+        # A queue that is not open has no lock. The metadata are not locked: the back end may be slow.
         with file.lock if file is not None else self._files.name_lock(*name):
             if self._files.find(*name) is not file:
                 return  # Opened or closed meanwhile; the next round takes the right lock.
@@ -358,7 +409,7 @@ class Retention:
                 report.finished_count += 1
                 report.silences = 0
         if self._metadata.queue(row.key.queue) is not None:
-            self._tell(row.key.queue, ManifestCause.EXPIRY)
+            self._on_changed(row.key.queue, ManifestCause.EXPIRY)
 
     def _tell_if_emptied(self, key: QueueKey, report: RetentionReport) -> None:
         topic = self._metadata.topic(key.topic)
@@ -405,8 +456,8 @@ class Retention:
     def _delete_topic(self, topic: str, report: RetentionReport) -> None:
         if self._metadata.update_topic(topic, status=TopicStatus.DELETING):
             for queue in self._metadata.queues(topic):
-                # Whoever restores from the tier in the middle of it goes on with the deletion.
-                self._tell(queue.key, ManifestCause.TOPIC_CHANGE)
+                # A restore from the tier in the middle of it continues the deletion.
+                self._on_changed(queue.key, ManifestCause.TOPIC_CHANGE)
         report.segments += self._metadata.all_segments(topic)
         delete_topic_objects(self._files, self._metadata, self._driver, topic, self._on_gone, self._forget)
         self._metadata.delete_topic(topic)
@@ -419,7 +470,7 @@ class Retention:
     # Keeping going
 
     def _attempt(self, report: RetentionReport, where: str, step: Callable[[], None]) -> bool:
-        """Do a step; a failure is reported and the round goes on, unless the tier is somebody else's."""
+        """Do a step; a failure is reported and the round continues, unless another process owns the tier."""
         if report.is_cut_short:
             return False
         try:

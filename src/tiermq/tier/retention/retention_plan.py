@@ -1,12 +1,12 @@
-"""Which segments of a queue may go, decided from values alone.
+"""Which segments of a queue may be deleted. Pure.
 
-    log     | 0 | 1 | 2 | 3 ...      a segment goes when its newest record is too old, or by size when it is the oldest
-    units   | 0     | 1     | ...    a segment goes when its newest unit is too old, or when no record of it is left
+    log     | 0 | 1 | 2 | 3 ...      deleted when its newest record is too old, or by size when it is the oldest
+    units   | 0     | 1     | ...    deleted when its newest unit is too old, or when no record of it is left
 
-Rules: segments go from the head only; one that never got a byte never goes (the next message belongs there), nor one
-with bytes that are not committed yet; the last segment goes once everything in it is too old, and never by size. Units
-go before the records that they point to, so nobody is ever led to a record that is gone: between the two steps, and
-after a crash between them, the first unit says where the queue begins.
+Rules: segments are deleted from the head only; never one without bytes (it is for the next message), nor one with bytes
+that are not committed yet; the last segment is deleted once everything in it is too old, and never by size. Units go
+before the records that they point to, so no unit points to a deleted record: between the two steps, and after a crash
+between them, the first unit is the beginning of the queue.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tiermq.consumequeue.unit import UNIT_BYTES
 from tiermq.tier.metadata.metadata_values import NEVER_MS, UNKNOWN_OFFSET, UNLIMITED
 
 FOR_EVER_HOURS = (1 << 31) - 1
-"""A topic's own time of so many hours, or more, keeps its messages for ever."""
+"""A topic with this retention in hours, or more, keeps its messages for ever."""
 
 
 class SegmentFacts(Protocol):
@@ -111,8 +111,8 @@ def first_offset_left(log: Sequence[SegmentFacts], units: Sequence[SegmentFacts]
 def wants_roll(segment: SegmentFacts, threshold_ms: int) -> bool:
     """Whether the growing segment holds messages that are too old beside others that are not.
 
-    Rolled now, it goes when the newest of them is too old. Without that a quiet queue keeps its first message for as
-    long as another comes now and then, because its segment never fills.
+    Rolled now, it is deleted when the newest of them is too old. Without that a quiet queue keeps its first message for
+    as long as another comes now and then, because its segment never fills.
     """
     return _may_go(segment) and segment.begin_ms < threshold_ms <= segment.end_ms
 

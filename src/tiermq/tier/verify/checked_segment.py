@@ -1,8 +1,8 @@
 """CheckedSegment: a segment, or a range of one, read from its first byte to its last, with its checksum on the way.
 
-A checksum that somebody knows covers a segment from its first byte on, as many bytes as there were at that time. A
-range that begins there compares by itself; the checksums of the other ranges are kept as pieces, which end wherever a
-known one ends, and are put together once all ranges were read (`compare_pieces`). Bytes behind the last known checksum
+A known checksum covers a segment from its first byte to its size at that time. A range that begins there is compared
+directly; the checksums of other ranges are kept as pieces, which end wherever a known one ends, and are combined once
+all ranges were read (`compare_pieces`). Bytes behind the last known checksum
 are not summed up: it would be compared with nothing.
 """
 
@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from tiermq.errors import CorruptSegment, IllegalRange, SegmentMissing
 from tiermq.message.crc import crc32
-from tiermq.tier.crc_join import joined_crc
+from tiermq.tier.block_sums import joined_crc
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
 from tiermq.tier.metadata.metadata_values import Segment
 from tiermq.tier.names import SegmentKey
-from tiermq.tier.verify_report import Note, Problem, VerifyReport
+from tiermq.tier.verify.verify_report import Note, Problem, VerifyReport
 
 CHUNK_BYTES = 2 * 1024 * 1024
 
@@ -32,9 +32,9 @@ class CrcPiece(NamedTuple):
 
 
 def known_checksums(rows: Iterable[Segment], size: int) -> dict[int, int]:
-    """Checksums by the number of leading bytes that they cover, as far as there are so many.
+    """Checksums by the number of leading bytes that they cover, up to `size`.
 
-    Where a row has none of all its bytes, those of its blocks say it.
+    Where a row has no checksum of all its bytes, those of its blocks are combined.
     """
     found = {}
     for row in rows:
@@ -71,6 +71,11 @@ class CheckedSegment:
         self._position = start
         self._piece_start = start
         self._crc = 0
+
+    @property
+    def first_byte(self) -> int:
+        """The offset in its file at which reading begins."""
+        return self.info.key.base + self.start
 
     @property
     def left(self) -> int:

@@ -1,8 +1,8 @@
 """One uploaded index file: its structure, and that every item leads to a message that has a key of that hash.
 
-The file is read in order: header, slots, items. Items stand in the order of hashes, messages in the order of offsets;
-so items are collected, a batch at a time, sorted by queue and offset, and followed in that order: messages that lie
-close together are read at once. Items of deleted topics and of expired messages are stale, which is as it should be.
+The file is read in order: header, slots, items. Items are in the order of hashes, messages in the order of offsets;
+so items are collected in batches, sorted by queue and offset, and followed in that order: messages close to each other
+are read at once. Items of deleted topics and of expired messages are stale, which is as it should be.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from array import array
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from tiermq.errors import CorruptRecord, CorruptSegment, IllegalRange, SegmentMissing
+from tiermq.errors import CorruptRecord
 from tiermq.kernel import check_index_items
+from tiermq.kernel.index_reader import TIME_TOLERANCE_MS
 from tiermq.message.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, get_text_property
 from tiermq.message.record_head import HeadKind, RecordHead, read_head
-from tiermq.tier.checked_segment import CHUNK_BYTES, CheckedSegment
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
 from tiermq.tier.index.index_item import (
     COMPACTED_SLOT,
@@ -24,16 +24,17 @@ from tiermq.tier.index.index_item import (
     ITEM_BYTES,
     MAGIC_END,
     SLOT_BYTES,
-    TIME_TOLERANCE_MS,
     IndexHeader,
     IndexItem,
     decode_header,
     index_hash,
 )
 from tiermq.tier.names import QueueKey
-from tiermq.tier.verify_keys import KeySums
-from tiermq.tier.verify_report import Problem, VerifyReport
-from tiermq.tier.verify_task import IndexTask, VerifyResult
+from tiermq.tier.queue.tier_queue import UNREADABLE, TierQueue
+from tiermq.tier.verify.checked_segment import CHUNK_BYTES, CheckedSegment
+from tiermq.tier.verify.missing_keys import KeySums
+from tiermq.tier.verify.verify_plan import IndexTask, VerifyResult
+from tiermq.tier.verify.verify_report import Problem, VerifyReport
 
 BATCH_ITEMS = 200_000
 WINDOW_BYTES = 4 * 1024 * 1024
@@ -71,7 +72,7 @@ class IndexVerifier:
             self._flaw(str(error))
             return
         if header.magic != MAGIC_END:
-            self._flaw("its magic says that it is still open")
+            self._flaw("its magic is that of an open file")
         self._begin_ms = header.begin_ms
         lengths = self._check_slots(header, slots)
         self._check_items(header, lengths)
@@ -124,7 +125,7 @@ class IndexVerifier:
         if misplaced:
             self._flaw(f"{misplaced} items stand in a slot that is not theirs")
         if self._newest_ms > header.end_ms + TIME_TOLERANCE_MS:
-            self._flaw(f"its header says that nothing in it is newer than {header.end_ms}, found {self._newest_ms}")
+            self._flaw(f"its header has the end time {header.end_ms}, found an item of {self._newest_ms}")
 
     # Following items to their messages
 
@@ -169,15 +170,13 @@ class IndexVerifier:
 
     def _read(self, item: IndexItem, logs: Sequence[SegmentInfo]) -> memoryview:
         """Bytes of the log from an item's record on: some more than it has, for those that follow."""
-        info = next((i for i in logs if i.key.base <= item.tier_offset < i.key.base + i.size), None)
-        if info is None or item.size <= 0 or item.tier_offset + item.size > info.key.base + info.size:
+        queue = TierQueue(self._driver, logs[0].key.queue, logs, ())
+        if queue.logs.find(item.tier_offset, item.tier_offset + item.size) is None:
             return memoryview(b"")
-        position = item.tier_offset - info.key.base
-        length = min(max(item.size, WINDOW_BYTES), info.size - position)
         try:
-            return memoryview(self._driver.read(info.key, position, length))
-        except (SegmentMissing, IllegalRange, CorruptSegment):
-            return memoryview(b"")  # The queue's own verification says why.
+            return queue.read_records(item.tier_offset, max(item.size, WINDOW_BYTES))
+        except UNREADABLE:
+            return memoryview(b"")  # Reported by the verification of the queue.
 
     def _compare(self, topic: str, item: IndexItem, record: memoryview) -> None:
         place = f"topic {topic}, queue {item.queue_id}, log offset {item.tier_offset}"
@@ -197,7 +196,7 @@ class IndexVerifier:
         if item.key_hash not in hashes:
             self._item_flaw(f"{place}: no key of its message has the hash {item.key_hash}")
         elif not item.earliest_ms(self._begin_ms) <= head.store_timestamp_ms <= item.latest_ms(self._begin_ms):
-            self._item_flaw(f"{place}: stored at {head.store_timestamp_ms}, the item says {item.seconds} s")
+            self._item_flaw(f"{place}: stored at {head.store_timestamp_ms}, the item has {item.seconds} s")
 
     def _flaw(self, text: str) -> None:
         self._report.problem(Problem.INDEX_STRUCTURE, self._info.key.path, text)
@@ -207,7 +206,7 @@ class IndexVerifier:
 
 
 def _slot_count(size: int, item_count: int) -> int:
-    """How many slots a file of that size has beside so many items. Raises CorruptRecord when no number fits."""
+    """How many slots a file of that size has besides its items. Raises CorruptRecord when no number fits."""
     slots, rest = divmod(size - HEADER_BYTES - ITEM_BYTES * item_count, SLOT_BYTES)
     if item_count <= 0 or slots <= 0 or rest:
         raise CorruptRecord(f"expected 28 + 8*slots + 28*items bytes, found {size} bytes that claim {item_count} items")

@@ -1,6 +1,6 @@
 """Messages against the key index: every message with keys that the index calls covered has its items.
 
-    plan      the companion of the newest index file says what of each queue is covered; cut as the queue's tasks are
+    plan      the companion of the newest index file has the coverage of each queue; cut as the queue's tasks are
     1  sums   a task that reads records adds up their keys, a task that reads an index file its items, range by range
     2  join   ranges whose sums agree are whole; an item too few or too many makes them differ
     3  exact  ranges that differ are read once more, with all index files, item by item (`MissingKeysTask`)
@@ -12,27 +12,23 @@ that was put twice, an item of a record that no unit knows); the exact look deci
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tiermq.consumequeue.unit import UNIT, UNIT_BYTES
 from tiermq.errors import CorruptRecord, CorruptSegment, IllegalRange, SegmentMissing
-from tiermq.kernel.fragments import COLLECTED_KEY_BYTES
+from tiermq.kernel.tier_records import COLLECTED_KEY_BYTES
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
-from tiermq.tier.flat.record_batch import RecordBatch
-from tiermq.tier.flat.segment_recovery import runs_of_records
 from tiermq.tier.index.index_coverage import OPEN, QueueCoverage
-from tiermq.tier.index.index_fragment import FragmentBuilder
 from tiermq.tier.index.index_item import HEADER_BYTES, ITEM, ITEM_BYTES, IndexItem, decode_header, index_hash
-from tiermq.tier.index.put_request import IndexRequest
-from tiermq.tier.index.record_requests import index_requests
+from tiermq.tier.index.index_request import FragmentBuilder, IndexRequest, index_requests
 from tiermq.tier.names import QueueKey
+from tiermq.tier.queue.records import RecordBatch
+from tiermq.tier.queue.tier_queue import TierQueue
+from tiermq.tier.queue.units import log_offset_at
 
 _KEY_WORDS = COLLECTED_KEY_BYTES // 4
 _ITEM_WORDS = ITEM_BYTES // 4
-UNITS_PER_READ = 65_536
 ITEMS_PER_READ = 1 << 18
 
 
@@ -84,8 +80,8 @@ class KeySums:
         self._sums = {each: KeySum(each) for each in self._ranges}
 
     def add_records(self, units: memoryview | bytes, data: memoryview | bytes, first_offset: int) -> None:
-        """Records that lie end to end, as their units say."""
-        start = UNIT.unpack_from(units)[0]
+        """Contiguous records of their units."""
+        start = log_offset_at(units, 0)
         wanted = [each for each in self._ranges if each.start < start + len(data) and each.stop > start]
         if not wanted:
             return
@@ -116,12 +112,13 @@ class KeySums:
 
 @dataclass(frozen=True, slots=True)
 class MissingKeysTask:
-    """Look at a range message by message: which of its keys have no item in any index file."""
+    """Check a range message by message: which of its keys have no item in any index file."""
 
     number: int
     range: KeyRange
     logs: tuple[SegmentInfo, ...]
-    units: tuple[tuple[SegmentInfo, int, int], ...]  # Bytes [start, stop) of each segment that has units of the range.
+    units: tuple[SegmentInfo, ...]
+    unit_range: tuple[int, int]  # The queue offsets whose units may lead into the range.
     index: tuple[SegmentInfo, ...]
 
     @property
@@ -131,6 +128,12 @@ class MissingKeysTask:
     @property
     def size_bytes(self) -> int:
         return self.range.stop - self.range.start + sum(info.size for info in self.index)
+
+    def batches(self, driver: TierDriver) -> Iterator[RecordBatch]:
+        """The records of the range that units lead to. What cannot be read is for the queue's own verification."""
+        queue = TierQueue(driver, self.key, self.logs, self.units)
+        log_range = {"log_from": self.range.start, "log_to": self.range.stop}
+        return queue.batches(*self.unit_range, **log_range, skip=lambda _error: None)
 
 
 class MissingKeys(NamedTuple):
@@ -144,8 +147,8 @@ def find_missing(driver: TierDriver, task: MissingKeysTask) -> MissingKeys:
     """Raises what the driver raises when the tier cannot be reached."""
     has = _items_of(driver, task)
     missing, keyed = [], 0
-    for batch in _batches(driver, task):
-        topic, queue_id = task.key.topic, task.key.queue_id
+    topic, queue_id = task.key.topic, task.key.queue_id
+    for batch in task.batches(driver):
         for request in index_requests(batch, topic, task.range.topic_id, queue_id):
             if not (task.range.start <= request.tier_offset < task.range.stop) or not request.is_legal():
                 continue
@@ -171,38 +174,8 @@ def _items_of(driver: TierDriver, task: MissingKeysTask) -> set[tuple[int, int]]
                         found.add((item.key_hash, item.tier_offset))
                 left -= count
         except (CorruptRecord, CorruptSegment, IllegalRange, SegmentMissing):
-            continue  # The file's own verification says why.
+            continue  # Reported by the verification of the file.
     return found
-
-
-def _batches(driver: TierDriver, task: MissingKeysTask) -> Iterator[RecordBatch]:
-    """The records of the range that units lead to. What cannot be read is for the queue's own verification."""
-    for info, start, stop in task.units:
-        for at in range(start, stop, UNITS_PER_READ * UNIT_BYTES):
-            length = min(UNITS_PER_READ * UNIT_BYTES, stop - at)
-            try:
-                units = driver.read(info.key, at, length)
-            except (CorruptSegment, IllegalRange, SegmentMissing):
-                continue
-            for first, run in runs_of_records(units, (info.key.base + at) // UNIT_BYTES):
-                yield from _records(driver, task, first, run)
-
-
-def _records(driver: TierDriver, task: MissingKeysTask, first: int, run: memoryview) -> Iterator[RecordBatch]:
-    """The run's records that begin in the range, by the segments of the log that hold them."""
-    by_segment: dict[SegmentInfo, list[int]] = defaultdict(list)
-    for number, (place, size, _) in enumerate(UNIT.iter_unpack(run)):
-        info = next((i for i in task.logs if i.key.base <= place and place + size <= i.key.base + i.size), None)
-        if info is not None and task.range.start <= place < task.range.stop:
-            by_segment[info].append(number)
-    for info, numbers in by_segment.items():
-        units = run[numbers[0] * UNIT_BYTES : (numbers[-1] + 1) * UNIT_BYTES]
-        start, (place, size, _) = UNIT.unpack_from(units)[0], UNIT.unpack_from(units, len(units) - UNIT_BYTES)
-        try:
-            data = driver.read(info.key, start - info.key.base, place + size - start)
-        except (CorruptSegment, IllegalRange, SegmentMissing):
-            continue
-        yield RecordBatch.of_bytes(data, units, first + numbers[0])
 
 
 def unequal(of_records: Iterable[KeySum], of_items: Iterable[KeySum]) -> list[KeyRange]:

@@ -2,10 +2,10 @@
 
 Records and units are walked side by side, as both are in the order of the log. Where a unit stands before its record,
 the kernel checks runs of them at once (place, size, own offset, queue number, checksum of the body, topic, tag); only
-where that fails, or where bytes lie that no unit knows, it is looked at one by one:
+where that fails, or between records of units, they are checked one by one:
 
     unit, sound record here          checked, both move on
-    unit, damaged bytes here         DAMAGED_RECORD; the unit's size says where to go on
+    unit, damaged bytes here         DAMAGED_RECORD; continues behind the unit's size
     unit elsewhere, its record here  UNIT_DISAGREES
     unit elsewhere, and true there   the bytes here are UNREFERENCED, as a repeated upload leaves them
     no unit any more                 RECORDS_WITHOUT_UNITS, then perhaps a TORN_TAIL
@@ -16,24 +16,23 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 
-from tiermq.consumequeue.unit import UNIT, UNIT_BYTES, is_ext_address
-from tiermq.errors import CorruptRecord, CorruptSegment, IllegalRange, SegmentMissing
+from tiermq.consumequeue.unit import UNIT_BYTES, is_ext_address
+from tiermq.errors import CorruptRecord
 from tiermq.kernel import Disagreement, check_records, check_window
 from tiermq.message.java_hash import tags_code
-from tiermq.message.layout import MAGIC_BLANK, SIZE_AND_MAGIC
+from tiermq.message.layout import SIZE_AND_MAGIC
 from tiermq.message.properties import TAGS, get_text_property
 from tiermq.message.record import CrcPropertyCheck, decode_record
 from tiermq.message.record_head import HeadKind, RecordHead, read_head
-from tiermq.tier.checked_segment import CHUNK_BYTES, CheckedSegment
 from tiermq.tier.driver.contract import SegmentInfo, TierDriver
-from tiermq.tier.metadata.metadata_values import Segment
-from tiermq.tier.metadata.record_peek import UnitPlace, peek_store_ms
-from tiermq.tier.unit_cursor import UnitCursor, UnitRow
-from tiermq.tier.verify_keys import KeySums
-from tiermq.tier.verify_report import Note, Problem, VerifyReport
-from tiermq.tier.verify_task import QueueTask, VerifyResult
+from tiermq.tier.queue.records import CODA_BYTES, is_coda
+from tiermq.tier.queue.tier_queue import TierQueue
+from tiermq.tier.queue.units import Unit, UnitCursor, log_offset_at
+from tiermq.tier.verify.checked_segment import CHUNK_BYTES, CheckedSegment
+from tiermq.tier.verify.missing_keys import KeySums
+from tiermq.tier.verify.verify_plan import QueueTask, VerifyResult
+from tiermq.tier.verify.verify_report import Note, Problem, VerifyReport
 
-CODA_BYTES = 16
 MORE = -1
 """What a step answers when it needs more bytes of the log than it was given."""
 
@@ -51,6 +50,7 @@ class QueueVerifier:
         self._driver, self._task, self._key = driver, task, task.key
         self._report, self._progress = report, progress
         self._logs = task.logs
+        self._queue = TierQueue(driver, task.key, task.logs, task.units)
         self._entries = sorted(task.time_entries, key=lambda entry: entry.queue_offset)
         self._topic = task.key.topic.encode()
         self._opened: list[CheckedSegment] = []
@@ -101,20 +101,20 @@ class QueueVerifier:
     def _step(self, window: memoryview, at: int, left: int, is_last: bool) -> int:
         """Go over some bytes of the log at offset `at`: how many, perhaps none because only a unit was passed; or MORE.
 
-        More are asked for only where some are left.
+        More are read only where some are left.
         """
-        if len(window) >= CODA_BYTES and SIZE_AND_MAGIC.unpack_from(window)[1] == MAGIC_BLANK:
+        if len(window) >= CODA_BYTES and is_coda(window):
             return self._step_over_coda(window, at, left)
         unit = self._cursor.peek()
-        if unit is not None and unit.place == at:
+        if unit is not None and unit.log_offset == at:
             self._end_unreferenced(at)
             if unit.size > len(window) + left:
                 return self._look(unit, window, at)
             return self._run(unit, window, at)
         return self._without_unit(unit, window, at, left, is_last)
 
-    def _run(self, first: UnitRow, window: memoryview, at: int) -> int:
-        """Check a run of records that stand where their units say."""
+    def _run(self, first: Unit, window: memoryview, at: int) -> int:
+        """Check consecutive records at the offsets of their units."""
         units = self._cursor.window
         good, size, oldest_ms, newest_ms, ended = check_records(
             units, window, at, first.queue_offset, self._topic, self._key.queue_id
@@ -139,7 +139,7 @@ class QueueVerifier:
         self._cursor.advance(1)
         return first.size
 
-    def _look(self, unit: UnitRow, window: memoryview, at: int) -> int:
+    def _look(self, unit: Unit, window: memoryview, at: int) -> int:
         """A unit points here, and something is wrong: with the record, or with the unit."""
         self._cursor.advance(1)
         head = read_head(window)
@@ -151,12 +151,12 @@ class QueueVerifier:
         self._problem(Problem.DAMAGED_RECORD, unit, _what_is_wrong(window, unit, at))
         if head.kind is HeadKind.OK:
             return head.size
-        # The unit is believed where the next unit, or the end, is found behind its record.
+        # The unit counts where the next unit, or the end, is found behind its record.
         following = self._cursor.peek()
-        is_plausible = 0 < unit.size <= len(window) and (following is None or following.place >= unit.end)
-        return unit.size if is_plausible else max(1, (following.place if following else 0) - at)
+        is_plausible = 0 < unit.size <= len(window) and (following is None or following.log_offset >= unit.end)
+        return unit.size if is_plausible else max(1, (following.log_offset if following else 0) - at)
 
-    def _without_unit(self, unit: UnitRow | None, window: memoryview, at: int, left: int, is_last: bool) -> int:
+    def _without_unit(self, unit: Unit | None, window: memoryview, at: int, left: int, is_last: bool) -> int:
         """Bytes to which no unit points, or not the next one."""
         head = read_head(window)
         if head.kind is HeadKind.HALF and left and head.size <= len(window) + left:
@@ -165,29 +165,29 @@ class QueueVerifier:
         if unit is not None and not self._is_true(unit):
             self._cursor.advance(1)
             if is_record and head.queue_offset == unit.queue_offset:
-                self._problem(Problem.UNIT_DISAGREES, unit, f"its record lies at {at}, the unit says {unit.place}")
+                self._problem(Problem.UNIT_DISAGREES, unit, f"its record is at {at}, the unit has {unit.log_offset}")
                 self._report.count("records")
                 return head.size
-            self._problem(Problem.UNIT_WITHOUT_RECORD, unit, f"it says {unit.place} and {unit.size} bytes")
+            self._problem(Problem.UNIT_WITHOUT_RECORD, unit, f"it has offset {unit.log_offset} and {unit.size} bytes")
             return 0
         if is_record:
             return self._unreferenced_record(unit, head)
         return self._no_record(unit, head, window, at, left, is_last)
 
-    def _unreferenced_record(self, unit: UnitRow | None, head: RecordHead) -> int:
+    def _unreferenced_record(self, unit: Unit | None, head: RecordHead) -> int:
         if unit is None:
             self._report.count("records")
         self._unreferenced += head.size
         return head.size
 
     def _no_record(
-        self, unit: UnitRow | None, head: RecordHead, window: memoryview, at: int, left: int, is_last: bool
+        self, unit: Unit | None, head: RecordHead, window: memoryview, at: int, left: int, is_last: bool
     ) -> int:
         """Bytes that are no record: up to the next unit's record, or to the end."""
         end = at + len(window) + left
-        behind = min(unit.place, end) if unit is not None else end
+        behind = min(unit.log_offset, end) if unit is not None else end
         where = f"{self._key.directory}/COMMIT_LOG"
-        text = f"log offsets {at} to {behind}: {head.reason or 'a record that says it lies elsewhere'}"
+        text = f"log offsets {at} to {behind}: {head.reason or 'a record with another physical offset'}"
         if unit is not None:
             self._report.note(Note.UNREFERENCED, where, text)
         elif is_last:
@@ -204,7 +204,7 @@ class QueueVerifier:
         if size != CODA_BYTES:
             return self._no_record(unit, RecordHead(HeadKind.CORRUPT, 0, f"an end mark of {size} bytes"), window, at,
                                    left, is_last=False)  # fmt: skip
-        if unit is None or unit.place != at:
+        if unit is None or unit.log_offset != at:
             return CODA_BYTES
         if unit.size + CODA_BYTES > len(window):
             return MORE if unit.size + CODA_BYTES <= len(window) + left else self._look(unit, window, at)
@@ -219,13 +219,13 @@ class QueueVerifier:
     def _wanted(self, window: memoryview, at: int) -> int:
         """How many bytes the next step needs at least."""
         unit = self._cursor.peek()
-        here = unit.size + CODA_BYTES if unit is not None and unit.place == at else 0
+        here = unit.size + CODA_BYTES if unit is not None and unit.log_offset == at else 0
         said = int(SIZE_AND_MAGIC.unpack_from(window)[0]) if len(window) >= SIZE_AND_MAGIC.size else 0
         return max(here, said)
 
     # What a record must be
 
-    def _check_identity(self, unit: UnitRow, window: memoryview) -> None:
+    def _check_identity(self, unit: Unit, window: memoryview) -> None:
         """A sound record of this queue has its name and number, and its unit has its tag."""
         head = read_head(window, 0, unit.size)
         if head.queue_id != self._key.queue_id or head.topic != self._topic:
@@ -239,33 +239,27 @@ class QueueVerifier:
             return
         if code != unit.tags_code and not is_ext_address(unit.tags_code):
             self._problem(Problem.UNIT_DISAGREES, unit, f"expected tags code {code}, found {unit.tags_code}")
-        self._check_entries(unit.queue_offset, UNIT.pack(*unit[1:]), window, unit.place)
+        self._check_entries(unit.queue_offset, unit.packed(), window, unit.log_offset)
 
     def _check_entries(self, offset: int, units: memoryview | bytes, window: memoryview, at: int) -> None:
-        """The entries of the time index for these records, which lie in `window` as their units say."""
+        """The entries of the time index for these records, which are in `window` at the offsets of their units."""
         first = bisect_left(self._entries, offset, key=lambda entry: entry.queue_offset)
         for entry in self._entries[first:]:
             index = entry.queue_offset - offset
             if index * UNIT_BYTES >= len(units):
                 return
-            place = UNIT.unpack_from(units, index * UNIT_BYTES)[0]
+            place = log_offset_at(units, index)
             store_ms = read_head(window, place - at).store_timestamp_ms
             # An entry holds the earliest time of its commit: one earlier than its record's costs a search nothing.
             if entry.store_ms > store_ms or entry.log_offset != place:
-                found = f"{entry}, its record was stored at {store_ms} and lies at {place}"
+                found = f"{entry}, its record was stored at {store_ms} and is at {place}"
                 self._report.problem(Problem.TIME_INDEX, self._key.directory, found)
 
-    def _is_true(self, unit: UnitRow) -> bool:
-        """Whether a unit that does not fit here has its record where it says. Asks the tier, once for each unit."""
+    def _is_true(self, unit: Unit) -> bool:
+        """Whether a unit that does not fit here has its record at its offset. One request per unit."""
         if self._found_true == unit.queue_offset:
             return True
-        info = next((i for i in self._logs if i.key.base <= unit.place < i.key.base + i.size), None)
-        if info is None or unit.size <= 0 or unit.end > info.key.base + info.size:
-            return False
-        try:
-            place = UnitPlace(unit.queue_offset, unit.place, unit.size)
-            peek_store_ms(self._driver, Segment(info.key, info.size), place)
-        except (SegmentMissing, IllegalRange, CorruptSegment):
+        if not self._queue.leads(unit):
             return False
         self._found_true = unit.queue_offset
         return True
@@ -275,8 +269,8 @@ class QueueVerifier:
     def _pass_expired(self) -> None:
         """Units at the head that have outlived their records."""
         begin = self._logs[0].key.base if self._logs else None
-        while (unit := self._cursor.peek()) is not None and begin is not None and 0 <= unit.place < begin:
-            if not 0 < unit.size <= begin - unit.place:
+        while (unit := self._cursor.peek()) is not None and begin is not None and 0 <= unit.log_offset < begin:
+            if not 0 < unit.size <= begin - unit.log_offset:
                 return
             self._report.count("expired_units")
             self._cursor.advance(1)
@@ -290,9 +284,8 @@ class QueueVerifier:
         while (unit := self._cursor.peek()) is not None and unit is not self._task.then:
             last, count = unit, count + 1
             self._cursor.advance(1)
-        text = (
-            f"{count} units, queue offsets {first.queue_offset} to {last.queue_offset}, from log offset {first.place}"
-        )
+        offsets = f"queue offsets {first.queue_offset} to {last.queue_offset}"
+        text = f"{count} units, {offsets}, from log offset {first.log_offset}"
         where = f"{self._key.directory}/CONSUME_QUEUE"
         if self._task.is_last and self._has_grown():
             self._report.note(Note.CHANGED_MEANWHILE, where, text)
@@ -320,9 +313,9 @@ class QueueVerifier:
             where = f"{self._key.directory}/CONSUME_QUEUE"
             self._report.problem(Problem.BLANK_WITHOUT_GAP, where, f"queue offset {queue_offset}")
 
-    def _problem(self, kind: Problem, unit: UnitRow, text: str) -> None:
+    def _problem(self, kind: Problem, unit: Unit, text: str) -> None:
         where = f"{self._key.directory}/COMMIT_LOG"
-        self._report.problem(kind, where, f"queue offset {unit.queue_offset}, log offset {unit.place}: {text}")
+        self._report.problem(kind, where, f"queue offset {unit.queue_offset}, log offset {unit.log_offset}: {text}")
 
 
 def _is_sound(window: memoryview, head: RecordHead, at: int) -> bool:
@@ -335,7 +328,7 @@ def _is_sound(window: memoryview, head: RecordHead, at: int) -> bool:
     return True
 
 
-def _what_is_wrong(window: memoryview, unit: UnitRow, at: int) -> str:
+def _what_is_wrong(window: memoryview, unit: Unit, at: int) -> str:
     head = read_head(window)
     if head.kind is not HeadKind.OK:
         return head.reason

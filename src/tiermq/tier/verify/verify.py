@@ -1,16 +1,16 @@
-"""Read every byte of a tier, or of one topic, and say whether it agrees with itself.
+"""Read every byte of a tier, or of one topic, and check that it is consistent.
 
-* every record is sound, lies where it says, belongs to its queue, and carries the next number
-* every unit leads to its record, with its size and its tag; blank units lie in recorded gaps
+* every record is sound, at its physical offset, of its queue, and has the next queue offset
+* every unit points to its record, with its size and its tag; blank units are in recorded gaps
 * segments follow each other, and have the sizes and checksums that manifests (and the broker's metadata) know
 * manifests, leases and companions can be read; time indexes are true
 * index files are whole, and every item leads to a message that has such a key
-* every message with keys in what the index covers has an item of each (`verify_keys`)
+* every message with keys in what the index covers has an item of each (`missing_keys`)
 
 Only the tier is needed; the metadata of a broker adds what it knows. Nothing is written. A writer may be at work: what
 it adds or expires meanwhile is a note, not a problem.
 
-`verify_tier` runs the tasks of a plan on threads; whoever has more machines runs them there and joins what comes back.
+`verify_tier` runs the tasks of a plan on threads; a job runs them on executors and joins the results.
 """
 
 from __future__ import annotations
@@ -20,21 +20,27 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from tiermq.errors import TierError
-from tiermq.tier.checked_segment import CrcPiece, compare_pieces, known_checksums
 from tiermq.tier.driver.contract import TierDriver
 from tiermq.tier.metadata.metadata_store import MetadataStore
 from tiermq.tier.names import SegmentKey
-from tiermq.tier.tier_listing import TierScope
-from tiermq.tier.verify_index import IndexVerifier
-from tiermq.tier.verify_keys import KeyRange, KeySum, MissingKeysTask, find_missing, unequal
-from tiermq.tier.verify_plan import plan_verify
-from tiermq.tier.verify_queue import QueueVerifier
-from tiermq.tier.verify_report import Problem, VerifyReport
-from tiermq.tier.verify_split import TASK_BYTES
-from tiermq.tier.verify_task import IndexTask, QueueTask, VerifyPlan, VerifyResult, VerifyTask
+from tiermq.tier.queue.segments import TierScope
+from tiermq.tier.verify.checked_segment import CrcPiece, compare_pieces, known_checksums
+from tiermq.tier.verify.index_verifier import IndexVerifier
+from tiermq.tier.verify.missing_keys import KeyRange, KeySum, MissingKeysTask, find_missing, unequal
+from tiermq.tier.verify.queue_verifier import QueueVerifier
+from tiermq.tier.verify.verify_plan import (
+    TASK_BYTES,
+    IndexTask,
+    QueueTask,
+    VerifyPlan,
+    VerifyResult,
+    VerifyTask,
+    plan_verify,
+)
+from tiermq.tier.verify.verify_report import Problem, VerifyReport
 
 Progress = Callable[[int, int], None]
-"""Told (bytes read since the last time, bytes in all)."""
+"""Called with (bytes read since the last call, bytes in all)."""
 
 DEFAULT_THREADS = 4
 
@@ -49,7 +55,7 @@ def verify_tier(
     progress: Progress = lambda _done, _total: None,
     task_bytes: int = TASK_BYTES,
 ) -> VerifyReport:
-    """Verify what lies within `scope` (default: all of it). The index is a broker's: a topic alone is read without it.
+    """Verify everything within `scope` (default: all). The index is a broker's: a topic alone is read without it.
 
     Raises what the driver raises when the tier cannot be reached; all else is in the report.
     """
@@ -88,7 +94,7 @@ def verify_plan(
 def run_verify_task(
     driver: TierDriver, task: VerifyTask, progress: Callable[[int], None] = lambda _bytes: None
 ) -> VerifyResult:
-    """Read what a task says and tell what was found. Changes nothing, so that it may be run again, or twice at once.
+    """Run a task and return its findings. Changes nothing, so that it may be repeated, also in parallel.
 
     Raises what the driver raises when the tier cannot be reached.
     """
@@ -117,7 +123,7 @@ def _missing_keys(driver: TierDriver, task: MissingKeysTask, report: VerifyRepor
 
 
 def missing_keys_tasks(plan: VerifyPlan, results: Iterable[VerifyResult]) -> tuple[MissingKeysTask, ...]:
-    """What is to be looked at once more when the tasks of a plan have been run: numbered behind them."""
+    """Tasks for ranges whose sums differ after the tasks of a plan, numbered behind them."""
     by_number = {result.task: result for result in results}
     queues = [task for task in plan.tasks if isinstance(task, QueueTask)]
     files = [task for task in plan.tasks if isinstance(task, IndexTask)]
@@ -135,7 +141,7 @@ def missing_keys_tasks(plan: VerifyPlan, results: Iterable[VerifyResult]) -> tup
 def missing_keys_task(number: int, wanted: KeyRange, owner: QueueTask, files: Iterable[IndexTask]) -> MissingKeysTask:
     home = (wanted.queue.cluster, wanted.queue.broker)
     index = tuple(task.info for task in files if (task.key.cluster, task.key.broker) == home)
-    return MissingKeysTask(number, wanted, owner.logs, tuple(owner.unit_ranges()), index)
+    return MissingKeysTask(number, wanted, owner.logs, owner.units, (owner.unit_from, owner.unit_to), index)
 
 
 def join_verify(plan: VerifyPlan, results: Iterable[VerifyResult]) -> VerifyReport:

@@ -1,4 +1,4 @@
-"""What a verification of a tier says: problems, which are loss or contradiction, and notes, which are not."""
+"""The report of a verification: problems, which are loss or contradiction, and notes, which are not."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-if TYPE_CHECKING:
-    from tiermq.tier.verify_keys import KeyRange
+from tiermq.store.readonly.check import FINDINGS_KEPT_MAX
 
-FINDINGS_KEPT_MAX = 1_000
+if TYPE_CHECKING:
+    from tiermq.tier.verify.missing_keys import KeyRange
+
 COUNTS = (
     "queues", "segments", "bytes", "records", "units", "blank_units", "expired_units", "index_files", "index_items",
     "stale_items", "keys", "missing_items", "timer_objects", "timers",
@@ -19,7 +20,7 @@ COUNTS = (
 
 
 class Problem(enum.Enum):
-    """Kinds of problems. The value says what it means."""
+    """Kinds of problems. The value is the text for the reader."""
 
     UNREADABLE = "bytes that the tier lists and does not give"
     DAMAGED_LISTING = "objects of a segment that do not fit together"
@@ -31,13 +32,13 @@ class Problem(enum.Enum):
     MISALIGNED = "a consume-queue segment that is no run of whole units"
     DAMAGED_RECORD = "a record that is damaged"
     FOREIGN_RECORD = "a record of another topic or queue"
-    UNIT_DISAGREES = "a unit that does not say what its record says"
+    UNIT_DISAGREES = "a unit that does not match its record"
     UNIT_WITHOUT_RECORD = "a unit whose record is not there"
     BLANK_WITHOUT_GAP = "a blank unit outside of every recorded gap"
     TIME_INDEX = "an entry of the time index that is not true"
     OFFSETS = "a manifest that claims messages which are not there"
-    MANIFEST = "a manifest, lease or companion that cannot be read"
-    INDEX_STRUCTURE = "an index file that contradicts itself"
+    MANIFEST = "a manifest, lease, companion or table of a broker that cannot be read"
+    INDEX_STRUCTURE = "an index file that is inconsistent"
     INDEX_ITEM = "an index item that does not lead to a message with such a key"
     MISSING_ITEMS = "messages whose keys the index covers and has no items of; queries by key do not find them"
     DAMAGED_TIMERS = "timers that cannot be read, so that their messages cannot be delivered"
@@ -59,7 +60,7 @@ class Note(enum.Enum):
 
 
 class Finding(NamedTuple):
-    """One problem or note: what sort, where, and in words."""
+    """One problem or note: its kind, its path, and a text."""
 
     kind: str
     where: str
@@ -91,7 +92,8 @@ class VerifyReport:
         with self._lock:
             self.problem_count += 1
             if len(self.problems) < FINDINGS_KEPT_MAX:
-                self.problems.append(Finding(kind.name.lower(), where, text))
+                # Errors that are quoted begin with the place, too.
+                self.problems.append(Finding(kind.name.lower(), where, text.removeprefix(f"{where}: ")))
 
     def note(self, kind: Note, where: str, text: str) -> None:
         with self._lock:

@@ -1,0 +1,1 @@
+"""Delayed messages, timers and transactions, run beside a broker."""

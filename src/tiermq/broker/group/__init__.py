@@ -1,0 +1,1 @@
+"""Consumer groups: members, subscriptions, offsets, locks and assignments."""

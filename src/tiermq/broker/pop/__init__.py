@@ -1,0 +1,1 @@
+"""POP: check points, receipts, order, revival."""

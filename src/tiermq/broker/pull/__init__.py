@@ -1,0 +1,1 @@
+"""Messages go out: pulls, long polling, filters, cold reads, queries."""

@@ -1,0 +1,1 @@
+"""Sends, batches, replies, messages sent back, and recalls."""

@@ -1,0 +1,200 @@
+"""The answer to a put, in RocketMQ's codes, by the store's status."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tiermq.clock import Clock
+from tiermq.errors import RequestRefused
+from tiermq.kernel import SendRequest
+from tiermq.kernel.frame_reader import LENGTHS
+from tiermq.remoting.codes import ResponseCode
+from tiermq.remoting.command import FLAG_RESPONSE, RemotingCommand
+from tiermq.remoting.connection import Connection
+from tiermq.remoting.frame import decode_frame, encode_frame
+from tiermq.remoting.server import RemotingServer
+from tiermq.status import PutStatus
+from tiermq.store.local_store import LocalStore
+
+STORED = frozenset(
+    {
+        PutStatus.PUT_OK,
+        PutStatus.FLUSH_DISK_TIMEOUT,
+        PutStatus.FLUSH_SLAVE_TIMEOUT,
+        PutStatus.SLAVE_NOT_AVAILABLE,
+    }
+)
+"""With these the message is in the log: the client gets its offset, and a code for what is not certain."""
+
+_CODES: dict[PutStatus, tuple[ResponseCode, str | None]] = {
+    PutStatus.PUT_OK: (ResponseCode.SUCCESS, None),
+    PutStatus.FLUSH_DISK_TIMEOUT: (
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        "the message is stored, but whether it is on disk is not known yet",
+    ),
+    PutStatus.FLUSH_SLAVE_TIMEOUT: (ResponseCode.FLUSH_SLAVE_TIMEOUT, "the slave has not confirmed the message yet"),
+    PutStatus.SLAVE_NOT_AVAILABLE: (ResponseCode.SLAVE_NOT_AVAILABLE, "the message is stored, but there is no slave"),
+    PutStatus.SERVICE_NOT_AVAILABLE: (
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        "the store takes no messages now: its disk may be full, or it is closing",
+    ),
+    PutStatus.CREATE_MAPPED_FILE_FAILED: (ResponseCode.SYSTEM_ERROR, "no next file of the commit log could be made"),
+    PutStatus.MESSAGE_ILLEGAL: (
+        ResponseCode.MESSAGE_ILLEGAL,
+        "the message is illegal: its body may be larger than maxMessageSize, or it is a batch that may not be one",
+    ),
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: (
+        ResponseCode.MESSAGE_ILLEGAL,
+        "the message is illegal: its properties take more than 32767 bytes",
+    ),
+    PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED: (
+        ResponseCode.SYSTEM_ERROR,
+        "the next start could not map one more queue (vm.max_map_count): send to one that has messages, or elsewhere",
+    ),
+    PutStatus.OS_PAGE_CACHE_BUSY: (ResponseCode.SYSTEM_BUSY, "the store cannot keep up: try again, or another broker"),
+    PutStatus.WHEEL_TIMER_NOT_ENABLE: (ResponseCode.SYSTEM_ERROR, "messages for an arbitrary time are not enabled"),
+    PutStatus.WHEEL_TIMER_MSG_ILLEGAL: (
+        ResponseCode.MESSAGE_ILLEGAL,
+        "the delivery time is illegal: it is no number, further away than timerMaxDelaySec, or over for a cancellation",
+    ),
+    PutStatus.WHEEL_TIMER_FLOW_CONTROL: (
+        ResponseCode.SYSTEM_ERROR,
+        "too many messages are due at that time already (timerCongestNumEachSlot): choose another, or try again",
+    ),
+}
+LOOK_S = 0.5
+
+
+def code_of(status: PutStatus, why_not: str = "") -> tuple[ResponseCode, str | None]:
+    """The response code and the remark for a status. `why_not`: why the store takes no messages, if it is known."""
+    if status is PutStatus.SERVICE_NOT_AVAILABLE and why_not:
+        return ResponseCode.SERVICE_NOT_AVAILABLE, f"the store takes no messages now: {why_not}"
+    return _CODES.get(status) or (ResponseCode.SYSTEM_ERROR, f"the message was not stored: {status.name}")
+
+
+def require_queue(local: LocalStore, topic: str, queue_id: int) -> None:
+    """Of the topic that consumers get a message from, now or when it is due. Raises RequestRefused."""
+    if not local.may_begin_queue(topic, queue_id):
+        code, remark = code_of(PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED)
+        raise RequestRefused(remark or "", code)
+
+
+def answers_with(answers: bytes, status: PutStatus) -> bytes:
+    """The same answers, frames side by side, with another status: the offsets of their messages stay."""
+    code, remark = code_of(status)
+    changed = []
+    begin = 0
+    while begin < len(answers):
+        end = begin + LENGTHS.unpack_from(answers, begin)[0] + 4
+        answer = decode_frame(answers[begin:end])
+        answer.code, answer.remark = code, remark
+        changed.append(encode_frame(answer))
+        begin = end
+    return b"".join(changed)
+
+
+def with_batch_id(answer: bytes, unique_key: str) -> bytes:
+    """The frame that answers a batch stored as one record: by this field clients give it one id for all."""
+    command = decode_frame(answer)
+    command.ext["batchUniqId"] = unique_key
+    return encode_frame(command)
+
+
+def refusal_of(request: SendRequest, error: RequestRefused) -> RemotingCommand:
+    """The answer to a send that was refused."""
+    return RemotingCommand(
+        error.code,
+        opaque=request.opaque,
+        flag=FLAG_RESPONSE,
+        remark=str(error),
+        header_type=request.header_type,
+    )
+
+
+@dataclass(slots=True)
+class _Waiting:
+    end_offset: int
+    since_s: float
+    connection: Connection
+    answer: bytes
+    late: Callable[[], bytes]
+    sends: int
+
+
+class DurableAnswers:
+    """Answers to sends that wait until what was sent is on disk (SYNC_FLUSH).
+
+        add ─► line ─► one flush is asked for at a time ─► everything that is durable then ─► answered, in order
+                         ▲                                        │ more came meanwhile
+                         └────────────────────────────────────────┘
+
+    Invariants: nothing is answered SUCCESS before it is durable; each is answered once; no send waits longer than the
+    flush timeout, after which the answer is FLUSH_DISK_TIMEOUT and the client knows that its message may or may not
+    survive a power cut. All state belongs to the loop's thread.
+    """
+
+    def __init__(self, local: LocalStore, server: RemotingServer, clock: Clock) -> None:
+        self.timed_out = 0
+        self._local = local
+        self._server = server
+        self._clock = clock
+        self._timeout_s = local.config.sync_flush_timeout / 1000
+        self._line: deque[_Waiting] = deque()
+        self._waiting = 0
+        self._asked_to = -1
+        self._newest_end = -1
+
+    @property
+    def waiting(self) -> int:
+        """Sends that are not answered yet."""
+        return self._waiting
+
+    def add(
+        self, end_offset: int, connection: Connection, answer: bytes, late: Callable[[], bytes], sends: int = 1
+    ) -> None:
+        """Answer `sends` sends of a connection by `answer` once everything below `end_offset` is durable, or by what
+        `late` gives if that takes too long.
+        """
+        self._line.append(_Waiting(end_offset, self._clock.monotonic(), connection, answer, late, sends))
+        self._waiting += sends
+        self.flush_soon(end_offset)
+
+    def flush_soon(self, end_offset: int) -> None:
+        """Make everything below `end_offset` durable; no caller waits for it."""
+        self._newest_end = max(self._newest_end, end_offset)
+        if self._asked_to < 0:
+            self._ask()
+
+    def _ask(self) -> None:
+        self._asked_to = end = self._newest_end
+        self._local.when_durable(end, lambda status: self._server.call_threadsafe(self._flushed, end, status))
+
+    def _flushed(self, end_offset: int, status: PutStatus) -> None:
+        self._asked_to = -1
+        if status is PutStatus.PUT_OK:  # A flush takes along what was stored after it was asked for.
+            end_offset = max(end_offset, self._local.flushed_where)
+        line = self._line
+        # The log is appended in order, and so is the queue: sends after the first waiting one wait too.
+        while line and line[0].end_offset <= end_offset:
+            self._answer(line.popleft(), status)
+        if self._newest_end > end_offset:
+            self._ask()
+
+    def answer_late(self) -> int:
+        """Answer FLUSH_DISK_TIMEOUT to sends that wait too long; returns their number. Called periodically."""
+        oldest_s = self._clock.monotonic() - self._timeout_s
+        count = 0
+        while self._line and self._line[0].since_s < oldest_s:
+            count += self._line[0].sends
+            self._answer(self._line.popleft(), PutStatus.FLUSH_DISK_TIMEOUT)
+        return count
+
+    def _answer(self, waiting: _Waiting, status: PutStatus) -> None:
+        self._waiting -= waiting.sends
+        if status is PutStatus.PUT_OK:
+            waiting.connection.send_bytes(waiting.answer)
+        else:
+            self.timed_out += waiting.sends
+            waiting.connection.send_bytes(waiting.late())

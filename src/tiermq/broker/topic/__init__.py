@@ -1,0 +1,1 @@
+"""Topics of a broker, and their registration at name servers."""

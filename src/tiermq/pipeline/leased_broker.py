@@ -1,0 +1,356 @@
+"""LeasedBroker: one broker of a tier while a job changes it. No other process writes its tier meanwhile.
+
+    lease   the broker's, for as long as the job runs; its term is `tierLeaseTerm`, and a thread renews it
+    lock    of the store directory, if the job was given one: that machine's dispatcher is on standby
+    rows    the store's own metadata; without a store what a restore finds in the bucket, kept in memory
+
+Without a store, the job publishes which manifests it changed (`manifest_changes`), and a broker that follows
+(`tierDispatchEnable=false`) reads those. A broker that tiers by itself does not: so the last writer of the manifests is
+named in `notes`. The lease holder is named in the error, LeaseHeld.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from tiermq.clock import Clock, SystemClock
+from tiermq.errors import FutureManifest, StaleWriter, StoreError, TierError, TierMQError
+from tiermq.history.scan_values import StorePlace
+from tiermq.pipeline.store_directory import place_of
+from tiermq.tier.dispatch.writer import TierLock
+from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.metadata.broker_lease import READ_THREADS, BrokerLease, LeaseDamaged, LeaseHeld, LeaseKeeper
+from tiermq.tier.metadata.database import IN_MEMORY
+from tiermq.tier.metadata.document import CorruptManifest
+from tiermq.tier.metadata.manifest import QueueManifest
+from tiermq.tier.metadata.manifest_changes import ChangePublisher
+from tiermq.tier.metadata.manifest_store import ManifestStore, snapshot_manifest
+from tiermq.tier.metadata.metadata_store import MetadataStore
+from tiermq.tier.names import INDEX_TOPIC, QueueKey, index_queue
+from tiermq.tier.queue.segments import TierScope, list_tier
+from tiermq.tier.restore.restore import restore
+from tiermq.tier.restore.restore_report import Finding
+from tiermq.tier.tier_config import TierConfig
+from tiermq.tier.tier_identity import forget_tier as put_tier_away
+from tiermq.tier.tier_identity import missing_tail, open_known_metadata, require_known_tier, require_sound_metadata
+
+_log = logging.getLogger(__name__)
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A broker of a tier, and its store directory if given."""
+
+    cluster: str
+    broker: str
+    store: StorePlace | None = None
+
+    @property
+    def scope(self) -> TierScope:
+        return TierScope(self.cluster, self.broker)
+
+    @property
+    def index(self) -> QueueKey:
+        return index_queue(self.cluster, self.broker)
+
+    def __str__(self) -> str:
+        return f"{self.cluster}/{self.broker}"
+
+
+@dataclass(slots=True)
+class LeasedBroker:
+    """See the module. A dry run has neither lease nor lock, and writes nothing."""
+
+    driver: TierDriver
+    home: Home
+    metadata: MetadataStore
+    clock: Clock
+    lease: BrokerLease | None = None
+    manifests: ManifestStore | None = None
+    changes: ChangePublisher | None = None
+    """For brokers that follow this job; None where the job writes the store's own metadata."""
+    has_rows: bool = True
+    notes: list[str] = field(default_factory=list)
+    topics_without_id: frozenset[str] = frozenset()
+    """Topics whose id is in no manifest: their id here is not that of the index items."""
+    forgotten: list[str] = field(default_factory=list)
+    """The names under which was put away what the store knew of another tier."""
+    _is_lost: bool = False
+
+    @property
+    def root(self) -> Path | None:
+        """The store directory, if there is one."""
+        return None if self.home.store is None else Path(self.home.store.path).expanduser()
+
+    @property
+    def epoch_min(self) -> int:
+        """Behind every epoch that the metadata know, for a tier whose lease was lost."""
+        return max((queue.epoch for queue in self.metadata.queues()), default=0) + 1
+
+    def check(self) -> None:
+        """Ask the tier whether the broker is still ours. Raises StaleWriter."""
+        if self.lease is not None:
+            self.lease.check()
+
+    def renew(self) -> None:
+        """Renew the lease when it is time. A lease that was lost stays lost: `check` reports it before a commit."""
+        if self.lease is None or self._is_lost:
+            return
+        try:
+            if self.lease.is_renewal_due():
+                self.lease.renew()
+        except StaleWriter as error:
+            _log.error("this job may not write any more: %s", error)
+            self._is_lost = True
+
+    def write_manifest(self, queue: QueueKey) -> None:
+        """Write a queue's manifest from the metadata. Raises StaleWriter, TierError."""
+        if self.manifests is not None:
+            self.manifests.write(snapshot_manifest(self.metadata, queue))
+            self.publish()
+
+    def note(self, queue: QueueKey) -> None:
+        """The queue's manifest has changed."""
+        if self.changes is not None:
+            self.changes.note(queue)
+
+    def publish(self, *, is_last: bool = False) -> None:
+        """Make the manifests that were written known to brokers that follow. Raises StaleWriter, TierError."""
+        if self.changes is not None:
+            index = self.metadata.segments(self.home.index) if self.has_rows else None
+            self.changes.publish(index, is_last=is_last)
+
+    def publish_last(self) -> None:
+        """The same at the end of the job. Where it fails, followers read all manifests after the next job."""
+        try:
+            self.publish(is_last=True)
+        except TierError as error:
+            _log.warning("%s: brokers that follow see the last changes after the next job: %s", self.home, error)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerResult(Generic[R]):
+    """What a task did for one broker, and why it could not do more: the broker's lease is held, or was taken."""
+
+    home: Home
+    value: R
+    refusal: TierMQError | None = None
+
+
+def refusals(results: Sequence[BrokerResult[Any]]) -> list[str]:
+    """The brokers that could not be worked on, as problems of a report. Raises the refusal when there is no other."""
+    refused = [(result.home, result.refusal) for result in results if result.refusal is not None]
+    if refused and len(refused) == len(results):
+        raise refused[0][1]
+    return [f"{home}: {refusal}" for home, refusal in refused]
+
+
+def homes_of(
+    driver: TierDriver, *, cluster: str | None = None, broker: str | None = None, store: str | None = None
+) -> list[Home]:
+    """The brokers that a job works on, one after the other. Raises BadConfig, TierError without any."""
+    if store is not None:
+        place = place_of(store)
+        if (cluster or place.cluster, broker or place.broker) != (place.cluster, place.broker):
+            raise TierError(
+                f"{place.path} is the store of {place.cluster}/{place.broker}, but {cluster or place.cluster}/"
+                f"{broker or place.broker} was asked for; leave out one of the two"
+            )
+        return [Home(place.cluster, place.broker, place)]
+    found = [Home(*each) for each in list_tier(driver, TierScope(cluster, broker)).brokers]
+    if not found:
+        wanted = "/".join(part or "*" for part in (cluster, broker))
+        raise TierError(f"{driver.url}: expected history of broker {wanted}, found none; `tiermq tier ls` shows it")
+    return found
+
+
+@contextmanager
+def open_broker(
+    driver: TierDriver,
+    home: Home,
+    job: str,
+    *,
+    config: TierConfig | None = None,
+    dry_run: bool = False,
+    may_be_new: bool = False,
+    forget_tier: bool = False,
+    clock: Clock | None = None,
+) -> Iterator[LeasedBroker]:
+    """The broker locked and its metadata open, before the lease is acquired. `config` has the term of the lease.
+
+    `may_be_new`: the store may know of no tier yet, and with `forget_tier` forgets one that it does not know again.
+    Raises LeaseHeld, StoreLocked, StoreError, TierError; then nothing was changed.
+    """
+    clock = clock or SystemClock()
+    root = "" if home.store is None else home.store.path
+    config = config or TierConfig(store_path_root_dir=root)
+    owner = owner_of(home, job)
+    lease = BrokerLease(driver, home.cluster, home.broker, owner, term_ms=config.tier_lease_term, clock=clock)
+    with ExitStack() as stack:
+        forgotten: list[str] = []
+        if not root:
+            metadata = stack.enter_context(MetadataStore(IN_MEMORY, clock=clock))
+        else:
+            if not may_be_new and not config.metadata_path.is_file():
+                raise StoreError(
+                    f"{config.metadata_path}: expected what the broker knows of its tier, found no such file; give the "
+                    "store directory of this broker, or none to go by the bucket alone"
+                )
+            if not dry_run:
+                stack.callback(TierLock(Path(root).expanduser(), owner).release)
+            if may_be_new:
+                with in_use_is_told(home):
+                    lease.require_free()
+                forgotten = settle_tier(driver, root, config, clock, forget=forget_tier)
+                config.metadata_path.parent.mkdir(parents=True, exist_ok=True)
+                metadata = stack.enter_context(MetadataStore(config.metadata_path, clock=clock))
+            else:
+                metadata = stack.enter_context(open_known_metadata(root, clock))
+                require_known_tier(driver, metadata, root)
+        broker = LeasedBroker(driver, home, metadata, clock, forgotten=forgotten)
+        if not dry_run:
+            broker.lease = lease
+            broker.manifests = ManifestStore(driver, owner, lease=lease, clock=clock, on_change=broker.note)
+            if not root:
+                broker.changes = ChangePublisher(driver, home.cluster, home.broker, lease, clock)
+        yield broker
+
+
+@contextmanager
+def lease_broker(
+    driver: TierDriver,
+    home: Home,
+    job: str,
+    *,
+    dry_run: bool = False,
+    with_rows: bool = True,
+    clock: Clock | None = None,
+) -> Iterator[LeasedBroker]:
+    """Hold the broker for a job. Raises LeaseHeld, StoreLocked, StoreError, TierError; then nothing was changed.
+
+    `with_rows=False`: without a store nothing is read from the bucket, and the metadata stay empty. Otherwise a tier
+    that a newer TierMQ writes is refused: FutureManifest.
+    """
+    with ExitStack() as stack:
+        broker = stack.enter_context(open_broker(driver, home, job, dry_run=dry_run, clock=clock))
+        if broker.lease is not None:
+            with in_use_is_told(home):
+                broker.lease.acquire(epoch_min=broker.epoch_min)
+            stack.callback(_give_back, broker.lease)
+        if with_rows:
+            read_bucket(broker) if home.store is None else _require_readable(broker)
+        broker.has_rows = with_rows
+        if broker.lease is not None:
+            keeper = LeaseKeeper(broker.renew)
+            keeper.start()
+            stack.callback(keeper.stop)
+        yield broker
+        broker.publish_last()
+
+
+def owner_of(home: Home, job: str) -> str:
+    """The lease holder's name. A store directory's lock admits one job at a time, so the next may follow at once."""
+    place = os.getpid() if home.store is None else os.path.abspath(os.path.expanduser(home.store.path))
+    return f"{socket.gethostname()}:{place} (pipeline {job})"
+
+
+@contextmanager
+def in_use_is_told(home: Home) -> Iterator[None]:
+    """Raises LeaseHeld with what to do, if it does not."""
+    try:
+        yield
+    except LeaseDamaged:
+        raise
+    except LeaseHeld as error:
+        raise in_use(home, str(error)) from error
+
+
+def in_use(home: Home, why: str) -> LeaseHeld:
+    return LeaseHeld(
+        f"broker {home} is in use: {why}. A process that runs renews the lease: stop it, or set "
+        "tierDispatchEnable=false there, and jobs do the copying"
+    )
+
+
+def settle_tier(driver: TierDriver, root: str, config: TierConfig, clock: Clock, *, forget: bool) -> list[str]:
+    """Check that the tier is the one of the store's metadata, or with `forget` discard those metadata.
+
+    Returns what was put away, under which names; a tier that is known is not forgotten. Raises TierError, StoreLocked,
+    StoreDamaged.
+    """
+    if not require_sound_metadata(config.root_path).is_file():
+        return []
+    with MetadataStore(config.metadata_path, clock=clock) as metadata:
+        if not forget:
+            require_known_tier(driver, metadata, root)
+            return []
+        if missing_tail(driver, metadata) is None:
+            return []
+    return put_tier_away(config.metadata_path, Path(root).expanduser(), clock)
+
+
+def read_bucket(broker: LeasedBroker) -> None:
+    """Fill the metadata, in memory, with what the tier has of the broker. Raises FutureManifest, TierError."""
+    home, lease = broker.home, broker.lease
+    told = restore(broker.driver, broker.metadata, cluster=home.cluster, broker=home.broker, clock=broker.clock)
+    newer = next((remark for remark in told.remarks if remark.finding is Finding.FUTURE_MANIFEST), None)
+    if newer is not None:
+        raise FutureManifest(f"{newer.text} Nothing was changed")
+    broker.topics_without_id = frozenset(
+        remark.where.removeprefix("topic ") for remark in told.remarks if remark.finding is Finding.TOPIC_ID_ASSIGNED
+    )
+    found = _manifests(broker)
+    manifests = [each for each in found if isinstance(each, QueueManifest)]
+    epoch = max((manifest.epoch for manifest in manifests), default=0)
+    if lease is not None and epoch >= lease.epoch:
+        lease.acquire(epoch_min=epoch + 1)  # The lease was lost at some time; manifests were not.
+    broker.notes += [str(each) for each in found if isinstance(each, TierError)]
+    writers = {manifest.writer for manifest in manifests if manifest.writer and "(pipeline" not in manifest.writer}
+    broker.notes += [
+        f"{writer} wrote manifests of {home}: if that store tiers by itself, run this with --store there, since its "
+        "own metadata do not learn what is done from the bucket alone"
+        for writer in sorted(writers)
+    ]
+
+
+def _require_readable(broker: LeasedBroker) -> None:
+    """Raises FutureManifest: the store's own rows do not show that a newer version has taken over the tier."""
+    newer = next((each for each in _manifests(broker) if isinstance(each, FutureManifest)), None)
+    if newer is not None:
+        raise FutureManifest(f"{newer}. Nothing was changed")
+
+
+def _manifests(broker: LeasedBroker) -> list[QueueManifest | TierError | None]:
+    """The tier's state of each queue of the metadata, and of the index. Many requests, with limited concurrency."""
+    reader = ManifestStore(broker.driver, "a reader")
+
+    def manifest_of(queue: QueueKey) -> QueueManifest | TierError | None:
+        try:
+            return reader.read(queue)
+        except (CorruptManifest, FutureManifest) as error:
+            return error
+
+    keys = {queue.key for queue in broker.metadata.queues()} | {broker.home.index}
+    with ThreadPoolExecutor(READ_THREADS, thread_name_prefix="job-manifests") as pool:
+        return list(pool.map(manifest_of, sorted(keys)))
+
+
+def _give_back(lease: BrokerLease) -> None:
+    try:
+        lease.release()
+    except TierError as error:
+        _log.warning("%s is left to run out by itself: %s", lease.name, error)
+
+
+def data_queues(metadata: MetadataStore) -> list[QueueKey]:
+    """The queues of messages, without the index."""
+    return [queue.key for queue in metadata.queues() if queue.key.topic != INDEX_TOPIC]

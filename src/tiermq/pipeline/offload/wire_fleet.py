@@ -1,0 +1,181 @@
+"""WireFleet: the brokers that an offload over the wire copies, found by their name servers.
+
+    find      the masters of the clusters, again before each wave: a broker that comes later is copied, too
+    look      ask all of them at once (`WireBroker.look`); one that is down delays only its own queues
+    check     before the first byte: may this account read every topic that was chosen, by the group of tools?
+
+A broker that was found once and is not registered any more stays, as one that cannot be reached.
+Belongs to the driver's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import fnmatch
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from tiermq.client.cluster_client import MASTER
+from tiermq.clock import Clock
+from tiermq.errors import BadConfig, BadTierName, RemotingError, RequestRefused
+from tiermq.message.topic_name import (
+    TOOLS_GROUP,
+    TRANSACTION_TOPICS,
+    is_dead_letter_topic,
+    is_retry_topic,
+)
+from tiermq.pipeline.offload.wire_broker import WireBroker
+from tiermq.pipeline.offload.wire_source import BrokerPlace, cluster_of
+from tiermq.remoting.codes import RequestCode, ResponseCode
+from tiermq.remoting.json_dialect import decode_object
+from tiermq.remoting.tls import ANY_SERVER, ClientTls
+from tiermq.tier.dispatch.plan import TopicFilter
+from tiermq.tier.names import QueueKey
+
+KINDS = ("retry", "dlq", "transactions")
+"""Topics of the system that are copied only by choice."""
+TOPICS_SHOWN_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class FleetScope:
+    """Which brokers and topics of the name servers are copied. Patterns are a shell's: `audit-*`."""
+
+    name_servers: str
+    cluster: str | None = None
+    brokers: frozenset[str] = frozenset()
+    topics: frozenset[str] = frozenset()
+    exclude: tuple[str, ...] = ()
+    include: frozenset[str] = frozenset()
+    tls: bool = False
+    certificates: ClientTls = ANY_SERVER
+    settle_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        unknown = sorted(self.include - set(KINDS))
+        if unknown:
+            raise BadConfig(f"--include is {', '.join(KINDS)}, found {', '.join(unknown)}")
+
+    def topic_filter(self, cluster: str, broker: str) -> TopicFilter:
+        """The system's own topics, and those named after the cluster or a broker, are never copied."""
+        also = TRANSACTION_TOPICS if "transactions" in self.include else TRANSACTION_TOPICS & self.topics
+        return TopicFilter(broker, cluster, whitelist=self.topics or None, also=also)
+
+    def wants(self, cluster: str, broker: str) -> Callable[[str], bool]:
+        """Whether a topic of that broker is copied."""
+        chosen = self.topic_filter(cluster, broker)
+
+        def is_wanted(topic: str) -> bool:
+            if chosen.is_filtered(topic) or any(fnmatch.fnmatchcase(topic, pattern) for pattern in self.exclude):
+                return False
+            if topic in self.topics:
+                return True
+            if is_retry_topic(topic):
+                return "retry" in self.include
+            return "dlq" in self.include if is_dead_letter_topic(topic) else True
+
+        return is_wanted
+
+
+class WireFleet:
+    """See the module."""
+
+    def __init__(self, scope: FleetScope, clock: Clock, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Nothing is asked yet. Raises BadConfig for an access that cannot be."""
+        self.scope = scope
+        self._clock = clock
+        self._monotonic = monotonic
+        place = BrokerPlace("", "", "", scope.name_servers, scope.tls, scope.certificates)
+        self._client = cluster_of(place)
+        self.brokers: dict[tuple[str, str], WireBroker] = {}
+
+    def find(self) -> list[WireBroker]:
+        """The brokers that were not known yet, each looked at once. Raises RemotingError, BadConfig without any."""
+        masters = self._client.run(self._masters())
+        if not masters and not self.brokers:
+            wanted = f" of cluster {self.scope.cluster}" if self.scope.cluster else ""
+            raise BadConfig(f"{self.scope.name_servers}: expected brokers{wanted}, found none; `tiermq topic list` or "
+                            "`mqadmin clusterList` shows what is registered")  # fmt: skip
+        lost = sorted(self.scope.brokers - {name for _, name in masters} - {name for _, name in self.brokers})
+        if lost and not self.brokers:
+            near = difflib.get_close_matches(lost[0], [name for _, name in masters], 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise BadConfig(f"there is no broker {lost[0]!r} at {self.scope.name_servers}{hint}")
+        new = []
+        for (cluster, name), address in masters.items():
+            known = self.brokers.get((cluster, name))
+            if self.scope.brokers and name not in self.scope.brokers:
+                continue
+            if known is None:
+                known = self.brokers[cluster, name] = self._broker(cluster, name, address)
+                new.append(known)
+            elif known.wire.address != address:
+                known.move(address)
+        return new
+
+    async def _masters(self) -> dict[tuple[str, str], str]:
+        document = decode_object((await self._client.client.ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+        clusters = (document.get("clusterAddrTable") or {}).items()
+        brokers = document.get("brokerAddrTable") or {}
+        found = {}
+        for cluster, names in clusters:
+            for name in names if self.scope.cluster in (None, cluster) else ():
+                address = (brokers.get(name) or {}).get("brokerAddrs", {}).get(MASTER)
+                if address is not None:
+                    found[str(cluster), str(name)] = str(address)
+        return dict(sorted(found.items()))
+
+    def _broker(self, cluster: str, name: str, address: str) -> WireBroker:
+        scope = self.scope
+        try:
+            QueueKey(cluster, name, "topic", 0)
+        except BadTierName as error:
+            raise BadConfig(f"broker {name} of cluster {cluster} cannot have a place in a tier: {error}") from error
+        return WireBroker(
+            BrokerPlace(cluster, name, address, scope.name_servers, scope.tls, scope.certificates),
+            self._client,
+            scope.wants(cluster, name),
+            settle_s=scope.settle_s,
+            clock=self._clock,
+            monotonic=self._monotonic,
+        )
+
+    def look(self) -> None:
+        """Ask every broker what it has now. One that does not answer has an `error`."""
+
+        async def looks() -> None:
+            await asyncio.gather(*(broker.look() for broker in self.brokers.values()))
+
+        self._client.run(looks())
+
+    def check(self) -> None:
+        """Raises RequestRefused where this account may not read what it should copy, BadConfig for an unknown topic."""
+        reached = [broker for broker in self.brokers.values() if broker.error is None]
+
+        async def checks() -> None:
+            await asyncio.gather(*(broker.check_readable() for broker in reached))
+
+        with suppress(RemotingError):  # A broker that went away meanwhile is reported by the next look.
+            self._client.run(checks())
+        for broker in reached:
+            if broker.refused:
+                raise RequestRefused(_refusal(broker), ResponseCode.NO_PERMISSION)
+        known = {topic for broker in reached for topic, _ in broker.queues()}
+        for topic in sorted(self.scope.topics - known) if len(reached) == len(self.brokers) else ():
+            near = difflib.get_close_matches(topic, {name for broker in reached for name in broker.topic_names}, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise BadConfig(f"there is no topic {topic!r} at these brokers{hint}")
+
+
+def _refusal(broker: WireBroker) -> str:
+    shown = "; ".join(f"{topic}: {why}" for topic, why in sorted(broker.refused.items())[:TOPICS_SHOWN_MAX])
+    more = len(broker.refused) - TOPICS_SHOWN_MAX
+    return (
+        f"{broker.path}: expected to read every topic that is to be copied, found {len(broker.refused)} that cannot "
+        f"be. {shown}{f'; and {more} more' if more > 0 else ''}. Nothing was copied. Grant the account SUB on these "
+        f"topics and on the group {TOOLS_GROUP} (with ACL 2.0: Topic:NAME Sub, Group:{TOOLS_GROUP} Sub), create the "
+        f"group if it is missing (`mqadmin updateSubGroup -g {TOOLS_GROUP}`), or leave topics out with --exclude"
+    )

@@ -1,1 +1,0 @@
-"""The jobs: each plans on the driver, works in pure tasks, and commits once."""

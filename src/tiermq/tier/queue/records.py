@@ -1,0 +1,396 @@
+"""Records of a queue in the tier: is one whole, and the one that its unit promises; what follows when it is not.
+
+A record belongs to its unit when it is complete, its body has its CRC, and its fields have this queue, this queue
+offset and this physical offset. Everything else is damage: never served, and never skipped.
+
+An *end mark* ends a sealed segment (RocketMQ's coda). It may stand before a record, and a unit may point to it instead
+of to the record behind it.
+
+    0        4        8                16
+    +--------+--------+----------------+
+    | size 16| magic  | newest time    |   big-endian, i32 i32 i64; the magic is that of a blank record
+    +--------+--------+----------------+
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from tiermq.consumequeue.unit import UNIT, UNIT_BYTES
+from tiermq.errors import CorruptRecord, CorruptSegment
+from tiermq.kernel import check_window
+from tiermq.message.java_hash import tags_code
+from tiermq.message.layout import (
+    FIXED_PARTS,
+    FIXED_SIZES,
+    I64,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    SHAPE_MASK,
+    SHAPE_SHIFT,
+    SIZE_AND_MAGIC,
+    SYS_FLAG_LOW_BYTE_AT,
+    ReadableBuffer,
+)
+from tiermq.message.properties import TAGS, get_property
+from tiermq.message.record import CrcPropertyCheck, decode_record
+from tiermq.message.record_head import HeadKind, RecordHead, read_head
+from tiermq.message.stored_message import StoredMessage
+from tiermq.message.system_flag import BORN_HOST_V6
+from tiermq.tier.driver.contract import TierDriver
+from tiermq.tier.metadata.metadata_values import NEVER_MS
+from tiermq.tier.names import QueueName
+from tiermq.tier.queue import units
+from tiermq.tier.queue.segments import END, StoredSegment, end_of
+from tiermq.tier.queue.units import Unit, iter_units, log_offset_at, unit_at
+
+CODA = struct.Struct(
+    ">"
+    "i"  # size       of the mark
+    "i"  # magic
+    "q"  # newest_ms  store time of the newest record in the segment
+)
+CODA_BYTES = CODA.size
+assert CODA_BYTES == 16
+PEEK_BYTES = CODA_BYTES + max(FIXED_SIZES)
+"""The most bytes needed to identify the record of a unit: its fixed part, behind an end mark."""
+
+TAIL_WINDOW_BYTES = 1 << 20
+
+ReadLog = Callable[[int, int], bytes | memoryview]
+"""(log offset, length) -> bytes of a queue's commit log."""
+
+
+def is_coda(data: ReadableBuffer, at: int = 0) -> bool:
+    """Whether an end mark begins at position `at`."""
+    return at + SIZE_AND_MAGIC.size <= len(data) and SIZE_AND_MAGIC.unpack_from(data, at)[1] == MAGIC_BLANK
+
+
+def behind_coda(data: ReadableBuffer, at: int = 0) -> int:
+    """Where the record begins of a unit that points to position `at`: there, or behind an end mark."""
+    return at + CODA_BYTES if is_coda(data, at) else at
+
+
+# One record
+
+
+def record_of(
+    unit: Unit, data: ReadableBuffer, log_offset: int, owner: QueueName | None = None
+) -> tuple[int, StoredMessage]:
+    """The record of a unit, and where it begins in `data`, which is the log from `log_offset` on.
+
+    `owner`: the topic and the queue, where they are known. A unit without a queue offset (-1) leads to any message.
+    Raises CorruptRecord, with the reason, when the record is not whole, not intact or not the unit's own.
+    """
+    where = f"log offset {unit.log_offset}"
+    start = unit.log_offset - log_offset
+    if start < 0 or unit.size < RECORD_BYTES_MIN or start + unit.size > len(data):
+        raise CorruptRecord(f"its record of {unit.size} bytes at {where} is not there")
+    start = behind_coda(data, start)
+    try:
+        message = decode_record(
+            data[start : start + unit.size],
+            expect_physical_offset=log_offset + start,
+            crc_property=CrcPropertyCheck.IGNORE,
+        )
+    except CorruptRecord as error:
+        raise CorruptRecord(f"{where}: {error}") from None
+    if message.size != unit.size:
+        raise CorruptRecord(f"{where}: a record of {message.size} bytes, not of {unit.size}")
+    if unit.queue_offset not in (-1, message.queue_offset):
+        raise CorruptRecord(f"{where}: a record of queue offset {message.queue_offset}")
+    if owner is not None and (message.topic, message.queue_id) != owner:
+        raise CorruptRecord(f"{where}: a record of queue {message.queue_id} of topic {message.topic!r}")
+    return start, message
+
+
+def split(
+    units: ReadableBuffer,
+    data: ReadableBuffer,
+    log_offset: int,
+    first_offset: int,
+    owner: QueueName | None = None,
+) -> tuple[list[Unit], list[int]]:
+    """The good messages behind units, in order, and the queue offsets of the damaged ones; blank units are neither.
+
+    The units returned point to the record, not to an end mark before it.
+    """
+    found: list[Unit] = []
+    damaged: list[int] = []
+    for unit in iter_units(units, first_offset):
+        if unit.is_blank:
+            continue
+        try:
+            start, _ = record_of(unit, data, log_offset, owner)
+        except CorruptRecord:
+            damaged.append(unit.queue_offset)
+        else:
+            found.append(unit._replace(log_offset=log_offset + start))
+    return found, damaged
+
+
+def claimed_record(unit: Unit, head: ReadableBuffer) -> tuple[int, int]:
+    """(log offset, store time) of the record of a unit, by its fixed part alone: `head` begins where the unit points.
+
+    Raises CorruptRecord for another record. The body is not checked.
+    """
+    at = behind_coda(head)
+    if len(head) - at < RECORD_BYTES_MIN:
+        raise CorruptRecord(f"only {len(head) - at} bytes")
+    size, magic = SIZE_AND_MAGIC.unpack_from(head, at)
+    shape = (head[at + SYS_FLAG_LOW_BYTE_AT] & SHAPE_MASK) >> SHAPE_SHIFT
+    if magic not in (MAGIC_V1, MAGIC_V2) or size != unit.size or len(head) - at < FIXED_SIZES[shape]:
+        raise CorruptRecord(f"magic {magic & 0xFFFFFFFF:#010x} and size {size}")
+    fields = FIXED_PARTS[shape].unpack_from(head, at)
+    queue_offset, log_offset, store_ms = fields[5], fields[6], fields[11]
+    if queue_offset != unit.queue_offset or log_offset != unit.log_offset + at:
+        raise CorruptRecord(f"queue offset {queue_offset} and log offset {log_offset}")
+    return int(log_offset), int(store_ms)
+
+
+def peek_store_ms(driver: TierDriver, segment: StoredSegment, unit: Unit) -> int:
+    """The store time of the record of `unit`, which is in `segment`: one request, however large the message is.
+
+    Raises CorruptSegment when the record is not the one of the unit.
+    """
+    position = unit.log_offset - segment.key.base
+    head = driver.read(segment.key, position, min(PEEK_BYTES, segment.size - position))
+    try:
+        return claimed_record(unit, head)[1]
+    except CorruptRecord as error:
+        raise CorruptSegment(
+            f"{segment.key.path}: expected at {unit.log_offset} the record of queue offset {unit.queue_offset} with "
+            f"{unit.size} bytes, found {error}; verify the queue"
+        ) from None
+
+
+# Records without units
+
+
+def derive_units(data: ReadableBuffer, log_offset: int, queue_offset: int) -> bytes:
+    """The units of the complete records at the start of `data`, which is at `log_offset` of the queue's commit log.
+
+    The first must be the message with `queue_offset`, each further one the next; the first that is cut, damaged or out
+    of order ends the run.
+    """
+    units = bytearray()
+    position = 0
+    while position < len(data):
+        head = read_head(data, position)
+        number = queue_offset + len(units) // UNIT_BYTES
+        in_place = head.kind is HeadKind.OK and head.physical_offset == log_offset + position
+        if not in_place or head.queue_offset != number:
+            break
+        properties = bytes(data[head.properties_position : head.properties_position + head.properties_length])
+        tag = get_property(properties, TAGS.encode())
+        # A tag that is no UTF-8 is read as the local dispatch reads it, so that it gets the same code.
+        code = tags_code(None if tag is None else tag.decode("utf-8", "replace"))
+        units += UNIT.pack(log_offset + position, head.size, code)
+        position += head.size
+    whole = check_window(bytes(units), data, log_offset, queue_offset)
+    return bytes(units[: whole * UNIT_BYTES])
+
+
+def read_window(
+    read: ReadLog, start: int, end: int, window_bytes: int = 0, record_max: int = END
+) -> bytes | memoryview:
+    """Bytes of the log that begin with a whole record, if there is one before `end`; a huge one up to `record_max`."""
+    data = read(start, min(window_bytes or units.RUN_BYTES, end - start))
+    if len(data) < end - start:
+        head = read_head(data)
+        if head.kind is HeadKind.HALF and len(data) < head.size <= min(end - start, record_max):
+            return read(start, head.size)
+    return data
+
+
+class RecordHeads:
+    """The whole records of the log from `begin`, a record boundary, to `end`; end marks are passed over.
+
+    `at` is how far the walk has come; `torn` why it ended before `end`: a record that is cut, or no record at all.
+    """
+
+    def __init__(self, read: ReadLog, begin: int, end: int, window_bytes: int = TAIL_WINDOW_BYTES) -> None:
+        self._read, self._end, self._window_bytes = read, end, window_bytes
+        self.at = begin
+        self.torn = ""
+
+    def __iter__(self) -> Iterator[RecordHead]:
+        while self.at < self._end and not self.torn:
+            left, begun = self._end - self.at, self.at
+            window = read_window(self._read, self.at, self._end, self._window_bytes)
+            yield from self._in_window(window)
+            if self.at == begun and not self.torn:
+                wanted = max(read_head(window).size, SIZE_AND_MAGIC.size)
+                if len(window) < wanted <= left:
+                    self._window_bytes *= 2  # It is too small to hold even a head, or an end mark.
+                else:
+                    self.torn = f"a record of {wanted} bytes, of which only {left} are there"
+
+    def _in_window(self, window: bytes | memoryview) -> Iterator[RecordHead]:
+        position = 0
+        while position < len(window):
+            head = read_head(window, position)
+            # An end mark that claims more than there is, is cut like a record.
+            if head.kind is HeadKind.HALF or (head.kind is HeadKind.BLANK and position + head.size > len(window)):
+                return
+            if head.kind is HeadKind.CORRUPT:
+                self.torn = head.reason
+                return
+            if head.kind is HeadKind.OK:
+                if head.physical_offset != self.at:
+                    self.torn = f"a record with the physical offset {head.physical_offset}"
+                    return
+                yield head
+            position += head.size
+            self.at += head.size
+
+
+@dataclass(slots=True)
+class LogTail:
+    """The whole part [begin, end) of a segment's tail in log offsets, the records in it, and why it ends there."""
+
+    begin: int
+    end: int
+    record_count: int = 0
+    first_queue_offset: int = -1
+    last_queue_offset: int = -1
+    begin_ms: int = NEVER_MS
+    end_ms: int = -1
+    torn: str = ""
+
+
+def walk_tail(driver: TierDriver, segment: StoredSegment, begin: int, window_bytes: int = TAIL_WINDOW_BYTES) -> LogTail:
+    """How much of a segment is whole from log offset `begin`, a record boundary, on.
+
+    There may be whole records (the writer died between the commit log and the consume queue), an end mark, and on a
+    back end that can tear a write a record that is cut.
+    """
+    base = segment.key.base
+    heads = RecordHeads(lambda at, n: driver.read(segment.key, at - base, n), begin, end_of(segment), window_bytes)
+    tail = LogTail(begin, begin)
+    for head in heads:
+        tail.record_count += 1
+        if tail.first_queue_offset < 0:
+            tail.first_queue_offset = head.queue_offset
+        tail.last_queue_offset = head.queue_offset
+        tail.begin_ms = min(tail.begin_ms, head.store_timestamp_ms)
+        tail.end_ms = max(tail.end_ms, head.store_timestamp_ms)
+    tail.end, tail.torn = heads.at, heads.torn
+    return tail
+
+
+class CollectedRecords(Protocol):
+    """What a batch is made of: `tiermq.kernel.Collected`."""
+
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def units(self) -> bytes: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def next_offset(self) -> int: ...
+    @property
+    def begin_ms(self) -> int: ...
+    @property
+    def end_ms(self) -> int: ...
+
+
+def store_time_at(data: bytes | memoryview, position: int) -> int:
+    """The store time of the record at `position`; where it stands depends on the shape of the born host."""
+    at = 68 if data[position + SYS_FLAG_LOW_BYTE_AT] & BORN_HOST_V6 else 56
+    return int(I64.unpack_from(data, position + at)[0])
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBatch:
+    """A run of one queue's records with their units, as it is appended, committed and indexed.
+
+    Invariants: record k of `data` is that of unit k; records are contiguous from `log_offset` on; their queue
+    offsets count up from `first_offset` by one.
+    """
+
+    data: bytes | memoryview
+    units: bytes | memoryview
+    first_offset: int
+    log_offset: int
+    begin_ms: int
+    end_ms: int
+
+    @classmethod
+    def of(cls, collected: CollectedRecords) -> RecordBatch:
+        """The batch that the kernel collected; it must have a record."""
+        return cls(
+            collected.data,
+            collected.units,
+            collected.next_offset - collected.count,
+            log_offset_at(collected.units, 0),
+            collected.begin_ms,
+            collected.end_ms,
+        )
+
+    @classmethod
+    def of_bytes(cls, data: bytes | memoryview, units: bytes | memoryview, first_offset: int) -> RecordBatch:
+        """The batch of those records; its times are read from them."""
+        log_offset = log_offset_at(units, 0)
+        times = [store_time_at(data, unit.log_offset - log_offset) for unit in iter_units(units)]
+        return cls(data, units, first_offset, log_offset, min(times), max(times))
+
+    @property
+    def count(self) -> int:
+        return len(self.units) // UNIT_BYTES
+
+    @property
+    def next_offset(self) -> int:
+        return self.first_offset + self.count
+
+    def place(self, number: int) -> tuple[int, int]:
+        """(position in `data`, size) of one record."""
+        unit = unit_at(self.units, number)
+        return unit.log_offset - self.log_offset, unit.size
+
+    def places(self) -> Iterator[tuple[int, int, int]]:
+        """(position in `data`, size, tags code) of each record."""
+        for _, log_offset, size, code in iter_units(self.units):
+            yield log_offset - self.log_offset, size, code
+
+    def end_of(self, count: int) -> int:
+        """Where the first `count` records end in `data`."""
+        return len(self.data) if count == self.count else self.place(count)[0]
+
+    def stretches(self, messages_max: int, bytes_max: int) -> Iterator[tuple[int, int]]:
+        """The batch in runs [first, end) of records, each as long as both limits allow, and of one record at least."""
+        count, first = self.count, 0
+        if count <= messages_max and len(self.data) <= bytes_max:
+            yield 0, count
+            return
+        while first < count:
+            limit = self.place(first)[0] + bytes_max
+            fitting = bisect_right(range(count + 1), limit, lo=first + 1, key=self.end_of) - 1
+            end = max(first + 1, min(fitting, first + messages_max))
+            yield first, end
+            first = end
+
+    def split(self, room_bytes: int, room_units: int) -> tuple[RecordBatch | None, RecordBatch | None]:
+        """The part that fits into `room` bytes, and the rest; None for an empty one."""
+        if len(self.data) <= room_bytes and self.count <= room_units:
+            return self, None
+        taken = 0
+        for position, size, _ in self.places():
+            if position + size > room_bytes or taken == room_units:
+                break
+            taken += 1
+        if taken == 0:
+            return None, self
+        cut = log_offset_at(self.units, taken) - self.log_offset
+        data, units = memoryview(self.data), memoryview(self.units)
+        return (
+            RecordBatch.of_bytes(data[:cut], units[: taken * UNIT_BYTES], self.first_offset),
+            RecordBatch.of_bytes(data[cut:], units[taken * UNIT_BYTES :], self.first_offset + taken),
+        )
